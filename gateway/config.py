@@ -26,7 +26,7 @@ from pydantic import (
 )
 from redis.asyncio import ConnectionPool
 
-from gateway.config_base import ResultSettings, Seconds, Section, Size, TenantLimit
+from gateway.config_base import CostSettings, ResultSettings, Seconds, Section, Size, TenantLimit
 from gateway.config_catalog import AdminSettings, DatabaseSettings
 from gateway.config_environment import Sections, settings_in
 from gateway.config_server import ServerSettings
@@ -326,6 +326,7 @@ class Settings(Section):
     admin: AdminSettings = AdminSettings()
     log: LogSettings = LogSettings()
     tracing: TracingSettings = TracingSettings()
+    cost: CostSettings = CostSettings()
     origins: tuple[Origin, ...] = Field((), description="object stores behind the gateway")
     credentials: tuple[Credential, ...] = Field((), description="access keys of the gateway")
     rules: tuple[Rule, ...] = Field((), description="caching rules, the first match applies")

@@ -62,3 +62,16 @@ class TenantLimit(Section):
     )
     requests_per_second: float = Field(0, ge=0, le=1e9, description="requests per second; 0: no limit")
     bytes_per_second: Size = Field(0, description='bytes of answers per second, such as "500MB"; 0: no limit')
+
+
+class CostSettings(Section):
+    """Prices, for what the console says the cache has spared. Without a price no money is shown."""
+
+    gb_read: float = Field(0, ge=0, le=1e6, description="price of reading a GB (10^9 bytes) from the object store")
+    thousand_requests: float = Field(0, ge=0, le=1e6, description="price of a thousand reads at the object store")
+    gpu_hour: float = Field(
+        0, ge=0, le=1e6, description="price of a GPU for an hour, for the time that jobs wait for data"
+    )
+    currency: str = Field(
+        "USD", min_length=3, max_length=3, pattern="^[A-Z]{3}$", description="of the prices, as in ISO 4217"
+    )

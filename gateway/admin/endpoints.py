@@ -10,7 +10,18 @@ from fastapi import APIRouter, Depends, FastAPI
 from starlette.datastructures import State
 
 from gateway.admin.configuration import audit, credentials, origins, rules, rules_check, tenants, tokens
-from gateway.admin.fleet import datasets, jobs, nodes, overview, pipelines, results, streams, traffic
+from gateway.admin.fleet import (
+    datasets,
+    jobs,
+    nodes,
+    overview,
+    pipelines,
+    problem_endpoints,
+    results,
+    streams,
+    traffic,
+    trends,
+)
 from gateway.admin.http.documents import PROBLEMS
 from gateway.admin.operations import explain, profile_endpoints, purge, requests_live, verifications, warmup_endpoints
 from gateway.edge.endpoints import build, include, known_parameters, new_app, share
@@ -24,7 +35,9 @@ ROUTERS: tuple[APIRouter, ...] = (
     tokens.TOKENS.router,
     audit.router,
     overview.router,
+    problem_endpoints.router,
     traffic.router,
+    trends.router,
     requests_live.router,
     nodes.router,
     datasets.router,

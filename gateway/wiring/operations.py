@@ -116,7 +116,8 @@ def operate(
         VerificationQueue(redis, membership.prefix), ground.me, ground.settings.cache, lambda: watch.speaks
     )
     table = DatasetTable(redis, membership.prefix) if ground.engine.services.fleet is not None else None
-    fleet = FleetReader(FleetSources(samples, parts, membership, watch, table, registrations.registry.folders))
+    folders, batches = registrations.registry.folders, ground.settings.manager.probe_batches
+    fleet = FleetReader(FleetSources(samples, parts, membership, watch, table, folders, batches))
     find = finder(ground.authenticator)
     datasets = DatasetAccess(registrations.find, check_rights, ground.management.planned, ground.engine.batches)
     profiles = Profiles(ground.admin.catalog, ground.settings.cache.block_size)
@@ -124,7 +125,7 @@ def operate(
     make = warmup_factory(find, ground.listings, loads, datasets, profiles.find, _capacity(ground))
     warmups = Warmups(ground.admin.catalog, make)
     keep_running(watch.run(), stack, watch.stop)
-    zone = ZoneWatch(fleet, parts.begun, lambda: parts.leadership.fence > 0)
+    zone = ZoneWatch(fleet, parts.begun, parts.trends, lambda: parts.leadership.fence > 0)
     keep_running(repeat("problems of the zone", zone.turn, ZONE_EVERY, DOWN), stack)
     keep_running(verifications.run(), stack)
     if ground.admin.exists:

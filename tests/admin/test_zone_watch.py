@@ -22,6 +22,17 @@ class Noted:
         self.names = list(lasting)
 
 
+class Trends:
+    """Remembers the figures that were noted."""
+
+    def __init__(self) -> None:
+        self.noted: list[Any] = []
+
+    async def note(self, figures: Any) -> None:
+        """Take them."""
+        self.noted.append(figures)
+
+
 def counted(kind: str) -> float:
     """Problems of a kind, as Prometheus sees them."""
     return float(metrics.ZONE_PROBLEMS.labels(kind)._value.get())
@@ -37,7 +48,7 @@ async def test_the_leader_notes_and_counts_problems_and_nobody_else() -> None:
         return state["reading"]
 
     noted = Noted()
-    watch = ZoneWatch(SimpleNamespace(look=look), noted, lambda: bool(state["leads"]))  # type: ignore[arg-type]
+    watch = ZoneWatch(SimpleNamespace(look=look), noted, Trends(), lambda: bool(state["leads"]))  # type: ignore[arg-type]
     await watch.turn()
     assert (noted.names, counted("gone")) == (None, 0)
     state["leads"] = True

@@ -61,6 +61,8 @@ def in_trouble() -> dict[str, Any]:
     overview["problems"] = [
         {
             "kind": "disk-down",
+            "name": "disk-down gw-2",
+            "muted_until": None,
             "severity": "error",
             "since": stamp(NOW - timedelta(minutes=6)),
             "what": "The cache disk is down: 5 of the last 5 writes failed with EIO.",
@@ -70,6 +72,8 @@ def in_trouble() -> dict[str, Any]:
         },
         {
             "kind": "redis",
+            "name": "redis gw-3",
+            "muted_until": None,
             "severity": "warning",
             "since": stamp(NOW - timedelta(hours=19)),
             "what": "Redis is not reachable.",
@@ -115,8 +119,8 @@ def hostile() -> dict[str, Any]:
     return overview
 
 
-def history(hours: int = 6) -> dict[str, Any]:
-    """History of some hours with a warm-up at the beginning, a gap without samples, and successive chunks."""
+def history(hours: int = 24) -> dict[str, Any]:
+    """History of some hours with a warm-up at the beginning, a gap without samples, and a few events."""
     step = 60 if hours <= 6 else 600
     start = NOW - timedelta(hours=hours)
     points = []
@@ -136,16 +140,21 @@ def history(hours: int = 6) -> dict[str, Any]:
                 "requests_per_second": round(400 + 40 * math.sin(part * 9), 1),
                 "batch_items_per_second": round(2300 + 200 * math.sin(part * 9), 1),
                 "saved_bytes": round(sent * ratio * step),
+                "spared_requests": round(2500 * ratio * step),
             }
         )
-    return {"step_seconds": step, "points": points, "chunks": {"c41e77a09b3d": _chunks(start, hours)}}
+    return {"step_seconds": step, "points": points, "events": events(hours)}
 
 
-def _chunks(start: datetime, hours: int) -> list[dict[str, Any]]:
-    order = [2, 9, 0, 5, 1, 8, 3, 6, 4, 7]
-    turn = timedelta(hours=hours) / (len(order) - 1.5)
-    spans = []
-    for place, chunk in enumerate(order):
-        begun, ended = start + turn * (place - 1), start + turn * (place + 1)
-        spans.append({"chunk": chunk, "from": stamp(begun), "to": stamp(ended) if ended < NOW else None})
-    return spans
+def events(hours: int = 24) -> list[dict[str, Any]]:
+    """What happened within some hours, newest first."""
+    found = [
+        (0.5, "change", "purge datasets/laion/2023/ by admin"),
+        (3.25, "ended", "Over: 12 of 80 requests to the origin failed within the last minute."),
+        (3.75, "warning", "12 of 80 requests to the origin failed within the last minute."),
+        (13.2, "change", "nodes.undrain gw-3 by night-shift"),
+        (14, "change", "nodes.drain gw-3 by night-shift"),
+    ]
+    return [
+        {"at": stamp(NOW - timedelta(hours=ago)), "kind": kind, "what": what} for ago, kind, what in found if ago < hours
+    ]

@@ -125,6 +125,15 @@ class OriginSeen(ResponseModel):
     p99: float | None = Field(examples=[0.31])
 
 
+class Prices(ResponseModel):
+    """What the configuration says reads and GPUs cost."""
+
+    gb_read: float = Field(description="a GB (10^9 bytes) from the object store; 0: no price", examples=[0.02])
+    thousand_requests: float = Field(description="a thousand reads of it", examples=[0.0004])
+    gpu_hour: float = Field(examples=[2.5])
+    currency: str = Field(description="ISO 4217", examples=["USD"])
+
+
 class Total(ResponseModel):
     """Sums since Redis first knew the zone, including nodes that were restarted, stopped or are gone."""
 
@@ -137,6 +146,21 @@ class Total(ResponseModel):
     )
     batch_items: int = Field(description="delivered in batches", examples=[3_120_448_000])
     batch_hits: int = Field(description="of them, from the cache", examples=[2_968_114_210])
+
+
+class MeasuringDocument(ResponseModel):
+    """A measurement of a job's benefit."""
+
+    stage: Literal["waiting", "without", "with"] = Field(
+        description="waiting: for another job of its dataset; without, with: mini-batches without and with the cache",
+        examples=["without"],
+    )
+    batches: int = Field(description="mini-batches that count so far", examples=[38])
+    needed: int = Field(description="for this stage", examples=[100])
+    until: str | None = Field(
+        description="when this stage ends at the present speed, ISO 8601; null: not known, as while too few reads are hits",
+        examples=[_AT],
+    )
 
 
 class JobDocument(ResponseModel):
@@ -156,6 +180,11 @@ class JobDocument(ResponseModel):
     )
     t_hit: float | None = Field(description="with it", examples=[0.251])
     benefit: float | None = Field(description="t_miss / t_hit; null: not measured", examples=[2.46])
+    gpu_seconds_waited: float = Field(
+        description="for which its GPUs had no data, since it began: seconds that a rank waited on average, times the GPUs",
+        examples=[412.8],
+    )
+    measured: MeasuringDocument | None = Field(description="while its benefit is being measured; null: it is not")
     silent_seconds: float = Field(description="since its last heartbeat", examples=[1.2])
 
 
@@ -221,6 +250,8 @@ class DatasetSummary(ResponseModel):
 class ProblemSeen(ResponseModel):
     """A problem and its remedy."""
 
+    name: str = Field(description="by which it is muted; the same while it lasts", examples=["origin gw-2"])
+    muted_until: str | None = Field(description="an operator's mute, ISO 8601; null: it is not muted", examples=[None])
     kind: str = Field(description="its name in /-/readyz and docs/operations.md", examples=["origin"])
     severity: Literal["error", "warning"] = Field(examples=["warning"])
     since: str = Field(description="ISO 8601", examples=[_AT])
@@ -312,6 +343,9 @@ class ResultsDocument(ResponseModel):
     dataset: str = Field(
         description="id", examples=["33108813043581e677d5c9eb047b1f7a3bccdeccac3aa28a09be4e528862199d"]
     )
+    dataset_name: str = Field(
+        description="the names under which it is registered; empty: none is known", examples=["imagenet-train"]
+    )
     fingerprint: str = Field(
         description="of the functions before the mark",
         examples=["9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"],
@@ -357,7 +391,8 @@ class Overview(ResponseModel):
     streams: list[StreamDocument] = Field(
         description="most-read first; at most 500, GET /-/admin/streams has all, by name"
     )
-    problems: list[ProblemSeen] = Field(description="errors first")
+    problems: list[ProblemSeen] = Field(description="errors first, muted ones last")
+    prices: Prices | None = Field(description="of the section [cost]; null: no price is set")
 
 
 class HistoryPoint(ResponseModel):
@@ -370,6 +405,9 @@ class HistoryPoint(ResponseModel):
     requests_per_second: float = Field(examples=[410.0])
     batch_items_per_second: float = Field(examples=[2300.0])
     saved_bytes: int = Field(description="sent from the cache in this step", examples=[186_000_000_000])
+    spared_requests: int = Field(
+        description="S3 requests and items of batches that the cache answered in this step", examples=[138_000]
+    )
 
 
 class ChunkHeld(ResponseModel):
@@ -382,6 +420,27 @@ class ChunkHeld(ResponseModel):
     end: str | None = Field(alias="to", description="null: still held", examples=[None])
 
 
+class PastProblem(ResponseModel):
+    """A problem that is over."""
+
+    kind: str = Field(examples=["origin"])
+    severity: Literal["error", "warning"] = Field(examples=["warning"])
+    since: str = Field(description="ISO 8601", examples=[_AT])
+    until: str = Field(description="ISO 8601", examples=[_AT])
+    what: str = Field(
+        description="as it was last", examples=["12 of 80 requests to the origin failed within the last minute."]
+    )
+    node: str = Field(description="empty: the whole zone", examples=["gw-2"])
+
+
+class Event(ResponseModel):
+    """A moment worth a mark on a chart: a problem began or ended, or an operator changed something."""
+
+    at: str = Field(description="ISO 8601", examples=[_AT])
+    kind: Literal["error", "warning", "ended", "change"] = Field(examples=["change"])
+    what: str = Field(examples=["purge datasets/imagenet/val/ by admin"])
+
+
 class History(ResponseModel):
     """The zone's last hours."""
 
@@ -389,6 +448,7 @@ class History(ResponseModel):
     points: list[HistoryPoint] = Field(
         description="oldest first; the last step is unfinished, and has the current rates"
     )
+    events: list[Event] = Field(description="within these hours, newest first, at most 200")
     chunks: dict[str, list[ChunkHeld]] = Field(
         description="which chunks were held, by the first 12 digits of the dataset's id"
     )

@@ -1,4 +1,4 @@
-"""``/-/admin/overview``, its history, and ``/-/admin/problems``."""
+"""``/-/admin/overview`` and its history."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from gateway import __version__
-from gateway.admin.fleet.documents import DatasetSummary, History, Overview, ProblemSeen
+from gateway.admin.fleet.documents import DatasetSummary, Event, History, Overview, Prices
+from gateway.admin.fleet.happened import events_of
 from gateway.admin.fleet.origins import origins_of
 from gateway.admin.fleet.pipelines import pipelines_of
 from gateway.admin.fleet.problems import problems_of
@@ -28,8 +29,9 @@ from gateway.admin.fleet.view import (
     point_document,
     total_of,
 )
-from gateway.admin.http.requests import Cursor, Limit, Ops, Page, Reader, sliced
+from gateway.admin.http.requests import Ops, Parts, Reader
 from gateway.admin.operations.parts import Operations, through_redis
+from gateway.config_base import CostSettings
 from gateway.edge.documents import moment
 from gateway.policies.health.rates import history
 
@@ -46,7 +48,7 @@ router = APIRouter(tags=["overview"])
 
 
 @router.get("/overview", summary="Show the whole zone")
-async def show_overview(_caller: Reader, operations: Ops) -> Overview:
+async def show_overview(_caller: Reader, operations: Ops, parts: Parts) -> Overview:
     """Nodes, rates, traffic, origins, totals, jobs, pipelines and their results, datasets, streams and problems of the zone;
     the same from every gateway."""
     reading = await operations.fleet.look()
@@ -66,7 +68,12 @@ async def show_overview(_caller: Reader, operations: Ops) -> Overview:
         datasets=_first(datasets_of(reading)),
         streams=sorted(streams_of(reading), key=lambda each: (-each.accesses, each.name))[:MOST_ROWS],
         problems=problems_of(reading, operations.fleet.lost_for),
+        prices=_prices(parts.file().cost),
     )
+
+
+def _prices(cost: CostSettings) -> Prices | None:
+    return Prices.of(cost) if cost.gb_read or cost.thousand_requests or cost.gpu_hour else None
 
 
 def _first(datasets: list[DatasetSummary]) -> list[DatasetSummary]:
@@ -78,14 +85,18 @@ def _first(datasets: list[DatasetSummary]) -> list[DatasetSummary]:
 
 @router.get("/overview/history", summary="Show the last hours")
 async def show_history(
-    _caller: Reader, operations: Ops, hours: Annotated[int, Query(ge=1, le=48, description="length of the period")] = 1
+    _caller: Reader,
+    operations: Ops,
+    parts: Parts,
+    hours: Annotated[int, Query(ge=1, le=48, description="length of the period")] = 1,
 ) -> History:
-    """Traffic of the zone in steps of a minute or more, and the chunks held, for up to two days."""
+    """Traffic of the zone in steps of a minute or more, what happened, and the chunks held, for up to two days."""
     reading = await operations.fleet.look()
-    return await through_redis(_history(operations, reading, hours))
+    events = await events_of(reading, operations, parts, reading.at - hours * 3600)
+    return await through_redis(_history(operations, reading, hours, events))
 
 
-async def _history(operations: Operations, reading: FleetReading, hours: int) -> History:
+async def _history(operations: Operations, reading: FleetReading, hours: int, events: list[Event]) -> History:
     samples = operations.fleet.sources.samples
     step = max(_MINUTE, hours * 3600 / MOST_POINTS)
     end = (reading.at // step + 1) * step
@@ -103,13 +114,6 @@ async def _history(operations: Operations, reading: FleetReading, hours: int) ->
     return History(
         step_seconds=step,
         points=[*(point_document(point, step) for point in points[:-1]), newest_document(points[-1], now_of(reading))],
+        events=events,
         chunks={dataset[:SHORT]: held_documents(held) for dataset, held in chunks.items()},
     )
-
-
-@router.get("/problems", summary="List problems")
-async def list_problems(_caller: Reader, operations: Ops, limit: Limit = 100, cursor: Cursor = "") -> Page[ProblemSeen]:
-    """The current problems, each with its remedy; errors first."""
-    fleet = operations.fleet
-    found = problems_of(await fleet.look(), fleet.lost_for)
-    return sliced(found, limit, cursor)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
-from gateway.admin.fleet.documents import ProblemSeen
+from gateway.admin.fleet.documents import PastProblem, ProblemSeen
 from gateway.admin.fleet.reading import FleetReading
 from gateway.admin.fleet.view import SHORT, Shortfall, dataset_names, resident_share, shortfalls
 from gateway.edge.documents import moment
 from gateway.fleet.jobs.jobs import KnownJob
+from gateway.fleet.nodes.beginnings import Ended
+from gateway.fleet.redis.documents import Document
 from gateway.model.units import format_size
 from gateway.policies.health.rates import lately
 from gateway.policies.health.troubles import KINDS, Trouble
@@ -27,6 +30,19 @@ _FEWEST_ITEMS = 100
 """Items in the last minute of which that share says something."""
 _SILENT = 20.0
 """Seconds after which a node counts as silent; it reports every five."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """What is remembered of a problem that is over."""
+
+    kind: str
+    severity: Literal["error", "warning"]
+    what: str
+    node: str
+
+
+_WORDS = Document[_Words](_Words)
 
 
 class _Found(NamedTuple):
@@ -54,7 +70,8 @@ def problems_of(reading: FleetReading, lost_for: float) -> list[ProblemSeen]:
         lost_for: seconds for which Redis has been unreachable for this gateway.
     """
     found = [_seen(reading, one) for one in (*_redis(reading, lost_for), *_of_nodes(reading), *_of_zone(reading))]
-    return sorted(sorted(found, key=lambda each: each.since, reverse=True), key=lambda each: each.severity != "error")
+    newest = sorted(found, key=lambda each: each.since, reverse=True)
+    return sorted(newest, key=lambda each: (each.muted_until is not None, each.severity != "error"))
 
 
 def zone_problems(reading: FleetReading) -> dict[str, str]:
@@ -62,10 +79,30 @@ def zone_problems(reading: FleetReading) -> dict[str, str]:
     return {one.name: one.trouble.kind for one in _of_zone(reading)}
 
 
+def lasting_problems(reading: FleetReading) -> dict[str, str]:
+    """The words of all problems by the name that each is remembered by, for the list of those that have ended."""
+    found = (*_of_nodes(reading), *_of_zone(reading))
+    return {
+        one.name: _WORDS.text(_Words(one.trouble.kind, one.trouble.severity, one.trouble.what, one.node))
+        for one in found
+    }
+
+
+def past_problems(ended: Iterable[Ended]) -> list[PastProblem]:
+    """The problems that are over; those of an unknown form are left out."""
+    return [
+        PastProblem.of(words, since=moment(each.since), until=moment(each.until))
+        for each in ended
+        if (words := _WORDS.read(each.words)) is not None
+    ]
+
+
 def _seen(reading: FleetReading, one: _Found) -> ProblemSeen:
-    kind = one.trouble.kind
+    kind, muted = one.trouble.kind, reading.mutes.get(one.name, 0.0)
     return ProblemSeen.of(
         one.trouble,
+        name=one.name,
+        muted_until=moment(muted) if muted > reading.at else None,
         since=moment(reading.begun.get(one.name, reading.at) if one.since is None else one.since),
         runbook=f"docs/operations.md#{KINDS[kind].runbook if kind in KINDS else 'problems'}",
         node=one.node,

@@ -54,13 +54,15 @@ class FleetSources:
     watch: NodeWatch
     table: DatasetTable | None
     folders: Folders
+    probe_batches: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class FleetReading:
     """The fleet at one moment. ``at`` is in seconds of Redis's clock; ``lost`` says why Redis is unreachable, or is empty.
 
-    ``begun`` has the times at which problems of the zone began.
+    ``begun`` has the times at which problems of the zone began, ``mutes`` those until which operators have muted some.
+    ``probe_batches``: mini-batches for which a job is measured without the cache, and with it.
     """
 
     at: float = 0.0
@@ -85,6 +87,8 @@ class FleetReading:
     datasets: Mapping[Name, str] = field(default_factory=dict)
     misses: Mapping[str, MissReport] = field(default_factory=dict)
     begun: Mapping[str, float] = field(default_factory=dict)
+    mutes: Mapping[str, float] = field(default_factory=dict)
+    probe_batches: int = 0
 
     @property
     def gone(self) -> Mapping[str, NodeSample]:
@@ -213,6 +217,8 @@ class FleetReader:
             datasets=await self._registered(),
             misses=await together.misses.all(),
             begun=await together.begun.all(),
+            mutes=await together.begun.mutes(),
+            probe_batches=sources.probe_batches,
         )
 
     async def _registered(self) -> Mapping[Name, str]:

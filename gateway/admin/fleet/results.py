@@ -15,6 +15,7 @@ from gateway.admin.fleet.datasets import OverrideDocument, override_document
 from gateway.admin.fleet.documents import ResultsDocument
 from gateway.admin.fleet.overrides import Decision, decision_of, replace_override
 from gateway.admin.fleet.reading import FleetReader, FleetReading
+from gateway.admin.fleet.view import dataset_names
 from gateway.admin.http.documents import RequestModel
 from gateway.admin.http.requests import Changer, Cursor, IfMatch, Limit, Ops, Page, Parts, Reader, paged
 from gateway.model.datasets import ApiError
@@ -51,7 +52,7 @@ class ResultsDetail(ResultsDocument):
 
 def results_of(reading: FleetReading) -> list[ResultsDocument]:
     """All results in use, by the names of their pools."""
-    found = []
+    found, names = [], dataset_names(reading)
     for name, used in sorted(reading.results.items()):
         pool = f"{RESULTS}{name}"
         order = reading.plan.pools.get(pool)
@@ -60,6 +61,7 @@ def results_of(reading: FleetReading) -> list[ResultsDocument]:
             ResultsDocument.of(
                 used,
                 pool=pool,
+                dataset_name=", ".join(names.get(used.dataset, ())),
                 target=0 if order is None else order.target,
                 why=None if order is None else order.why.value,
                 order="uniform",

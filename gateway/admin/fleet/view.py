@@ -17,6 +17,7 @@ from gateway.admin.fleet.documents import (
     ImportanceTenth,
     JobDocument,
     Latency,
+    MeasuringDocument,
     NodeDocument,
     Now,
     State,
@@ -32,7 +33,7 @@ from gateway.policies.health.rates import Point, rates, ratio
 from gateway.policies.items.datasets import USABLE, CachingMode, decide
 from gateway.policies.pools import OF_KEYS
 from gateway.policies.space.orders import ChunkRotation, PoolOrder, WhyCaching
-from gateway.policies.space.probing import times
+from gateway.policies.space.probing import ProbeState, measuring, times
 
 SHORT = 12
 """Digits of a dataset's id in lists."""
@@ -138,7 +139,8 @@ def job_document(reading: FleetReading, known: KnownJob) -> JobDocument:
     """One job."""
     record = known.record
     order = record.order(reading.plan)
-    miss, hit = times(reading.plan.memory.probe(record.key), known.totals)
+    probe = reading.plan.memory.probe(record.key)
+    miss, hit = times(probe, known.totals)
     return JobDocument.of(
         record,
         dataset=record.dataset[:SHORT],
@@ -149,8 +151,23 @@ def job_document(reading: FleetReading, known: KnownJob) -> JobDocument:
         t_miss=miss or None,
         t_hit=hit or None,
         benefit=round(order.benefit, 3) if order.benefit else None,
+        measured=_measuring(reading, probe),
+        gpu_seconds_waited=round(gpu_seconds_waited(known), 1),
         silent_seconds=round(max(0.0, known.silent), 3),
     )
+
+
+def _measuring(reading: FleetReading, probe: ProbeState | None) -> MeasuringDocument | None:
+    found = measuring(probe, reading.probe_batches)
+    if found is None:
+        return None
+    until = None if found.seconds is None else moment(reading.at + found.seconds)
+    return MeasuringDocument(stage=found.stage, batches=found.batches, needed=reading.probe_batches, until=until)
+
+
+def gpu_seconds_waited(known: KnownJob) -> float:
+    """Seconds for which a job's GPUs had no data, since it began: ranks wait together, so each GPU waits their mean."""
+    return known.record.gpus * sum(total.waited for total in known.totals.values())
 
 
 # --- datasets
@@ -331,6 +348,7 @@ def point_document(point: Point, step: float) -> HistoryPoint:
         requests_per_second=round(counted.requests / over, 3),
         batch_items_per_second=round(counted.batch_items / over, 3),
         saved_bytes=int(counted.cache_bytes),
+        spared_requests=int(counted.hits + counted.batch_hits),
     )
 
 
@@ -340,7 +358,12 @@ def newest_document(point: Point, now: Now) -> HistoryPoint:
     Its counts begin up to a minute before the step, at the last long-term sample. Divided by the few seconds of the step so far,
     they would give rates that are far too high.
     """
-    return HistoryPoint(**now.model_dump(), at=moment(point.at), saved_bytes=int(point.counted.cache_bytes))
+    return HistoryPoint(
+        **now.model_dump(),
+        at=moment(point.at),
+        saved_bytes=int(point.counted.cache_bytes),
+        spared_requests=int(point.counted.hits + point.counted.batch_hits),
+    )
 
 
 def held_documents(held: list[HeldChunk]) -> list[ChunkHeld]:

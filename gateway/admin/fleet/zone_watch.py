@@ -1,6 +1,7 @@
-"""Watches the problems that only show in the whole zone, in the gateway that leads it.
+"""Watches the zone's problems, in the gateway that leads it, and how jobs, datasets, buckets and origins fare.
 
-It notes when each began, and counts them for Prometheus, which would otherwise know only what single nodes see.
+It notes when each problem began and ended, and counts those of the whole zone for Prometheus, which would otherwise know only
+what single nodes see. Every two minutes it notes figures, for the pages of the console that show one thing over time.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ from collections.abc import Callable
 from gateway import metrics
 from gateway.admin.fleet.reading import FleetReader
 from gateway.fleet.nodes.beginnings import Beginnings
+from gateway.fleet.nodes.trends import EVERY as NOTED_EVERY
+from gateway.fleet.nodes.trends import Trends
 from gateway.imports import imported
 from gateway.policies.health.troubles import OF_ZONE
 
 _PROBLEMS = "gateway.admin.fleet.problems"
+_TRENDS = "gateway.admin.fleet.trends"
 EVERY = 5.0
 """Seconds between two looks: as often as nodes report."""
 
@@ -25,13 +29,16 @@ class ZoneWatch:
     Args:
         fleet: reads the state of the zone.
         begun: when problems began.
+        trends: figures over time.
         leads: whether this worker leads the zone.
     """
 
-    def __init__(self, fleet: FleetReader, begun: Beginnings, leads: Callable[[], bool]) -> None:
+    def __init__(self, fleet: FleetReader, begun: Beginnings, trends: Trends, leads: Callable[[], bool]) -> None:
         self._fleet = fleet
         self._begun = begun
+        self._trends = trends
         self._leads = leads
+        self._noted_at = float("-inf")
 
     async def turn(self) -> None:
         """Look once. While Redis is lost, the last counts stay. Raises one of ``DOWN`` if that happens meanwhile."""
@@ -43,7 +50,11 @@ class ZoneWatch:
             # The first look of a leader imports the documents of the console: in a thread, as requests are being answered.
             documents = await asyncio.to_thread(imported, _PROBLEMS)
             found = documents.zone_problems(reading)
-            await self._begun.note(found)
+            await self._begun.note(documents.lasting_problems(reading))
+            if reading.at - self._noted_at >= NOTED_EVERY:
+                figures = (await asyncio.to_thread(imported, _TRENDS)).noted_figures(reading)
+                await self._trends.note(figures)
+                self._noted_at = reading.at
         kinds = list(found.values())
         for kind in OF_ZONE:
             metrics.ZONE_PROBLEMS.labels(kind).set(kinds.count(kind))

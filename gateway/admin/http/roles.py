@@ -14,7 +14,19 @@ _SAFE = frozenset({"GET", "HEAD"})
 _ASKING = frozenset({"/rules/check"})
 """POST endpoints that only query, because their input is too long for a URL."""
 _OPERATING = frozenset(
-    {"nodes", "datasets", "jobs", "pipelines", "results", "streams", "warmups", "profiles", "purge", "verifications"}
+    {
+        "nodes",
+        "datasets",
+        "jobs",
+        "pipelines",
+        "results",
+        "streams",
+        "warmups",
+        "profiles",
+        "purge",
+        "verifications",
+        "problems",
+    }
 )
 """First segments of the addresses whose changes are daily operation."""
 

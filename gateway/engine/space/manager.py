@@ -45,6 +45,7 @@ from gateway.fleet.nodes.reports import (
     NodeReports,
     ResultsUsed,
 )
+from gateway.fleet.nodes.trends import Trends
 from gateway.model.fleet import Node, NodeState
 from gateway.policies.health.misses import MissReport
 from gateway.policies.items.datasets import USABLE, CachingMode
@@ -89,6 +90,7 @@ class Coordination:
     misses: NodeReports[MissReport]
     live: LiveExchange
     begun: Beginnings
+    trends: Trends
     demand: NodeReports[dict[str, int]]
     leadership: Leadership
 
@@ -108,6 +110,7 @@ class Coordination:
             NodeReports(redis, prefix, MISSES, SILENCE),
             LiveExchange(redis, prefix),
             Beginnings(redis, prefix),
+            Trends(redis, prefix),
             NodeReports(redis, prefix, DEMAND, DEMAND_SILENCE),
             Leadership(redis, prefix, me),
         )

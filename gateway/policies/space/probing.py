@@ -30,6 +30,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Literal
 
 from gateway.policies.items.datasets import CachingMode
 from gateway.policies.space.orders import JobOrder, Phase
@@ -157,6 +158,34 @@ class ProbeState:
                 return JobOrder(True, Phase.MEASURE, self.benefit)
             case Stage.RESTING:
                 return JobOrder(self.cache, Phase.STEADY, self.benefit)
+
+
+@dataclass(frozen=True, slots=True)
+class Measuring:
+    """A measurement under way: ``batches`` of those needed count so far, and ``seconds`` are left at the present speed.
+
+    ``stage``: waiting for another job of the dataset, without the cache, or with it.
+    """
+
+    stage: Literal["waiting", "without", "with"]
+    batches: int = 0
+    seconds: float | None = None
+
+
+def measuring(known: ProbeState | None, batches: int) -> Measuring | None:
+    """How far the measurement of a job is; ``None`` if none is under way.
+
+    Args:
+        known: the state of its probing; ``None`` if it was never probed.
+        batches: mini-batches that each side is measured for.
+    """
+    if known is None or batches == 0 or known.stage is Stage.RESTING:
+        return None
+    if known.stage is Stage.WAITING:
+        return Measuring("waiting")
+    window, without = known.window, known.stage is Stage.REFUSING
+    left = window.skip + max(0, batches - window.steps)
+    return Measuring("without" if without else "with", window.steps, left * window.each if window.each else None)
 
 
 def times(known: ProbeState | None, totals: Mapping[Phase, PhaseTotals]) -> tuple[float, float]:

@@ -4,7 +4,7 @@ import { drawn, element, setText } from "./dom.js";
 import { clock, short, when } from "./format.js";
 import { nearest, roundTop, runs, thinned, timeTicks } from "./scales.js";
 
-const HEIGHT = 190;
+const HEIGHT = 170;
 const EDGE = { top: 10, right: 12, bottom: 24, left: 64 };
 const ROWS = 48;
 
@@ -19,7 +19,7 @@ export class Chart {
   #svg = drawn("svg", { role: "img", height: HEIGHT, class: "plot" });
   #readout = element("span", { class: "readout" });
   #body = element("tbody");
-  #data = { points: [], from: 0, to: 1, step: 60_000 };
+  #data = { points: [], from: 0, to: 1, step: 60_000, marks: [] };
   #place = null;
 
   constructor(figure, { series, format, top = null, least = 1 }) {
@@ -38,9 +38,9 @@ export class Chart {
     new ResizeObserver(() => this.#draw()).observe(figure);
   }
 
-  // Points have `time` in milliseconds and the keys of the series.
-  show(points, from, to, step) {
-    this.#data = { points, from, to, step };
+  // Points have `time` in milliseconds and the keys of the series. Marks: [{time, kind, what}], drawn as lines across.
+  show(points, from, to, step, marks = []) {
+    this.#data = { points, from, to, step, marks: marks.filter(({ time }) => time >= from && time <= to) };
     this.#draw();
     this.#fillTable();
   }
@@ -71,7 +71,15 @@ export class Chart {
     this.#svg.setAttribute("width", width);
     this.#svg.setAttribute("aria-label", this.#summary());
     const lines = this.#series.flatMap((each) => this.#line(each, points, x, y, step * 2.5));
-    this.#svg.replaceChildren(...this.#grid(top, x, y, width), ...lines);
+    this.#svg.replaceChildren(...this.#grid(top, x, y, width), ...lines, ...this.#marks(x));
+  }
+
+  #marks(x) {
+    return this.#data.marks.map(({ time, kind }) => {
+      const at = x(time).toFixed(1);
+      const line = drawn("line", { x1: at, x2: at, y1: EDGE.top, y2: HEIGHT - EDGE.bottom });
+      return drawn("g", { class: `event ${kind}` }, line, drawn("path", { d: `M${at},${EDGE.top + 6}l-4,-7h8z` }));
+    });
   }
 
   #grid(top, x, y, width) {
@@ -104,7 +112,9 @@ export class Chart {
       const [last, least, most] = [values.at(-1), Math.min(...values), Math.max(...values)].map(this.#format);
       return `${name}: last ${last}, lowest ${least}, highest ${most}`;
     });
-    return `${said.join("; ")}. The table below has all values.`;
+    const { marks } = this.#data;
+    const events = marks.length > 0 ? ` ${marks.length} marks: ${marks.slice(0, 5).map(({ what }) => what).join("; ")}.` : "";
+    return `${said.join("; ")}. The table below has all values.${events}`;
   }
 
   #fillTable() {
@@ -127,7 +137,9 @@ export class Chart {
     const cursor = drawn("line", { class: "cursor", x1: x(found.time), x2: x(found.time), y1: EDGE.top, y2: HEIGHT - EDGE.bottom });
     this.#svg.querySelector(".pointed")?.remove();
     this.#svg.append(drawn("g", { class: "pointed" }, cursor, ...marks));
-    setText(this.#readout, [when(found.time), ...this.#series.map(({ key }) => this.#format(found[key]))].join("  ·  "));
+    const near = this.#data.marks.filter(({ time }) => Math.abs(x(time) - inside) <= 6).map(({ time, what }) => `${when(time)}: ${what}`);
+    const words = [when(found.time), ...this.#series.map(({ key }) => this.#format(found[key]))];
+    setText(this.#readout, (near.length > 0 ? near.slice(0, 2) : words).join("  ·  "));
   }
 
   #unpoint() {

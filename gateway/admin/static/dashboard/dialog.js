@@ -11,7 +11,6 @@
 import { Closed, Outdated, Refused, Unauthorized, newKey } from "./api.js";
 import { byId, element, setText } from "./dom.js";
 import { Mistake, makeField } from "./fields.js";
-import { announce } from "./problems.js";
 
 const page = { changed: async () => {}, failed: () => {}, upToDate: Promise.resolve() };
 const SETTLED = 500; // milliseconds: the longest double click
@@ -27,6 +26,11 @@ export function connectDialog(changed, failed) {
 // Resolves when the page shows the last change: an action on a record right after another would be for what it was before.
 export function upToDate() {
   return page.upToDate;
+}
+
+// Says something to screen readers.
+export function announce(text) {
+  setText(byId("announcer"), text);
 }
 
 export function openAction(action) {

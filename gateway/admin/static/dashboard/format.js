@@ -125,4 +125,4 @@ export function short(text) {
   return text.replace(/(\.\d*?)0+(?=\D)/, "$1").replace(/\.(?=\D)/, "");
 }
 
-export const UNITS = { bytes, rate, count, persecond: perSecond, share };
+export const UNITS = { bytes, rate, count, persecond: perSecond, share, seconds };

@@ -3,12 +3,13 @@
 import { address, change } from "./api.js";
 import { openOn } from "./dialog.js";
 import { count, duration, seconds } from "./format.js";
+import { waitedWords } from "./money.js";
 import { overviewTable } from "./table.js";
-import { GAINS, reading } from "./words.js";
+import { GAINS, linkTo, measuredWords, reading } from "./words.js";
 
 const SILENT = 60; // seconds without a heartbeat after which a job is shown as silent
 
-function remove({ tenant, job }) {
+export function remove({ tenant, job }) {
   openOn(job, "Remove", "removed", {
     affects: [`The fleet forgets ${job} of ${tenant}, as if it had timed out. A running job registers again with its next heartbeat.`],
     danger: true,
@@ -16,7 +17,7 @@ function remove({ tenant, job }) {
   });
 }
 
-function benefit(job) {
+export function benefit(job) {
   if (!(job.benefit > 0)) return "not measured";
   return job.benefit < GAINS ? "none" : `${job.benefit.toFixed(job.benefit < 9.95 ? 1 : 0)}\u00a0×`;
 }
@@ -29,14 +30,15 @@ function heard(silent) {
 export const showJobs = overviewTable("jobs", {
   key: (job) => `${job.tenant}/${job.job}`,
   columns: [
-    { label: "Job", show: (job) => job.job, under: (job) => job.tenant },
-    { label: "Dataset", show: (job) => job.dataset_name || String(job.dataset).slice(0, 12) },
+    { label: "Job", show: (job) => job.job, under: (job) => job.tenant, link: (job) => linkTo("jobs", job.tenant, job.job) },
+    { label: "Dataset", show: (job) => job.dataset_name || "unnamed" },
     { label: "GPUs", number: true, show: (job) => count(job.gpus) },
     { label: "Epoch", number: true, show: (job) => (job.epoch < 0 ? "–" : count(job.epoch)) },
-    { label: "Reads", show: reading },
+    { label: "Reads", show: reading, under: measuredWords },
     { label: "Step without", number: true, show: (job) => (job.t_miss > 0 ? seconds(job.t_miss) : "–") },
     { label: "with cache", number: true, show: (job) => (job.t_hit > 0 ? seconds(job.t_hit) : "–") },
     { label: "Benefit", number: true, show: benefit, mood: (job) => (job.benefit >= GAINS ? "gain" : "") },
+    { label: "GPUs waited", number: true, show: (job) => waitedWords(job.gpu_seconds_waited) },
     { label: "Heartbeat", number: true, show: (job) => heard(job.silent_seconds), mood: (job) => (job.silent_seconds >= SILENT ? "silent" : "") },
   ],
   rowActions: (job) => [{ word: "Remove", run: () => remove(job) }],

@@ -3,6 +3,8 @@
 // Its declaration is that of its table (table.js), with the path, actions for the whole list, and the role that these need.
 // `complete(document)` adds what another address says of the items.
 //
+// Where one address does not give it, `read(filters)` returns the document; `rest()` says what is left out.
+//
 // A long list has a field that finds rows by any text in them; it looks at the first thousand items.
 
 import { may, read } from "./api.js";
@@ -64,8 +66,9 @@ export class ListView {
   }
 
   async load() {
-    const { path, whole, complete } = this.declared;
+    const { path, whole, complete, read: readOwn } = this.declared;
     const wanted = this.filters.map(({ name, input }) => [name, input.value.trim()]).filter(([, value]) => value !== "");
+    if (readOwn) return readOwn(wanted);
     const limit = this.finder.text() === "" ? this.limit : MOST;
     const document = await read(whole ? path : `${path}?${new URLSearchParams([["limit", String(limit)], ...wanted])}`);
     return complete ? complete(document) : document;
@@ -93,6 +96,7 @@ export class ListView {
     parts.more.hidden = !further || whole;
     parts.rest.hidden = !further || !whole;
     const first = text === "" ? "These are the first" : "Looked through the first";
-    setText(parts.rest, `${first} ${count(document.items.length)}; larder-gateway ${declared.command ?? declared.name} lists all.`);
+    if (declared.rest) parts.rest.hidden = declared.rest() === "";
+    setText(parts.rest, declared.rest?.() ?? `${first} ${count(document.items.length)}; larder-gateway ${declared.command ?? declared.name} lists all.`);
   }
 }

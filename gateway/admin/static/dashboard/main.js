@@ -7,7 +7,7 @@
 import { showAnswers } from "./answers.js";
 import { Closed, Unauthorized, Unavailable, address, canBeToken, hasToken, read, tokenRole, useToken } from "./api.js";
 import { showDatasets } from "./datasets.js";
-import { connectDialog } from "./dialog.js";
+import { announce, connectDialog } from "./dialog.js";
 import { askForToken, close, sayClosed, sayUnreachable } from "./door.js";
 import { byId, setText } from "./dom.js";
 import { clockSeconds, duration } from "./format.js";
@@ -16,12 +16,14 @@ import { showNodes } from "./nodes.js";
 import { finder } from "./listview.js";
 import { hoursChosen, showHistory, showNoHistory } from "./past.js";
 import { showPipelines } from "./pipelines.js";
-import { announce, showProblems } from "./problems.js";
+import { showFirstRun } from "./firstrun.js";
+import { readPast, showProblems } from "./problems.js";
 import { showResults } from "./results.js";
 import { showStreams } from "./streams.js";
 import { showSummary } from "./summary.js";
 import { showTraffic } from "./traffic.js";
-import { connectViews, currentList, revealView } from "./views.js";
+import { showTop } from "./top.js";
+import { OVERVIEW, connectViews, currentLabel, currentList, currentName, revealView } from "./views.js";
 
 const EVERY = 2_000;
 const HISTORY_EVERY = 30_000;
@@ -55,7 +57,8 @@ async function refreshOverview(turn) {
   const shown = await read(address("overview"));
   if (turn !== page.turn) return;
   show(shown);
-  await refreshHistory(turn, Date.parse(shown.at), oldest(shown.nodes));
+  if (currentName() === "problems") await readPast();
+  if (currentName() === OVERVIEW) await refreshHistory(turn, Date.parse(shown.at), oldest(shown.nodes));
 }
 
 async function refreshList(list, turn) {
@@ -67,7 +70,9 @@ async function refreshList(list, turn) {
 }
 
 function show(shown) {
-  showSummary(shown);
+  showSummary(shown, currentLabel());
+  showTop(shown);
+  showFirstRun(shown);
   showProblems(shown.problems);
   showAnswers(shown.answers);
   page.shownAt = new Date();
@@ -84,8 +89,9 @@ function showLists(shown) {
   const text = find.text();
   const found = (items) => (text === "" ? items : items.filter((item) => JSON.stringify(item).toLowerCase().includes(text)));
   const lists = { jobs, pipelines, results, datasets, streams, nodes, traffic: traffic.buckets, misses: traffic.misses };
-  find.node.hidden = text === "" && Object.values(lists).every((items) => items.length < LONG);
-  for (const [name, items] of Object.entries(lists)) byId(name).closest("section").hidden = items.length > 0 && found(items).length === 0;
+  const onPage = Object.entries(lists).filter(([name]) => byId(name).closest(".page").dataset.page === currentName());
+  find.node.hidden = onPage.length === 0 || (text === "" && onPage.every(([, items]) => items.length < LONG));
+  for (const [name, items] of onPage) byId(name).closest("section").classList.toggle("unfound", items.length > 0 && found(items).length === 0);
   showTraffic({ ...traffic, buckets: found(traffic.buckets), misses: found(traffic.misses) });
   showJobs(found(jobs));
   showPipelines(found(pipelines));
@@ -234,6 +240,7 @@ connectDialog(tick, (failure) => {
 connectViews(() => {
   if (page.seen !== null) {
     revealView();
+    if (page.shown !== null) showLists(page.shown);
     if (page.shown === null) byId("board").hidden = true;
     showAge();
   }

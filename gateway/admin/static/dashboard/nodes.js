@@ -4,7 +4,7 @@ import { address, change } from "./api.js";
 import { openAction, openOn } from "./dialog.js";
 import { bytes, count, duration, share } from "./format.js";
 import { overviewTable } from "./table.js";
-import { nodeState } from "./words.js";
+import { linkTo, nodeState } from "./words.js";
 
 function drain(node) {
   openOn(node.id, "Drain", "drained", {
@@ -35,7 +35,7 @@ function dismiss(node) {
   });
 }
 
-function actionsOf(node) {
+export function actionsOf(node) {
   if (node.state === "GONE") return [{ word: "Dismiss", run: () => dismiss(node) }];
   if (node.state === "LEAVING") return [{ word: "Undrain", run: () => undrain(node) }];
   return [{ word: "Drain", run: () => drain(node) }];
@@ -57,7 +57,7 @@ export const showNodes = overviewTable("nodes", {
   key: (node) => node.id,
   away: gone,
   columns: [
-    { label: "Node", show: (node) => node.id, under: (node) => node.address },
+    { label: "Node", show: (node) => node.id, under: (node) => node.address, link: (node) => linkTo("nodes", node.id) },
     { label: "State", show: (node) => nodeState(node.state), mood: (node) => judged(node.state === "READY", gone(node)) },
     { label: "Cache", part: full, show: (node) => `${bytes(node.bytes)} of ${bytes(node.capacity)}, ${share(full(node))}` },
     { label: "Blobs", number: true, show: (node) => count(node.blobs) },

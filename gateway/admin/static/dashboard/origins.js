@@ -4,6 +4,7 @@ import { address, change, read } from "./api.js";
 import { openAction, openOn } from "./dialog.js";
 import { count, perSecond, seconds } from "./format.js";
 import { ListView } from "./listview.js";
+import { linkTo } from "./words.js";
 
 const STATES = { answers: "answers", refuses: "refuses connections", silent: "does not answer" };
 const KEYS = [
@@ -79,7 +80,7 @@ export const origins = new ListView({
   },
   key: (origin) => origin.name,
   columns: [
-    { label: "Origin", show: (origin) => origin.name, under: (origin) => `${origin.endpoint}, ${origin.region}` },
+    { label: "Origin", show: (origin) => origin.name, under: (origin) => `${origin.endpoint}, ${origin.region}`, link: (origin) => linkTo("origins", origin.name) },
     { label: "State", fixed: true, show: state, mood: ({ seen }) => (seen ? (seen.lost_by.length > 0 ? "bad" : "good") : "") },
     { label: "Answers", number: true, show: ({ seen }) => (seen ? perSecond(seen.requests_per_second) : "–") },
     { label: "50, 95, 99 % within", number: true, show: latency },

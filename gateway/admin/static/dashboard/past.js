@@ -1,17 +1,10 @@
-// The last hours: two charts, the sums below the large figures, and the window of the chunk timelines.
+// The last hours: one chart with marks for what happened, and the sums below the large figures.
 
 import { Chart } from "./chart.js";
-import { showChunks } from "./datasets.js";
 import { byId, setText } from "./dom.js";
-import { rate, share } from "./format.js";
+import { rate } from "./format.js";
 import { overallRatio } from "./scales.js";
 import { showWindow } from "./summary.js";
-
-const ratioChart = new Chart(byId("ratio-chart"), {
-  series: [{ name: "Hit ratio", key: "hit_ratio", kind: "cache" }],
-  format: share,
-  top: 1,
-});
 
 const rateChart = new Chart(byId("rate-chart"), {
   series: [
@@ -42,7 +35,7 @@ export function showHistory(history, hours, at, since) {
   // A step that has just begun has no rates yet; drawing it would show a drop.
   // Steps before any gateway ran are unknown, not idle, unless an earlier gateway counted something.
   const first = Math.min(since, points.find(busy)?.time ?? at);
-  // The charts begin there, so that a young fleet does not draw into a corner.
+  // The chart begins there, so that a young fleet does not draw into a corner.
   const from = Math.max(at - hours * 3_600_000, Math.min(first - step, at - LEAST * step));
   const known = points.filter((point) => point.time + step > first && (point.time + step <= at || busy(point)));
   const note = byId("no-history");
@@ -50,11 +43,10 @@ export function showHistory(history, hours, at, since) {
   note.hidden = any;
   byId("charts").hidden = !any;
   setText(note, "There is no history yet; it begins within a minute.");
-  ratioChart.show(known, from, at, step);
-  rateChart.show(known, from, at, step);
-  const saved = any ? points.reduce((sum, point) => sum + (point.saved_bytes ?? 0), 0) : null;
-  showWindow(hours, overallRatio(points), saved);
-  showChunks(history.chunks ?? {}, from, at);
+  const marks = (history.events ?? []).map((event) => ({ ...event, time: Date.parse(event.at) }));
+  rateChart.show(known, from, at, step, marks);
+  const spared = any ? points.reduce((sum, point) => sum + (point.spared_requests ?? 0), 0) : null;
+  showWindow(hours, overallRatio(points), spared);
 }
 
 export function showNoHistory(reason) {

@@ -1,7 +1,10 @@
-// Problems and their remedies. New and ended problems are announced to screen readers.
+// Problems and their remedies, those that are over, and mutes. New and ended problems are announced to screen readers.
 
+import { address, change, read } from "./api.js";
+import { announce, openAction } from "./dialog.js";
 import { byId, element, keep, setText } from "./dom.js";
 import { when } from "./format.js";
+import { overviewTable, showActions } from "./table.js";
 
 const known = new Set();
 
@@ -15,10 +18,6 @@ function keyed(problems) {
   });
 }
 
-export function announce(text) {
-  setText(byId("announcer"), text);
-}
-
 function create() {
   const parts = {
     severity: element("strong", { class: "severity" }),
@@ -26,9 +25,10 @@ function create() {
     remedy: element("p", { class: "remedy" }),
     place: element("span", { class: "place" }),
     runbook: element("code"),
+    actions: element("div", { class: "actions" }),
   };
   parts.more = element("p", { class: "runbook" }, "Runbook: ", parts.runbook);
-  const node = element("li", { class: "problem" }, element("p", {}, parts.severity, " ", parts.what, " ", parts.place), parts.remedy, parts.more);
+  const node = element("li", { class: "problem" }, element("p", {}, parts.severity, " ", parts.what, " ", parts.place), parts.remedy, parts.more, parts.actions);
   node.parts = parts;
   return node;
 }
@@ -42,10 +42,55 @@ function update(node, problem) {
   remedy.hidden = !problem.remedy;
   setText(node.parts.runbook, problem.runbook ?? "");
   node.parts.more.hidden = !problem.runbook;
-  setText(place, [problem.node, problem.since && `since ${when(problem.since)}`].filter(Boolean).join(", "));
+  const muted = problem.muted_until ? `muted until ${when(problem.muted_until)}` : "";
+  setText(place, [problem.node, problem.since && `since ${when(problem.since)}`, muted].filter(Boolean).join(", "));
+  node.classList.toggle("muted", muted !== "");
+  showActions(node.parts.actions, problem.name ? [muted ? { word: "Unmute", run: () => unmute(problem) } : { word: "Mute", run: () => mute(problem) }] : [], problem.name);
 }
 
-function sayWhatChanged(problems) {
+function muteAddress(problem) {
+  return `${address("problems")}/${encodeURIComponent(problem.name)}/mute`;
+}
+
+function mute(problem) {
+  const options = [["3600", "an hour"], ["28800", "8 hours"], ["86400", "a day"], ["604800", "a week"]];
+  openAction({
+    title: "Mute a problem",
+    affects: [problem.what, "It is listed last and counted nowhere in the console for so long. Metrics, alerts and readiness are as without."],
+    fields: [{ name: "seconds", label: "For", kind: "choice", options, value: "28800" }],
+    button: "Mute",
+    send: ({ seconds }) => change("PUT", muteAddress(problem), { body: { seconds: Number(seconds) } }),
+    said: () => "The problem is muted.",
+  });
+}
+
+function unmute(problem) {
+  openAction({
+    title: "Unmute a problem",
+    affects: [problem.what],
+    button: "Unmute",
+    send: () => change("DELETE", muteAddress(problem)),
+    said: () => "The problem is shown and counted again.",
+  });
+}
+
+const showPast = overviewTable("past", {
+  key: (problem) => JSON.stringify([problem.since, problem.until, problem.what]),
+  columns: [
+    { label: "Problem", show: (problem) => problem.what, under: (problem) => problem.node },
+    { label: "Severity", fixed: true, show: (problem) => problem.severity },
+    { label: "Began", number: true, show: (problem) => when(problem.since) },
+    { label: "Ended", number: true, show: (problem) => when(problem.until) },
+  ],
+});
+
+// Those that are over, read when the page of problems is shown.
+export async function readPast() {
+  showPast((await read(`${address("problems", "past")}?limit=100`)).items);
+}
+
+function sayWhatChanged(all) {
+  const problems = all.filter((problem) => !problem.muted_until);
   const said = problems.filter((problem) => !known.has(problem.key)).map((problem) => `${problem.what} ${problem.remedy ?? ""}`.trim());
   if (known.size > 0 && problems.length === 0) said.push("All problems are solved.");
   known.clear();

@@ -19,7 +19,7 @@ function name({ fingerprint }) {
 export const showResults = overviewTable("results", {
   key: (one) => one.pool,
   columns: [
-    { label: "Fingerprint", show: name, under: (one) => `${one.tenant} · ${one.dataset.slice(0, SHORT)}` },
+    { label: "Fingerprint", show: name, under: (one) => `${one.tenant} · ${one.dataset_name || "a dataset without a name"}` },
     { label: "Elements", number: true, show: (one) => `${count(one.blobs)} of ${count(one.items)}` },
     { label: "Space", part: (one) => (one.target > 0 ? one.bytes / one.target : 0), show: (one) => `${bytes(one.bytes)} of ${bytes(one.target)}` },
     { label: "Why", show: (one) => resultsWhy(one.why) },

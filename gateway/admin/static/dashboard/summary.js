@@ -1,7 +1,8 @@
 // The headline, the large figures, and every other single number of the overview.
 
 import { byId, setText } from "./dom.js";
-import { UNITS, bytes, share } from "./format.js";
+import { UNITS, bytes, count, share } from "./format.js";
+import { money, spared } from "./money.js";
 import { plural } from "./words.js";
 
 // The value at a path such as "now.hit_ratio"; for several paths, the sum of the values present.
@@ -29,27 +30,37 @@ function underneath(overview) {
   const ready = overview.nodes.filter((node) => node.state === "READY").length;
   const nodes = ready === overview.nodes.length ? plural(ready, "node", "nodes") : `${ready} of ${plural(overview.nodes.length, "node", "nodes")} ready`;
   const jobs = plural(overview.jobs.length, "job", "jobs");
-  const problems = overview.problems.length === 0 ? "no problems" : plural(overview.problems.length, "problem", "problems");
+  const open = unmuted(overview).length;
+  const problems = open === 0 ? "no problems" : plural(open, "problem", "problems");
   const words = [nodes, jobs, plural(overview.datasets.length, "dataset", "datasets"), problems];
   const saved = overview.total.saved_bytes;
   return `${saved > 0 ? `The origin was spared ${bytes(saved)}. ` : ""}${words.join(", ")}.`;
 }
 
-export function showSummary(overview) {
+function unmuted(overview) {
+  return overview.problems.filter((problem) => !problem.muted_until);
+}
+
+// `label`: of the page; empty: the overview.
+export function showSummary(overview, label) {
   setText(byId("zone"), overview.zone ? `zone ${overview.zone}` : "");
   setText(byId("verdict"), verdict(overview));
   setText(byId("under"), underneath(overview));
   for (const node of document.querySelectorAll("[data-figure]")) {
     put(node, at(overview, node.dataset.figure), UNITS[node.dataset.unit], node.dataset.unit);
   }
-  const trouble = overview.problems.length;
-  document.title = trouble > 0 ? `(${trouble}) Larder` : "Larder";
+  const { total, prices } = overview;
+  const amount = spared(total.hits + total.batch_hits, total.saved_bytes, prices);
+  setText(byId("spared-money"), amount === null ? "" : `${money(amount, prices)}: `);
+  const trouble = unmuted(overview).length;
+  const title = label === "" ? "Larder" : `${label} – Larder`;
+  document.title = trouble > 0 ? `(${trouble}) ${title}` : title;
   setText(byId("foot"), `Larder ${overview.version}`);
 }
 
 // The figures of the last hours, below the current ones.
-export function showWindow(hours, ratio, saved) {
+export function showWindow(hours, ratio, requests) {
   for (const node of document.querySelectorAll("[data-window]")) setText(node, `last ${hours} h:`);
   put(byId("window-ratio"), ratio, share, "share");
-  put(byId("window-saved"), saved, bytes, "bytes");
+  put(byId("window-spared"), requests, count, "count");
 }

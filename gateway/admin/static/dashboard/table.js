@@ -1,7 +1,8 @@
 // A table of documents, which its declaration describes: the columns, and the actions of a row.
 //
 // A column has a label and `show`. It may have `under`, a smaller line; `part`, a share that is drawn as a bar; and `mood`, a class of the
-// cell. It may be a `number`, `fixed` (its words are never broken), or `wide` (a line of its own on a phone). An action has a word, which
+// cell. It may be a `number`, `fixed` (its words are never broken), or `wide` (a line of its own on a phone). The first one may have
+// `link`, the address of the item's own page. An action has a word, which
 // is the command line's too, `run`, and the role that it needs if that is another than the table's.
 
 import { may } from "./api.js";
@@ -61,7 +62,7 @@ function createCell({ label, number, part, wide, fixed, under }) {
 
 function createRow({ columns, rowActions }) {
   const [first, ...others] = columns;
-  const name = element("span", { class: first.fixed ? "name fixed" : "name" });
+  const name = element(first.link ? "a" : "span", { class: first.fixed ? "name fixed" : "name" });
   const under = element("span", { class: "under" });
   const head = element("th", { role: "rowheader", scope: "row" }, name, under);
   head.parts = { words: name, under };
@@ -103,6 +104,7 @@ export class Table {
     const { columns, rowActions, named = columns[0].show, role, away } = this.declared;
     row.classList.toggle("away", Boolean(away?.(item)));
     columns.forEach((column, place) => updateCell(row.shown[place], column, item));
+    if (columns[0].link) setAttribute(row.shown[0].parts.words, "href", columns[0].link(item));
     if (rowActions) showActions(row.actions, rowActions(item, list), named(item), role);
   }
 }

@@ -3,11 +3,12 @@
 import { byId, setText } from "./dom.js";
 import { bytes, count, duration, perSecond, rate, share } from "./format.js";
 import { overviewTable } from "./table.js";
+import { linkTo } from "./words.js";
 
 const showBuckets = overviewTable("traffic", {
   key: (found) => JSON.stringify([found.bucket, found.tenant]),
   columns: [
-    { label: "Bucket, last minute", show: (found) => found.bucket || "no bucket" },
+    { label: "Bucket, last minute", show: (found) => found.bucket || "no bucket", link: (found) => linkTo("buckets", found.bucket) },
     { label: "Tenant", show: (found) => found.tenant },
     { label: "Requests", number: true, show: (found) => perSecond(found.requests_per_second) },
     { label: "Sent", number: true, show: (found) => rate(found.sent_bytes_per_second) },

@@ -1,4 +1,5 @@
-// The pages behind the links at the top. The address names one ("#/credentials"), so it can be reloaded, and Back works.
+// The pages, in four groups. The address names one ("#/credentials"), or one thing ("#/nodes/gw-1"), so it can be reloaded and sent
+// to somebody, and Back works. Pages of the board show the overview; lists and things read documents of their own.
 
 import { audit } from "./audit.js";
 import { credentials } from "./credentials.js";
@@ -7,26 +8,58 @@ import { byId, element } from "./dom.js";
 import { explain } from "./explain.js";
 import { origins } from "./origins.js";
 import { profiles } from "./profiles.js";
+import { requests } from "./requests.js";
 import { rules } from "./rules.js";
 import { tenants } from "./tenants.js";
+import { thingOf } from "./things.js";
 import { tokens } from "./tokens.js";
 import { verifications } from "./verifications.js";
 import { warmups } from "./warmups.js";
 
-const VIEWS = [credentials, tenants, origins, rules, warmups, profiles, verifications, explain, tokens, audit];
 export const OVERVIEW = "overview";
 
-// Any other fragment, such as that of the skip link, leaves the page as it is.
+const board = (name, label) => ({ name, label, list: null });
+const listed = (list) => ({ name: list.declared.name, label: list.declared.label, list });
+
+const GROUPS = [
+  ["Watch", [board(OVERVIEW, "Overview"), board("problems", "Problems"), board("traffic", "Traffic"), listed(requests), listed(explain)]],
+  ["Train", [board("jobs", "Jobs"), board("datasets", "Datasets"), board("pipelines", "Pipelines"), board("streams", "Streams"), listed(profiles)]],
+  ["Run", [board("nodes", "Nodes"), listed(warmups), listed(rules), listed(origins), listed(verifications)]],
+  ["Access", [listed(credentials), listed(tenants), listed(tokens), listed(audit)]],
+];
+const PAGES = GROUPS.flatMap(([, pages]) => pages);
+
+// Names of the address: of a page, then of a thing on it. Any other fragment, such as that of the skip link, leaves the page as it is.
 function named() {
-  const name = location.hash.startsWith("#/") ? location.hash.slice(2) : null;
-  return VIEWS.some((view) => view.declared.name === name) || name === OVERVIEW ? name : null;
+  if (location.hash === "") return [OVERVIEW];
+  if (!location.hash.startsWith("#/")) return null;
+  try {
+    const names = location.hash.slice(2).split("?")[0].split("/").map(decodeURIComponent);
+    return PAGES.some((page) => page.name === names[0]) ? names.filter((name) => name !== "") : null;
+  } catch {
+    return null; // an address that is no UTF-8
+  }
 }
 
-let chosen = named() ?? OVERVIEW;
+let chosen = named() ?? [OVERVIEW];
+let thing = thingOf(chosen);
 
-// The list that is chosen; null: the overview.
+function pageChosen() {
+  return PAGES.find((page) => page.name === chosen[0]);
+}
+
+export function currentName() {
+  return chosen[0];
+}
+
+// The list or the thing that is chosen; null: a page that shows the overview.
 export function currentList() {
-  return VIEWS.find((view) => view.declared.name === chosen) ?? null;
+  return thing ?? pageChosen().list;
+}
+
+// The title of the page; empty: the overview.
+export function currentLabel() {
+  return chosen[0] === OVERVIEW ? "" : pageChosen().label;
 }
 
 export function hideViews() {
@@ -38,29 +71,42 @@ export function revealView() {
   const list = currentList();
   byId("board").hidden = list !== null;
   byId("place").hidden = list === null;
+  for (const page of byId("board").querySelectorAll(".page")) page.hidden = page.dataset.page !== chosen[0];
   if (list !== null && byId("place").firstElementChild !== list.node) byId("place").replaceChildren(list.node);
 }
 
 function mark() {
-  for (const link of byId("views").querySelectorAll("a")) {
-    if (link.hash === `#/${chosen}`) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
+  for (const group of byId("views").children) {
+    const links = [...group.querySelectorAll(".pages a")];
+    const current = links.find((link) => link.hash === `#/${chosen[0]}`);
+    group.classList.toggle("current", current !== undefined);
+    for (const link of links) {
+      if (link === current) link.setAttribute("aria-current", "page");
+      else link.removeAttribute("aria-current");
+    }
   }
+}
+
+function drawn([label, pages]) {
+  const links = pages.map((page) => element("a", { href: `#/${page.name}` }, page.label));
+  const name = element("a", { class: "group", href: `#/${pages[0].name}` }, label);
+  return element("div", {}, name, element("div", { class: "pages" }, ...links));
 }
 
 // `changed` is called when another page is chosen, or more of a list is wanted.
 export function connectViews(changed) {
-  for (const view of VIEWS) {
-    view.more = changed;
-    byId("views").append(element("a", { href: `#/${view.declared.name}` }, view.declared.label));
-  }
+  for (const { list } of PAGES) if (list !== null) list.more = changed;
+  byId("views").append(...GROUPS.map(drawn));
   mark();
   window.addEventListener("hashchange", () => {
-    const name = named() ?? (location.hash === "" ? OVERVIEW : chosen);
-    if (name === chosen) return;
-    chosen = name;
+    const names = named() ?? chosen;
+    if (JSON.stringify(names) === JSON.stringify(chosen)) return;
+    pageChosen().list?.left?.();
+    chosen = names;
+    thing = thingOf(chosen);
     mark();
     leaveAction();
+    window.scrollTo(0, 0);
     changed();
   });
 }

@@ -1,9 +1,12 @@
 // Plain words for the plan's and the fleet's terms. Unknown terms are shown unchanged.
 
+import { clock } from "./format.js";
+
 const MODES = {
   full: "Kept whole",
-  chunked: "Two chunks at a time",
-  static: "Only the first items are kept",
+  part: "Kept in part",
+  chunked: "Kept in part",
+  static: "Kept in part",
   none: "Not kept",
 };
 
@@ -16,7 +19,7 @@ const WHY = {
   "no-jobs": "no job uses it now",
   fits: "it fits",
   "too-large": "it is too large to be kept whole",
-  "chunk-too-large": "not even two chunks fit",
+  "chunk-too-large": "no useful part of it fits",
 };
 
 const PHASES = {
@@ -63,6 +66,14 @@ export function why(reason) {
   return WHY[reason] ?? String(reason);
 }
 
+// How far the measurement of a job is, and until when; empty if none is under way.
+export function measuredWords({ measured }) {
+  if (!measured) return "";
+  if (measured.stage === "waiting") return "waits until another job of its dataset is measured";
+  const until = measured.until ? `, until about ${clock(new Date(measured.until))}` : "";
+  return `${measured.batches} of ${measured.needed} mini-batches${until}`;
+}
+
 export function reading(job) {
   return PHASES[job.phase] ?? (job.cache ? "from the cache" : "bypassing the cache");
 }
@@ -90,6 +101,11 @@ export function leavesFirst(order) {
 
 export function nodeState(state) {
   return STATES[state] ?? String(state).toLowerCase();
+}
+
+// The address of a page, or of one thing on it.
+export function linkTo(page, ...names) {
+  return `#/${[page, ...names].map(encodeURIComponent).join("/")}`;
 }
 
 export function plural(number, one, many) {

@@ -1,0 +1,48 @@
+"""What happened in the zone, for marks on charts: problems that began and ended, and changes of operators."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from sqlalchemy import select
+
+from gateway.admin.catalog.schema import audit
+from gateway.admin.fleet.documents import Event
+from gateway.admin.fleet.problems import past_problems, problems_of
+from gateway.admin.fleet.reading import FleetReading
+from gateway.admin.http.parts import AdminParts
+from gateway.admin.operations.parts import Operations
+from gateway.edge.documents import moment
+from gateway.fleet.nodes.announcer import DOWN
+from gateway.model.errors import CatalogUnavailable
+
+_MOST = 200
+_MARKED = ("purge", "nodes.", "rules.", "origins.", "warmups.", "datasets.", "streams.", "results.", "jobs.")
+"""Beginnings of the actions that change what the cache does; the others are in the audit log alone."""
+
+
+async def events_of(reading: FleetReading, operations: Operations, parts: AdminParts, start: float) -> list[Event]:
+    """The events since ``start``, newest first. What cannot be read, as without Redis or the database, is left out."""
+    found = [
+        Event(at=each.since, kind=each.severity, what=each.what)
+        for each in problems_of(reading, operations.fleet.lost_for)
+    ]
+    with suppress(*DOWN):
+        for over in past_problems(await operations.fleet.sources.coordination.begun.ended()):
+            found.append(Event(at=over.since, kind=over.severity, what=over.what))
+            found.append(Event(at=over.until, kind="ended", what=f"Over: {over.what}"))
+    with suppress(CatalogUnavailable):
+        found += await _changes(parts, start)
+    first = moment(start)
+    return sorted((each for each in found if each.at >= first), key=lambda each: each.at, reverse=True)[:_MOST]
+
+
+async def _changes(parts: AdminParts, start: float) -> list[Event]:
+    query = select(audit).where(audit.c.at >= start).order_by(audit.c.id.desc()).limit(_MOST)
+    async with parts.catalog.database.reading() as connection:
+        rows = (await connection.execute(query)).mappings().all()
+    return [
+        Event(at=moment(row["at"]), kind="change", what=f"{row['action']} {row['target']} by {row['actor']}")
+        for row in rows
+        if str(row["action"]).startswith(_MARKED)
+    ]

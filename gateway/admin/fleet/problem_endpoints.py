@@ -1,0 +1,79 @@
+"""``/-/admin/problems``: those there are, those that have ended, and mutes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter
+from fastapi import Path as PathParameter
+from pydantic import Field
+
+from gateway.admin.fleet.documents import PastProblem, ProblemSeen
+from gateway.admin.fleet.problems import past_problems, problems_of
+from gateway.admin.http.documents import RequestModel
+from gateway.admin.http.requests import Changer, Cursor, Limit, Ops, Page, Parts, Reader, sliced
+from gateway.admin.operations.parts import through_redis
+from gateway.edge.documents import ResponseModel, moment
+from gateway.model.datasets import ApiError
+
+router = APIRouter(tags=["overview"])
+
+Name = Annotated[str, PathParameter(max_length=600, description="of a problem, as listed", examples=["origin gw-2"])]
+_LONGEST = 30 * 86_400
+
+
+class Mute(RequestModel):
+    """For how long a problem is muted."""
+
+    seconds: float = Field(ge=60, le=_LONGEST, description="from now on", examples=[28_800])
+
+
+class Muted(ResponseModel):
+    """A mute."""
+
+    name: str = Field(examples=["origin gw-2"])
+    muted_until: str = Field(description="ISO 8601", examples=["2026-03-02T22:30:00.000Z"])
+
+
+@router.get("/problems", summary="List problems")
+async def list_problems(_caller: Reader, operations: Ops, limit: Limit = 100, cursor: Cursor = "") -> Page[ProblemSeen]:
+    """The current problems, each with its remedy; errors first, muted ones last."""
+    fleet = operations.fleet
+    found = problems_of(await fleet.look(), fleet.lost_for)
+    return sliced(found, limit, cursor)
+
+
+@router.get("/problems/past", summary="List problems that have ended")
+async def list_past_problems(
+    _caller: Reader, operations: Ops, limit: Limit = 100, cursor: Cursor = ""
+) -> Page[PastProblem]:
+    """The last 200 problems that ended within a week, newest first."""
+    ended = await through_redis(operations.fleet.sources.coordination.begun.ended())
+    return sliced(past_problems(ended), limit, cursor)
+
+
+@router.put("/problems/{name:path}/mute", summary="Mute a problem")
+async def mute_problem(name: Name, caller: Changer, operations: Ops, parts: Parts, asked: Mute) -> Muted:
+    """For so long the problem is listed last and counted nowhere in the console. Metrics, alerts and readiness are as without."""
+    fleet = operations.fleet
+    if not any(each.name == name for each in problems_of(await fleet.look(), fleet.lost_for)):
+        raise _unknown(name)
+    async with parts.catalog.changes.change(caller, "problems.mute", name[:300]) as change:
+        until = await through_redis(fleet.sources.coordination.begun.mute(name, asked.seconds))
+        change.after = {"muted_until": moment(until)}
+    fleet.stale()
+    return Muted(name=name, muted_until=moment(until))
+
+
+@router.delete("/problems/{name:path}/mute", summary="End the mute of a problem", status_code=204)
+async def unmute_problem(name: Name, caller: Changer, operations: Ops, parts: Parts) -> None:
+    """The problem is shown and counted again."""
+    async with parts.catalog.changes.change(caller, "problems.unmute", name[:300]) as change:
+        if not await through_redis(operations.fleet.sources.coordination.begun.unmute(name)):
+            raise _unknown(name)
+        change.after = {"muted_until": None}
+    operations.fleet.stale()
+
+
+def _unknown(name: str) -> ApiError:
+    return ApiError("NotFound", f"There is no problem {name[:140]!r} to mute; larder-gateway status lists them.")

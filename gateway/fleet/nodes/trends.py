@@ -1,0 +1,72 @@
+"""Figures over time of jobs, datasets, buckets and origins, in Redis: the leading gateway notes them every two minutes.
+
+Nodes have samples of their own (``samples.py``), which cannot say how a job or a bucket fared. Each subject has one list, oldest
+first, of at most a day, which expires with its last note. Times are Redis's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from redis.asyncio import Redis
+
+from gateway.fleet.redis.connection import text_of
+
+EVERY = 120.0
+"""Seconds between two notes."""
+MOST = 720
+"""Notes that are kept of a subject: a day."""
+_KEPT = 86_400
+
+_NOTE = """
+local time = redis.call('TIME')
+if not redis.call('SET', KEYS[1], '', 'NX', 'PX', ARGV[1]) then return 0 end
+for place = 2, #KEYS do
+  redis.call('RPUSH', KEYS[place], string.format('%.0f', time[1]) .. ' ' .. ARGV[place + 2])
+  redis.call('LTRIM', KEYS[place], -ARGV[2], -1)
+  redis.call('EXPIRE', KEYS[place], ARGV[3])
+end
+return 1
+"""
+
+
+class TrendNote(NamedTuple):
+    """The figures of a subject at one moment, in seconds of Redis's clock."""
+
+    at: float
+    figures: Mapping[str, float | None]
+
+
+class Trends:
+    """The notes of one zone.
+
+    Args:
+        redis: for commands.
+        prefix: of the zone's keys.
+
+    Every method raises one of ``DOWN`` if Redis is down, slow or refuses.
+    """
+
+    def __init__(self, redis: Redis, prefix: str) -> None:
+        self._redis = redis
+        self._prefix = f"{prefix}trends"
+        self._note = redis.register_script(_NOTE)
+
+    async def note(self, figures: Mapping[str, Mapping[str, float | None]]) -> bool:
+        """Note the figures of subjects by name, unless that was done less than two minutes ago; returns whether it was."""
+        texts = [json.dumps(values, separators=(",", ":")) for values in figures.values()]
+        keys = [self._prefix, *(f"{self._prefix}:{name}" for name in figures)]
+        return bool(await self._note(keys=keys, args=[int(1000 * EVERY) - 5000, MOST, _KEPT, *texts]))
+
+    async def of(self, name: str) -> list[TrendNote]:
+        """The notes of a subject, oldest first; those of an unknown form are left out."""
+        found = []
+        for row in await self._redis.lrange(f"{self._prefix}:{name}", 0, -1):
+            at, _, text = text_of(row).partition(" ")
+            try:
+                found.append(TrendNote(float(at), dict(json.loads(text))))
+            except (ValueError, TypeError):
+                continue
+        return found
