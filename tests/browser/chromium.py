@@ -86,11 +86,14 @@ class Played:
         self.overview: Document = figures.AT_WORK if overview is None else overview
         self.history: Callable[[int], Document] = figures.history
         self.refusal: tuple[int, Document] | None = None
+        self.past: list[Document] = figures.PAST
         self.gone = False
         self.overviews = 0
         self.histories: list[int] = []
         page.route("**/-/admin/overview", self._overview)
         page.route("**/-/admin/overview/history*", self._history)
+        page.route("**/-/admin/problems/past*", lambda route: self._answer(route, {"items": self.past, "next": None}))
+        page.route("**/-/admin/trends/**", self._trend)
 
     def _overview(self, route: Route) -> None:
         self.overviews += 1
@@ -100,6 +103,10 @@ class Played:
         hours = int(route.request.url.rpartition("=")[2])
         self.histories.append(hours)
         self._answer(route, self.history(hours))
+
+    def _trend(self, route: Route) -> None:
+        kind, _, name = urlsplit(route.request.url).path.partition("/trends/")[2].partition("/")
+        self._answer(route, figures.trend(kind, name))
 
     def _answer(self, route: Route, document: Document) -> None:
         if self.gone:

@@ -81,6 +81,20 @@ def in_trouble() -> dict[str, Any]:
             "runbook": "docs/operations.md#larderredislost",
             "node": "gw-3",
         },
+        *(
+            {
+                "kind": "origin",
+                "name": f"origin {node}",
+                "muted_until": None,
+                "severity": "warning",
+                "since": stamp(NOW - timedelta(minutes=14)),
+                "what": "12 of 80 requests to the origin failed within the last minute.",
+                "remedy": "Check the origin and the network to it. Cached objects are served within stale_if_error.",
+                "runbook": "docs/operations.md#larderoriginfailing",
+                "node": node,
+            }
+            for node in ("gw-1", "gw-3")
+        ),
     ]
     return overview
 
@@ -144,6 +158,42 @@ def history(hours: int = 24) -> dict[str, Any]:
             }
         )
     return {"step_seconds": step, "points": points, "events": events(hours)}
+
+
+PAST: list[dict[str, Any]] = [
+    {
+        "kind": "origin",
+        "severity": "warning",
+        "since": stamp(NOW - timedelta(hours=3.75)),
+        "until": stamp(NOW - timedelta(hours=3.25)),
+        "what": "12 of 80 requests to the origin failed within the last minute.",
+        "node": "gw-1",
+    }
+]
+"""Problems that are over."""
+_FIGURES = {
+    "node": ("hit_ratio", "cache_bytes_per_second", "origin_bytes_per_second"),
+    "job": ("waiting_gpus", "hit_ratio"),
+    "dataset": ("resident_share", "granted"),
+    "bucket": ("hit_ratio", "cache_bytes_per_second", "origin_bytes_per_second"),
+    "origin": ("requests_per_second", "p50", "p95"),
+}
+_SIZES = {
+    "hit_ratio": 0.9, "cache_bytes_per_second": 3e9, "origin_bytes_per_second": 2e8, "waiting_gpus": 2.5,
+    "resident_share": 0.8, "granted": 1.4e11, "requests_per_second": 31, "p50": 0.048, "p95": 0.142,
+}  # fmt: skip
+
+
+def trend(kind: str, name: str) -> dict[str, Any]:
+    """A day of one thing, in steps of ten minutes."""
+    points = [
+        {
+            "at": stamp(NOW - timedelta(minutes=10 * ago)),
+            "figures": {what: _SIZES[what] * (0.9 + 0.1 * math.sin(ago * 0.2)) for what in _FIGURES[kind]},
+        }
+        for ago in range(143, -1, -1)
+    ]
+    return {"kind": kind, "name": name, "step_seconds": 600.0, "points": points}
 
 
 def events(hours: int = 24) -> list[dict[str, Any]]:

@@ -27,7 +27,7 @@ def dashboard(
     page.clock.set_fixed_time(figures.NOW)
     Played(page, overview)
     page.goto("/-/")
-    page.locator("#ratio-chart path.line").first.wait_for()
+    page.locator("#rate-chart path.line").first.wait_for()
     page.screenshot(path=to, full_page=full)
     context.close()
 

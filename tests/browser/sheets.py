@@ -74,7 +74,7 @@ def shown(page: Page, name: str) -> None:
     if name != "overview":
         sign_in(page, TOKEN)
     if name == "overview":
-        page.locator("#ratio-chart path.line").first.wait_for()
+        page.locator("#rate-chart path.line").first.wait_for()
     else:
         page.locator("#place tbody tr").first.wait_for()
 

@@ -68,9 +68,13 @@ def test_the_overview_has_no_serious_violation(window: Any, running: Running, op
     page.clock.set_fixed_time(figures.NOW)
     Played(page, figures.in_trouble())
     page.goto("/-/")
-    expect(page.locator("#misses tbody tr")).to_have_count(3)
-    page.locator("#ratio-chart path.line").first.wait_for()
+    page.locator("#rate-chart path.line").first.wait_for()
     assert found(page) == []
+    for view in ("problems", "traffic", "jobs", "datasets", "nodes", "nodes/gw-1", "jobs/vision/resnet50-17"):
+        page.goto(f"/-/#/{view}")
+        expect(page.get_by_role("heading", level=1)).to_be_visible()
+        assert found(page) == [], view
+    page.goto("/-/#/streams")
     page.get_by_role("button", name="Space of a prefix").click()
     expect(page.get_by_role("dialog")).to_be_visible()
     assert found(page) == []

@@ -186,7 +186,7 @@ def test_nothing_is_asked_while_nobody_looks(window: Any, running: Running) -> N
     page.add_init_script("Object.defineProperty(document, 'hidden', { get: () => window.away === true });")
     played = Played(page)
     page.goto("/-/")
-    expect(page.locator("#ratio-chart path.line").first).to_be_visible()
+    expect(page.locator("#rate-chart path.line").first).to_be_visible()
     page.clock.pause_at(figures.NOW + timedelta(hours=1))
     advance(page, played)
     overviews, histories = played.overviews, len(played.histories)

@@ -23,25 +23,25 @@ NOBODY = (401, {"title": "No token", "status": 401, "code": "Unauthorized", "det
 
 def at_work(page: Page, played: Played) -> None:
     """A fleet at work."""
-    expect(page.locator(".timeline rect.bar").first).to_be_visible()
+    expect(page.locator("#rate-chart path.line").first).to_be_visible()
 
 
 def in_trouble(page: Page, played: Played) -> None:
     """One with problems."""
     played.overview = figures.in_trouble()
-    expect(page.locator("#problems li").first).to_be_visible()
+    expect(page.locator("#worst li").first).to_be_visible()
 
 
 def hostile(page: Page, played: Played) -> None:
     """One whose names are long and contain HTML."""
     played.overview = figures.hostile()
-    expect(page.locator("#problems li").first).to_be_visible()
+    expect(page.locator("#worst li").first).to_be_visible()
 
 
 def empty(page: Page, played: Played) -> None:
     """One with nothing in it."""
     played.overview = figures.empty()
-    expect(page.locator("#no-nodes")).to_be_visible()
+    expect(page.locator("#first-run")).to_be_visible()
 
 
 def gone(page: Page, played: Played) -> None:
@@ -63,13 +63,15 @@ def at_the_door(page: Page, played: Played) -> None:
 STATES = [at_work, in_trouble, hostile, empty, gone, at_the_door]
 
 
-def opened(window: Any, state: Callable[[Page, Played], None], **options: Any) -> Page:
+def opened(window: Any, state: Callable[[Page, Played], None], view: str = "", **options: Any) -> Page:
     """The dashboard in a state."""
     page: Page = window(**options).page
     page.clock.set_fixed_time(figures.NOW)
     played = Played(page)
     page.goto("/-/")
     state(page, played)
+    if view:
+        page.goto(f"/-/#/{view}")
     return page
 
 
@@ -87,25 +89,41 @@ def every(browser: Browser, running: Running, request: pytest.FixtureRequest) ->
     watched.close()
 
 
+BOARD = ("overview", "problems", "traffic", "jobs", "datasets", "pipelines", "streams", "nodes")
+
+
+def pages_of(page: Page) -> Iterator[str]:
+    """Open each page that shows the overview, in the state that the page is in; at the door there is one."""
+    if page.locator("#views").is_hidden():
+        yield "door"
+        return
+    for name in BOARD:
+        page.evaluate("(name) => { location.hash = `#/${name}`; }", name)
+        expect(page.locator(f"[data-page={name}]")).to_be_visible()
+        yield name
+
+
 def test_a_phone_shows_all_of_it(every: Page) -> None:
-    """Rule: at 360 pixels the page does not scroll sideways in any state, with every table open."""
-    every.set_viewport_size(PHONE)
-    assert overflow(every) <= 0
-    every.set_viewport_size(DESK)
-    assert overflow(every) <= 0
+    """Rule: at 360 pixels no page scrolls sideways in any state, with every table open."""
+    for name in pages_of(every):
+        every.set_viewport_size(PHONE)
+        assert overflow(every) <= 0, name
+        every.set_viewport_size(DESK)
+        assert overflow(every) <= 0, name
 
 
 def test_words_stay_whole(every: Page) -> None:
     """Rule: at phone and desk widths no ordinary word breaks; at all widths between them the page does not scroll sideways."""
-    for width in (769, 1024, PHONE["width"], DESK["width"]):
-        every.set_viewport_size({"width": width, "height": 900})
-        assert overflow(every) <= 0, width
-        assert width in (769, 1024) or broken_words(every) == [], width
+    for name in pages_of(every):
+        for width in (769, 1024, PHONE["width"], DESK["width"]):
+            every.set_viewport_size({"width": width, "height": 900})
+            assert overflow(every) <= 0, (name, width)
+            assert width in (769, 1024) or broken_words(every) == [], (name, width)
 
 
 def test_marks_stand_beside_their_states(window: Any) -> None:
     """Rule: the mark of a node's state is level with its word, whatever the rest of the row contains."""
-    apart = marks_apart(opened(window, at_work, viewport=DESK))
+    apart = marks_apart(opened(window, at_work, "nodes", viewport=DESK))
     assert len(apart) >= 9
     assert max(apart) <= 2.5
 
@@ -114,12 +132,14 @@ def test_marks_stand_beside_their_states(window: Any) -> None:
 def test_text_stands_out(every: Page, scheme: Literal["light", "dark"]) -> None:
     """Rule: every text has a contrast of at least 4.5 with its background, in every state and both colour schemes."""
     every.emulate_media(color_scheme=scheme)
-    assert faint_texts(every) == []
+    for name in pages_of(every):
+        assert faint_texts(every) == [], name
 
 
 def test_the_keyboard_reaches_everything(every: Page) -> None:
     """Rule: Tab alone reaches every control, and the focus is visible."""
-    assert walk_by_tab(every) == (set(), [])
+    for name in pages_of(every):
+        assert walk_by_tab(every) == (set(), []), name
 
 
 def test_the_keyboard_skips_the_header(window: Any) -> None:
@@ -136,16 +156,16 @@ def test_a_refresh_takes_nothing_away(window: Any) -> None:
     page: Page = window().page
     played = Played(page)
     page.goto("/-/")
-    summary = page.locator(".timeline:visible summary").first
+    summary = page.locator("#rate-chart summary")
     summary.click()
     summary.focus()
     page.get_by_label("1 h", exact=True).evaluate("(node) => { node.checked = true; }")
     page.evaluate("() => document.getElementById('hours').dispatchEvent(new Event('change'))")
     played.overview = figures.in_trouble()
-    expect(page.locator("#problems li").first).to_be_visible()
+    expect(page.locator("#worst li").first).to_be_visible()
     expect(page.locator(".tile [data-window]").first).to_have_text("last 1 h:")
     expect(summary).to_be_focused()
-    expect(page.locator(".timeline:visible details").first).to_have_attribute("open", "")
+    expect(page.locator("#rate-chart details")).to_have_attribute("open", "")
 
 
 def test_a_screen_reader_finds_its_way(window: Any) -> None:
@@ -154,23 +174,25 @@ def test_a_screen_reader_finds_its_way(window: Any) -> None:
     for role in ("banner", "main", "contentinfo", "navigation"):
         assert page.get_by_role(role).count() == 1, role
     assert page.get_by_role("heading", level=1).count() == 1
-    for name in ("Problems", "Last hours", "Jobs", "Datasets", "Nodes"):
+    for name in ("Problems", "Last hours", "Nodes", "Jobs that waited longest", "Prefixes missed most"):
         assert page.get_by_role("region", name=name, exact=True).count() == 1, name
+    assert page.get_by_role("group", name="How far back").get_by_role("radio").count() == 4
     for name, rows in (("Jobs", 3), ("Nodes", 4)):
+        page.goto(f"/-/#/{name.lower()}")
+        assert page.get_by_role("heading", level=1).count() == 1
         table = page.get_by_role("table", name=name)
         assert table.get_by_role("columnheader").count() >= 8
         assert table.get_by_role("rowheader").count() == rows
     assert page.get_by_role("combobox", name="Colours").count() == 1
-    assert page.get_by_role("group", name="How far back").get_by_role("radio").count() == 4
     assert page.locator("svg[role=img]:not([aria-label])").count() == 0
 
 
 def test_tables_stay_tables_on_a_phone(window: Any) -> None:
     """Rule: rows that look like cards are still rows of a table to a screen reader, and each value shows its label."""
-    page = opened(window, at_work, viewport=PHONE)
+    page = opened(window, at_work, "jobs", viewport=PHONE)
     table = page.get_by_role("table", name="Jobs")
     assert table.get_by_role("row").count() == 4
-    assert table.get_by_role("cell").count() == 3 * 9
+    assert table.get_by_role("cell").count() == 3 * 10
     labels = page.locator("#jobs tbody tr").first.locator("td")
     shown = labels.evaluate_all("(cells) => cells.map((each) => getComputedStyle(each, '::before').content)")
     assert shown[:2] == ['"Dataset"', '"GPUs"']
@@ -206,7 +228,7 @@ def test_names_that_look_alike_are_told_apart(window: Any) -> None:
     overview["streams"] = [{**overview["streams"][0], "name": name} for name in names]
     page = window().page
     Played(page, overview)
-    page.goto("/-/")
+    page.goto("/-/#/streams")
     shown_names = page.locator("#streams .name")
     expect(shown_names).to_have_count(len(names))
     wanted = [printable(name) for name in names]

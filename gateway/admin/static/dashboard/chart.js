@@ -4,7 +4,7 @@ import { drawn, element, setText } from "./dom.js";
 import { clock, short, when } from "./format.js";
 import { nearest, roundTop, runs, thinned, timeTicks } from "./scales.js";
 
-const HEIGHT = 170;
+const HEIGHT = 130;
 const EDGE = { top: 10, right: 12, bottom: 24, left: 64 };
 const ROWS = 48;
 

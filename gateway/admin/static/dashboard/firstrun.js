@@ -1,6 +1,6 @@
 // What to do first, while nothing was read through the fleet.
 
-import { byId, setText } from "./dom.js";
+import { byId, element, keep, setText } from "./dom.js";
 
 function lines({ nodes }) {
   const endpoint = nodes[0]?.address || `${location.protocol}//${location.hostname}:9000`;
@@ -9,7 +9,7 @@ function lines({ nodes }) {
     "export AWS_ACCESS_KEY_ID=...       # of this gateway: see Access",
     "export AWS_SECRET_ACCESS_KEY=...",
     "aws s3 cp s3://BUCKET/KEY -        # twice: MISS, then HIT",
-  ].join("\n");
+  ];
 }
 
 export function showFirstRun(overview) {
@@ -17,12 +17,12 @@ export function showFirstRun(overview) {
   const unread = total.requests === 0 && total.batch_items === 0;
   byId("first-run").hidden = !unread;
   for (const id of ["history", "columns"]) byId(id).hidden = unread;
-  if (unread) setText(byId("first-run-lines"), lines(overview));
+  if (unread) keep(byId("first-run-lines"), lines(overview), (line) => line, () => element("span"), setText);
 }
 
 byId("first-run-copy").addEventListener("click", async () => {
   const text = byId("first-run-lines");
   getSelection().selectAllChildren(text);
-  const copied = window.isSecureContext ? await navigator.clipboard.writeText(text.textContent).then(() => true, () => false) : document.execCommand("copy");
+  const copied = window.isSecureContext ? await navigator.clipboard.writeText(text.innerText).then(() => true, () => false) : document.execCommand("copy");
   setText(byId("first-run-copy"), copied ? "Copied" : "Select and copy it");
 });

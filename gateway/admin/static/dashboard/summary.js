@@ -51,7 +51,7 @@ export function showSummary(overview, label) {
   }
   const { total, prices } = overview;
   const amount = spared(total.hits + total.batch_hits, total.saved_bytes, prices);
-  setText(byId("spared-money"), amount === null ? "" : `${money(amount, prices)}: `);
+  setText(byId("spared-money"), amount > 0 ? `${money(amount, prices)}, ` : "");
   const trouble = unmuted(overview).length;
   const title = label === "" ? "Larder" : `${label} – Larder`;
   document.title = trouble > 0 ? `(${trouble}) ${title}` : title;

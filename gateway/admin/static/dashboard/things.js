@@ -187,5 +187,3 @@ export function thingOf([place, ...names]) {
   const declared = KINDS[place];
   return declared !== undefined && names.length === declared.names ? new Thing(place, names) : null;
 }
-
-export const THINGS = Object.keys(KINDS);

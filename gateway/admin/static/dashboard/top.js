@@ -7,7 +7,7 @@ import { meter } from "./meter.js";
 import { money, waitedWords } from "./money.js";
 import { linkTo, nodeState, plural } from "./words.js";
 
-const MOST = 5; // entries of a list
+const MOST = 4; // entries of a list
 const GROUPS = 3; // of problems
 
 function createEntry() {

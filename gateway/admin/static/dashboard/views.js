@@ -28,6 +28,7 @@ const GROUPS = [
   ["Access", [listed(credentials), listed(tenants), listed(tokens), listed(audit)]],
 ];
 const PAGES = GROUPS.flatMap(([, pages]) => pages);
+const PAGE_OF = { buckets: "traffic" }; // things without a list of their own
 
 // Names of the address: of a page, then of a thing on it. Any other fragment, such as that of the skip link, leaves the page as it is.
 function named() {
@@ -35,7 +36,7 @@ function named() {
   if (!location.hash.startsWith("#/")) return null;
   try {
     const names = location.hash.slice(2).split("?")[0].split("/").map(decodeURIComponent);
-    return PAGES.some((page) => page.name === names[0]) ? names.filter((name) => name !== "") : null;
+    return pageOf(names) !== undefined ? names.filter((name) => name !== "") : null;
   } catch {
     return null; // an address that is no UTF-8
   }
@@ -44,8 +45,12 @@ function named() {
 let chosen = named() ?? [OVERVIEW];
 let thing = thingOf(chosen);
 
+function pageOf([name]) {
+  return PAGES.find((page) => page.name === (PAGE_OF[name] ?? name));
+}
+
 function pageChosen() {
-  return PAGES.find((page) => page.name === chosen[0]);
+  return pageOf(chosen);
 }
 
 export function currentName() {
@@ -71,14 +76,14 @@ export function revealView() {
   const list = currentList();
   byId("board").hidden = list !== null;
   byId("place").hidden = list === null;
-  for (const page of byId("board").querySelectorAll(".page")) page.hidden = page.dataset.page !== chosen[0];
+  for (const page of byId("board").querySelectorAll(".page")) page.hidden = page.dataset.page !== pageChosen().name;
   if (list !== null && byId("place").firstElementChild !== list.node) byId("place").replaceChildren(list.node);
 }
 
 function mark() {
   for (const group of byId("views").children) {
     const links = [...group.querySelectorAll(".pages a")];
-    const current = links.find((link) => link.hash === `#/${chosen[0]}`);
+    const current = links.find((link) => link.hash === `#/${pageChosen().name}`);
     group.classList.toggle("current", current !== undefined);
     for (const link of links) {
       if (link === current) link.setAttribute("aria-current", "page");
