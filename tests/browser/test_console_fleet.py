@@ -47,7 +47,7 @@ def test_a_node_is_drained_and_comes_back(window: Any, running: Running) -> None
     """Rule: the last READY node is not drained by mistake: the refusal is shown, and a box decides; Undrain ends it. The focus is
     then on the button that replaces the one that was pressed."""
     node = admin(running, "GET", "nodes").json["items"][0]["id"]
-    page = console(window, "overview").page
+    page = console(window, "nodes").page
     press(page, f"Drain {node}")
     expect(page.get_by_role("dialog")).to_contain_text(f"{node} leaves the ring")
     confirm(page, "Drain")
@@ -171,7 +171,7 @@ def test_space_of_a_dataset_is_decided(window: Any, running: Running, origin: Or
     """Rule: the dialog begins with the override in force; pin and a quota are sent together, in the API's words."""
     images = stock(origin.s3, tmp_path, "images", bytes_of(3, 1000, "images"))
     images.register(running)
-    page = console(window, "overview").page
+    page = console(window, "datasets").page
     press(page, "Space images")
     field(page, "Space").select_option("pin")
     field(page, "Quota").fill("much")
@@ -211,7 +211,7 @@ def test_results_pipelines_and_jobs_are_decided(window: Any, running: Running) -
 
     for name in ("results", "pipelines", "jobs"):
         page.route(f"**/-/admin/{name}/**", take)
-    page.goto("/-/")
+    page.goto("/-/#/pipelines")
     press(page, "Space 9f86d081884c")
     expect(field(page, "Quota")).to_have_value("40GB")
     field(page, "Space").select_option("never")
@@ -221,6 +221,7 @@ def test_results_pipelines_and_jobs_are_decided(window: Any, running: Running) -
     field(page, "Store").select_option("never")
     confirm(page, "Change")
     closed(page)
+    page.goto("/-/#/jobs")
     press(page, "Remove whisper-ft-2")
     expect(page.get_by_role("dialog")).to_contain_text("A running job registers again")
     confirm(page, "Remove")
@@ -378,7 +379,7 @@ def test_the_second_of_two_operators_is_told_of_the_first(window: Any, running: 
     """Rule: a pin that was changed after its dialog was opened is not overwritten; the dialog says so, and shows it when opened
     again."""
     admin(running, "PUT", "streams/data%2Fshared%2F/override", {"mode": "pin", "bytes": 1_000_000})
-    page = console(window, "overview").page
+    page = console(window, "streams").page
     press(page, "Space data/shared/")
     expect(field(page, "Bytes that stay")).to_have_value("1MB")
     admin(running, "PUT", "streams/data%2Fshared%2F/override", {"mode": "pin", "bytes": 5_000_000})
@@ -398,7 +399,7 @@ def test_the_second_of_two_operators_is_told_of_the_first(window: Any, running: 
 def test_a_prefix_is_pinned_and_denied_space(window: Any, running: Running) -> None:
     """Rule: a prefix can be pinned before its first read, and shows its bytes; then denied space, and left to the plan. A pin
     without bytes is refused beside the field."""
-    page = console(window, "overview").page
+    page = console(window, "streams").page
     press(page, "Space of a prefix")
     field(page, "Prefix").fill("data/val/")
     confirm(page, "Change")
