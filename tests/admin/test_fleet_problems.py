@@ -318,3 +318,29 @@ def test_registrations_are_gone_through_once_for_all_datasets() -> None:
         [name] for _, name in sorted(registered)
     ]
     assert registered.walks == 1
+
+
+def test_a_problem_of_several_datasets_began_once() -> None:
+    """Rule: datasets that do not fit together are the same problem when one of them goes; it keeps its beginning."""
+    sizes = {f"{number:064x}": 300_000_000 for number in range(5)}
+    told = {"a": NodeSample(1.0, {"datasets": {name: [ITEMS, size, 0] for name, size in sizes.items()}})}
+    jobs = tuple(on(name, f"set-{number}") for number, name in enumerate(sizes))
+    [before], [after] = (zone_problems(reading(told=told, jobs=some)) for some in (jobs, jobs[:4]))
+    assert before == after
+
+
+def test_a_muted_problem_comes_last() -> None:
+    """Rule: a mute has an end, and a muted error is listed behind warnings; a mute that is over changes nothing."""
+    told = {"a": NodeSample(30.0, {}), "b": NodeSample(60.0, {})}
+    for until, names in ((AT + 60, ["silent a", "gone b"]), (AT - 60, ["gone b", "silent a"])):
+        found = problems_of(reading(told=told, mutes={"gone b": until}), 0.0)
+        assert [each.name for each in found] == names
+        assert [each.muted_until is not None for each in found] == [False, until > AT]
+
+
+def test_a_dataset_is_never_named_by_digits() -> None:
+    """Rule: a dataset of which no name is known is said to have none."""
+    nothing = PoolOrder(CachingMode.NONE, 10, 10, WhyCaching.NO_ROOM)
+    known = job("j")
+    nameless = replace(known, record=replace(known.record, name=""))
+    assert DATASET[:12] not in whats(starved(nothing, jobs=(nameless,)))[0]

@@ -299,3 +299,25 @@ def _status(world: Zone, path: str) -> int:
     status: int = connection.getresponse().status
     connection.close()
     return status
+
+
+def test_a_problem_is_muted_and_its_mute_is_audited(world: Zone) -> None:
+    """Rule: only a problem that there is can be muted; a mute of none is refused, and so is an end of none."""
+    refused = admin(world.nodes[0], "PUT", "/problems/gone%20x/mute", {"seconds": 3600})
+    assert (refused.status, refused.json["code"]) == (404, "NotFound")
+    assert admin(world.nodes[0], "PUT", "/problems/gone%20x/mute", {"seconds": 3600}, READ_TOKEN).status == 403
+    assert admin(world.nodes[0], "DELETE", "/problems/gone%20x/mute").status == 404
+    assert isinstance(get(world.nodes[1], "/problems/past")["items"], list)
+
+
+def test_a_bucket_and_a_node_have_trends(world: Zone) -> None:
+    """Rule: the leader's first note is there within a heartbeat or two, from every gateway; a node that is none is refused."""
+    for node in world.nodes:
+        eventually(
+            lambda node=node: get(node, "/trends/origin/default")["points"],
+            lambda points: points and {"p50", "p95", "requests_per_second"} == points[0]["figures"].keys(),
+            "a note of the origin",
+        )
+        assert get(node, "/trends/node/node-0")["kind"] == "node"
+        assert get(node, "/trends/job/a/b")["points"] == []
+    assert admin(world.nodes[0], "GET", "/trends/node/nobody").status == 404

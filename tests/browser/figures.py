@@ -206,5 +206,7 @@ def events(hours: int = 24) -> list[dict[str, Any]]:
         (14, "change", "nodes.drain gw-3 by night-shift"),
     ]
     return [
-        {"at": stamp(NOW - timedelta(hours=ago)), "kind": kind, "what": what} for ago, kind, what in found if ago < hours
+        {"at": stamp(NOW - timedelta(hours=ago)), "kind": kind, "what": what}
+        for ago, kind, what in found
+        if ago < hours
     ]

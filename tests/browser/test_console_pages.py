@@ -54,7 +54,9 @@ def test_what_happened_is_marked_on_the_chart(window: Any) -> None:
     shown(page)
     chart = page.locator("#rate-chart")
     expect(chart.locator("g.event")).to_have_count(5)
-    expect(chart.locator("svg")).to_have_attribute("aria-label", re.compile("5 marks: purge datasets/laion/2023/ by admin"))
+    expect(chart.locator("svg")).to_have_attribute(
+        "aria-label", re.compile("5 marks: purge datasets/laion/2023/ by admin")
+    )
 
 
 def test_a_problem_is_muted(window: Any) -> None:
@@ -111,7 +113,19 @@ def test_a_thing_that_is_not_there_says_so(window: Any) -> None:
     expect(page.locator(".thing .empty").first).to_have_text("The fleet has no job of this name now.")
 
 
-OLD = ("overview", "credentials", "tenants", "origins", "rules", "warmups", "profiles", "verifications", "explain", "tokens", "audit")
+OLD = (
+    "overview",
+    "credentials",
+    "tenants",
+    "origins",
+    "rules",
+    "warmups",
+    "profiles",
+    "verifications",
+    "explain",
+    "tokens",
+    "audit",
+)
 
 
 def test_pages_are_in_four_groups_and_old_addresses_work(window: Any) -> None:

@@ -175,7 +175,9 @@ def test_a_chart_says_what_is_pointed_at(window: Any) -> None:
     chart = page.locator("#rate-chart")
     expect(chart.locator("path.line").first).to_be_visible()
     chart.locator("svg").hover(position={"x": 300, "y": 60})
-    expect(chart.locator(".readout")).to_have_text(re.compile(r"^.*\d\d:\d\d  ·  [\d.]+\u00a0GB/s  ·  [\d.]+\u00a0MB/s$"))
+    expect(chart.locator(".readout")).to_have_text(
+        re.compile(r"^.*\d\d:\d\d  ·  [\d.]+\u00a0GB/s  ·  [\d.]+\u00a0MB/s$")
+    )
     page.locator("#verdict").hover()
     expect(chart.locator(".readout")).to_be_empty()
 

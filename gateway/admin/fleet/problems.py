@@ -206,7 +206,7 @@ def _users(reading: FleetReading) -> dict[str, str]:
 
 
 def _name(dataset: str, names: Mapping[str, list[str]]) -> str:
-    return ", ".join(names.get(dataset, ())) or dataset[:SHORT]
+    return ", ".join(names.get(dataset, ())) or "without a name"
 
 
 def _not_whole(reading: FleetReading) -> Iterator[_Found]:
@@ -214,7 +214,7 @@ def _not_whole(reading: FleetReading) -> Iterator[_Found]:
     names, together = dataset_names(reading), dict[Shortfall, list[str]]()
     for dataset, shortfall in shortfalls(reading).items():
         together.setdefault(shortfall, []).append(dataset)
-    for (kind, why), datasets in together.items():
+    for (kind, why, shared), datasets in together.items():
         listed = [_name(dataset, names) for dataset in datasets]
         if len(listed) == 1:
             what = f"Dataset {listed[0]} should be cached whole, but is not: {why}."
@@ -224,7 +224,8 @@ def _not_whole(reading: FleetReading) -> Iterator[_Found]:
                 *([f"{len(listed) - _MOST_NAMED} more"] if len(listed) > _MOST_NAMED else []),
             ]
             what = f"Datasets {', '.join(shown)} should be cached whole, but are not: {why}."
-        yield _Found(Trouble.of(kind, what), " ".join(dataset[:SHORT] for dataset in datasets))
+        # The problem began once, however many datasets join or leave it.
+        yield _Found(Trouble.of(kind, what), "together" if shared else datasets[0][:SHORT])
 
 
 def _empty(reading: FleetReading) -> Iterator[_Found]:

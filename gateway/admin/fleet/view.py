@@ -271,10 +271,14 @@ def _decision(order: PoolOrder | None, size: int | None, capacity: int) -> tuple
 
 
 class Shortfall(NamedTuple):
-    """Why a dataset is cached only in part although it should be whole: the kind of problem, and the reason in words."""
+    """Why a dataset is cached only in part although it should be whole: the kind of problem, and the reason in words.
+
+    ``together``: it would fit alone. Datasets of which that holds are one problem, whichever they are.
+    """
 
     kind: str
     why: str
+    together: bool = False
 
 
 def shortfalls(reading: FleetReading) -> dict[str, Shortfall]:
@@ -296,7 +300,7 @@ def shortfalls(reading: FleetReading) -> dict[str, Shortfall]:
         all_of_them = (
             f"all datasets in use take {format_size(sum(whole.values()))}, and the caches hold {format_size(room)}"
         )
-        together = Shortfall("not-whole", all_of_them)
+        together = Shortfall("not-whole", all_of_them, together=True)
         found = {dataset: why or together for dataset, why in found.items()}
     return {dataset: why for dataset, why in found.items() if why is not None}
 

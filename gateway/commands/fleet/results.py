@@ -27,7 +27,7 @@ def _hits(pool: Mapping[str, Any]) -> float | None:
 COLUMNS = (
     Column("fingerprint", shown=lambda text: str(text)[:_SHORT]),
     Column("tenant"),
-    Column("dataset", shown=lambda text: str(text)[:_SHORT]),
+    Column("dataset", "dataset_name"),
     Column("elements", "blobs", number),
     Column("items", shown=number),
     Column("held", "bytes", size),

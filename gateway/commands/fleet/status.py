@@ -31,7 +31,7 @@ def add(command: ArgumentParser) -> None:
         command,
         answering(lambda admin, _: admin.get("overview"), _show, _problem),
         "Nodes, traffic, jobs, datasets, and problems with their remedies. Exit status 1 if there is a problem of severity\n"
-        "error, for use in health checks.",
+        "error that is not muted, for use in health checks.",
         "larder-gateway status --endpoint http://127.0.0.1:9000 --token-file /etc/larder/admin-token",
         "larder-gateway status --json | jq .now.hit_ratio",
     )
@@ -39,7 +39,8 @@ def add(command: ArgumentParser) -> None:
 
 
 def _problem(_options: Namespace, overview: Mapping[str, Any]) -> int:
-    return 1 if any(problem.get("severity") == "error" for problem in overview.get("problems", [])) else 0
+    open_ones = (problem for problem in overview.get("problems", []) if not problem.get("muted_until"))
+    return 1 if any(problem.get("severity") == "error" for problem in open_ones) else 0
 
 
 def _show(_options: Namespace, overview: Mapping[str, Any]) -> None:
@@ -107,6 +108,8 @@ def show_problems(overview: Mapping[str, Any]) -> None:
         node = f" (node {problem['node']})" if problem.get("node") else ""
         severity, since = str(problem.get("severity")), moment(problem.get("since"))
         when = f", since {since}" if since else ""
+        if problem.get("muted_until"):
+            when += f", muted until {moment(problem['muted_until'])}"
         heading(f"{severity}{node}{when}: {problem.get('what')}", STYLES.get(severity, ""))
         if problem.get("remedy"):
             line(f"  {printable(str(problem['remedy']))}")

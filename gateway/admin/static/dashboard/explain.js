@@ -35,6 +35,19 @@ function ask() {
   });
 }
 
+// One row for each reason: the sum, and how much of it each node has.
+function byReason(document) {
+  const rows = new Map();
+  for (const item of document.items) {
+    const key = `${item.outcome} ${item.reason}`;
+    const row = rows.get(key) ?? { ...item, count: 0, nodes: [] };
+    row.count += item.count;
+    row.nodes.push(`${item.node} ${count(item.count)}`);
+    rows.set(key, row);
+  }
+  return { ...document, items: [...rows.values()].sort((one, other) => other.count - one.count) };
+}
+
 export const explain = new ListView({
   name: "explain",
   label: "Explain",
@@ -43,9 +56,10 @@ export const explain = new ListView({
   path: address("explain", "misses"),
   whole: true,
   role: "viewer",
-  key: (one) => `${one.node} ${one.outcome} ${one.reason}`,
+  complete: byReason,
+  key: (one) => `${one.outcome} ${one.reason}`,
   columns: [
-    { label: "Reason", fixed: true, show: (one) => one.reason || one.outcome, under: (one) => one.node },
+    { label: "Reason", fixed: true, show: (one) => one.reason || one.outcome, under: (one) => one.nodes.join(", ") },
     { label: "Outcome", fixed: true, show: (one) => one.outcome },
     { label: "Answers", number: true, show: (one) => count(one.count) },
     { label: "Meaning", wide: true, show: (one) => one.meaning || "–" },
