@@ -142,7 +142,7 @@ class Evictor:
             await self._space.refresh()
 
     async def drop_items(self, digests: Sequence[bytes]) -> int:
-        """Drop these items, except those that an object needs; returns the number of blobs.
+        """Drop these items, and objects of the same bytes; returns the number of blobs.
 
         They are not counted as evicted: that count shows how much a cache is too small, and a rotated chunk was read to its end.
 

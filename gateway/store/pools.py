@@ -73,7 +73,7 @@ class Pools:
         await attempt(partial(self._keeper.release, pool), most, None)
 
     async def evict(self, digests: Sequence[bytes]) -> int:
-        """Drop these items now, except those that an object needs; returns the number of blobs."""
+        """Drop these items now, and objects of the same bytes; returns the number of blobs."""
         return await attempt(self._keeper.drop_items, digests, 0)
 
     async def usage(self) -> list[PoolRow]:

@@ -204,12 +204,9 @@ def evict_pool(connection: Connection, name: str, limit: int) -> Evicted:
 
 
 def evict_items(connection: Connection, digests: Sequence[bytes]) -> Evicted:
-    """Delete the rows of those of these blobs that are stored for their own sake only."""
+    """Delete the rows of these blobs, and of objects that have no other block."""
     marks, padded = listed(digests)
-    statement = (
-        f"SELECT digest, size FROM blobs WHERE digest IN ({marks}) AND item = 1 "  # noqa: S608 - "?" only
-        "AND NOT EXISTS (SELECT 1 FROM object_blocks WHERE object_blocks.digest = blobs.digest)"
-    )
+    statement = f"SELECT digest, size FROM blobs WHERE digest IN ({marks})"  # noqa: S608 - "?" only
     return _evict(connection, connection.execute(statement, padded).fetchall())
 
 
