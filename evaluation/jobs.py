@@ -35,7 +35,6 @@ class Training:
     substitute: int = 10
     ahead: int = 1
     caching: str = "auto"
-    layout: str = "auto"
     seed: int = 0
 
 
@@ -108,10 +107,24 @@ def through_fleet(fleet: Fleet, training: Training, number: int = 0) -> Run:
     return run
 
 
-def _options(training: Training, job: Job) -> dict[str, Any]:
+def without_job(fleet: Fleet, training: Training, number: int = 0) -> Run:
+    """A job that reads with the loader, and that no gateway knows as one."""
+    endpoint = fleet.endpoints[number % len(fleet.endpoints)]
+
+    def run(stop: threading.Event) -> Log:
+        if stop.wait(training.start):
+            return Log(training.name)
+        log = Log(training.name, began=time.monotonic())
+        loader = Loader(endpoint, training.data.name, batch_size=training.batch, **_options(training))
+        _train(training, log, stop, loader.epoch)
+        return log
+
+    return run
+
+
+def _options(training: Training, job: Job | None = None) -> dict[str, Any]:
     return {
         "job": job,
-        "layout": training.layout,
         "seed": training.seed,
         "substitute": training.substitute,
         "ahead": training.ahead,

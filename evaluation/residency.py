@@ -1,4 +1,4 @@
-"""Samples of the chunks of a dataset that are in the caches."""
+"""Samples of how much of a dataset is in the caches."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from evaluation.fleet import CREDENTIALS, Fleet
-from gateway.sim.jobs.items import chunk_numbers
 from larder import DatasetInfo
 from larder.batch import BatchReader
 
@@ -22,36 +20,40 @@ EVERY = 0.4
 
 @dataclass
 class Residency:
-    """At each of ``times`` the share of every chunk's items that some node has."""
+    """At each of ``times`` the share of the items that some node has, and of those the share that it did not have before."""
 
     times: list[float] = field(default_factory=list)
-    shares: list[NDArray[np.float64]] = field(default_factory=list)
+    shares: list[float] = field(default_factory=list)
+    renewed: list[float] = field(default_factory=list)
 
-    def most(self, least_share: float = 0.02) -> int:
-        """The largest number of chunks cached at one time by more than this share; stray items of others do not count."""
-        return max((int(np.count_nonzero(shares > least_share)) for shares in self.shares), default=0)
-
-    def bytes_share(self) -> float:
+    @property
+    def most(self) -> float:
         """The largest share of all items cached at one time."""
-        return max((float(shares.mean()) for shares in self.shares), default=0.0)
+        return max(self.shares, default=0.0)
+
+    def usual(self, since: float) -> float:
+        """The mean share from a moment on."""
+        chosen = [share for at, share in zip(self.times, self.shares, strict=True) if at >= since]
+        return sum(chosen) / max(1, len(chosen))
 
 
 @contextmanager
-def watched(fleet: Fleet, info: DatasetInfo, partitions: int, units: int) -> Iterator[Residency]:
+def watched(fleet: Fleet, info: DatasetInfo) -> Iterator[Residency]:
     """Look every while until the block ends."""
     seen = Residency()
     stop = threading.Event()
-    chunks = chunk_numbers(info.id, info.items, partitions, units)
-    sizes = np.bincount(chunks, minlength=units)
     everything = np.arange(info.items, dtype=np.uint32)
     readers = [BatchReader(endpoint, info, credentials=CREDENTIALS) for endpoint in fleet.endpoints]
 
     def look() -> None:
+        before = np.zeros(info.items, np.bool_)
         while not stop.wait(EVERY):
             at = time.monotonic()
             here = np.logical_or.reduce(list(pool.map(lambda reader: reader.lookup(everything), readers)))
             seen.times.append(at)
-            seen.shares.append(np.bincount(chunks[here], minlength=units) / sizes)
+            seen.shares.append(float(here.mean()))
+            seen.renewed.append(float((here & ~before).sum() / max(1, here.sum())))
+            before = here
 
     pool = ThreadPoolExecutor(len(readers))
     thread = threading.Thread(target=look)

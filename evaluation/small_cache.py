@@ -1,4 +1,4 @@
-"""A cache of a fifth of the dataset: two chunks at a time, jobs that join late, one that is slow; beside LRU and never-evict."""
+"""A cache of a fifth of the dataset: jobs that share their reads, that join late, one that is slow; beside LRU and static."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import mean
 
 from evaluation.fleet import fleet
-from evaluation.jobs import Log, Run, Training, s3_through, straight_to, through_fleet, together
+from evaluation.jobs import Log, Run, Training, s3_through, straight_to, through_fleet, together, without_job
 from evaluation.origin import Data, Origin, origin
 from evaluation.pages import machine, picture, table, write
 from evaluation.residency import Residency, watched
@@ -29,7 +29,6 @@ WARM, SHORT = 6.0, 20.0
 """Seconds that are not measured, and seconds that the ways we compare with run."""
 SLOW = 8.0
 """Compute time of the slow job, in multiples of the fast one's."""
-MANAGER = {"probe_batches": 0, "force_eviction": "2s"}
 
 
 @dataclass(frozen=True)
@@ -39,8 +38,6 @@ class Story:
     began: float
     jobs: list[Log]
     residency: Residency
-    history: list[dict[str, object]]
-    units: int
 
 
 @dataclass(frozen=True)
@@ -59,9 +56,9 @@ def run() -> None:
         story = tell(store, home / "story")
         before = _window(story, 0.0 + WARM, JOIN)
         others = {
-            "Larder, two chunks": before,
+            "Larder": before,
             "LRU (plain S3 reads)": compare_lru(store, home / "lru"),
-            "never evict": compare_static(store, home / "static"),
+            "the first items stay": compare_static(store, home / "static"),
             "no cache (boto3)": compare_none(store),
         }
     base = others["no cache (boto3)"].rate
@@ -87,14 +84,13 @@ def _trainings() -> list[Training]:
 
 def tell(store: Origin, directory: Path) -> Story:
     """The long run."""
-    with fleet(store, directory, FRACTION * DATA.size, manager=MANAGER) as running:
+    with fleet(store, directory, FRACTION * DATA.size) as running:
         info = running.register(DATA)
         began = time.monotonic()
-        with watched(running, info, info.partitions, info.units) as residency:
+        with watched(running, info) as residency:
             jobs = [through_fleet(running, training, number) for number, training in enumerate(_trainings())]
             logs = together(jobs, LAST)
-            history = running.ask("/-/v1/plan")["history"]
-        return Story(began, logs, residency, history, info.units)
+        return Story(began, logs, residency)
 
 
 def compare_lru(store: Origin, directory: Path) -> Compared:
@@ -106,14 +102,12 @@ def compare_lru(store: Origin, directory: Path) -> Compared:
 
 
 def compare_static(store: Origin, directory: Path) -> Compared:
-    """The early jobs with the loader, over a static cache."""
-    with fleet(store, directory, FRACTION * DATA.size, manager=MANAGER) as running:
-        running.register(DATA, "static")
+    """The early jobs with a loader that names no job: what came first stays, and each job reads the rest itself."""
+    with fleet(store, directory, FRACTION * DATA.size) as running:
+        running.register(DATA)
         early = _trainings()[:EARLY]
-        _warm(
-            store, through_fleet(running, replace(early[0], name="warm-up", epochs=1, compute=0.0, layout="shuffled"))
-        )
-        return _compare([through_fleet(running, training, n) for n, training in enumerate(early)])
+        _warm(store, without_job(running, replace(early[0], epochs=1, compute=0.0)))
+        return _compare([without_job(running, training, n) for n, training in enumerate(early)])
 
 
 def compare_none(store: Origin) -> Compared:
@@ -147,10 +141,9 @@ def _setup() -> str:
     return (
         f"{DATA.items} items of {DATA.length // 1024} KiB, three gateways whose caches together keep {FRACTION:.0%} of them, an "
         f"origin that sends {BANDWIDTH / 1e6:g} MB/s. {EARLY} jobs compute {COMPUTE:g} s for a mini-batch of {BATCH}; after "
-        f"{JOIN:g} s {LATE} more begin; one job takes {SLOW:g} times as long throughout. A chunk is forced out "
-        f"{MANAGER['force_eviction']} after the first job has finished it. The table compares the {EARLY} jobs, before "
-        "the others join, with the same jobs under other ways of caching, in the same run; LRU and the cache that never evicts "
-        "begin with a full one."
+        f"{JOIN:g} s {LATE} more begin; one job takes {SLOW:g} times as long throughout. All settings are the defaults, probes "
+        f"included. The table compares the {EARLY} jobs, before the others join, with the same jobs under other ways of caching, "
+        "in the same run; LRU and the cache whose first items stay (a loader without a job) begin with a full one."
     )
 
 
@@ -159,26 +152,18 @@ def _findings(story: Story) -> str:
     late = [log for log in story.jobs if log.name.startswith("late")]
     early = [log for log in story.jobs if log.name.startswith("early")]
     slow = next(log for log in story.jobs if log.name == "slow")
-    joined = [log.began - story.began for log in late]
-    forced = sum(1 for event in story.history if "forced" in str(event.values()))
     settled = story.began + JOIN + WARM
     return "\n".join(
         [
-            f"- At most **{story.residency.most()}** chunks of {story.units} had more than 2 % of their items in the caches at "
-            f"once, and at most {story.residency.bytes_share():.1%} of all items were there"
-            + (
-                ": a third shows where nodes still remove one while they begin with the next."
-                if story.residency.most() > 2
-                else "."
-            ),
-            f"- The late jobs began at {min(joined):.1f} s to {max(joined):.1f} s; in their first {WARM:g} s "
-            f"{mean(log.hit_ratio(log.began, log.began + WARM) for log in late):.0%} of their items were hits, so they began "
-            "on what was in the cache.",
+            f"- Once full, the caches held {story.residency.usual(story.began + WARM):.1%} of all items, and at most "
+            f"{story.residency.most:.1%}.",
+            f"- In their first {WARM:g} s {mean(log.hit_ratio(log.began, log.began + WARM) for log in late):.0%} of the late "
+            "jobs' items were hits: they began with what was in the cache.",
             f"- With seven jobs each early one makes {mean(log.rate(settled, until) for log in early):.2f} mini-batches per "
             f"second, with four {mean(log.rate(story.began + WARM, story.began + JOIN) for log in early):.2f}.",
             f"- The slow job makes {slow.rate(story.began + WARM, until):.2f} per second, of "
             f"{1 / (SLOW * COMPUTE):.2f} that it could; {slow.hit_ratio(story.began + WARM):.0%} of its items are hits, of the "
-            f"early jobs' {mean(log.hit_ratio(story.began + WARM, until) for log in early):.0%}. Chunks forced out: {forced}.",
+            f"early jobs' {mean(log.hit_ratio(story.began + WARM, until) for log in early):.0%}.",
         ]
     )
 
@@ -186,11 +171,11 @@ def _findings(story: Story) -> str:
 def _plot(story: Story) -> str:
     figure, axes = pyplot().subplots(figsize=(8, 4))
     times = [at - story.began for at in story.residency.times]
-    image = list(zip(*[shares.tolist() for shares in story.residency.shares], strict=True))
-    mesh = axes.pcolormesh(times, range(story.units), image, cmap="Greens", vmin=0, vmax=1, shading="nearest")
-    figure.colorbar(mesh, label="share of the chunk in the caches", pad=0.11)
+    axes.plot(times, story.residency.shares, color="#1b7f5c", label="share of the items in the caches")
+    axes.plot(times, story.residency.renewed, color="#1b7f5c", linewidth=0.6, label="of these, new since 0.4 s ago")
     axes.set_xlabel("seconds")
-    axes.set_ylabel("chunk")
+    axes.set_ylim(0, 1)
+    axes.legend(fontsize=8, loc="upper left")
     axes.axvline(JOIN, color="black", linewidth=0.6, linestyle=":")
     other = axes.twinx()
     for log in story.jobs:

@@ -33,11 +33,6 @@ def draw(scenario: Scenario, results: Sequence[RunResult], directory: Path, name
     drawn = [_progress(plt, results, directory / f"{name}-progress.png")]
     if bars := _speedups(scenario, results):
         drawn.append(_bars(plt, bars, directory / f"{name}-speedup.png"))
-    for result in results:
-        for dataset, spans in result.spans.items():
-            if spans:
-                path = directory / f"{name}-chunks-{result.run.name}-{dataset}.png".replace(" ", "-")
-                drawn.append(_chunks(plt, result, dataset, path))
     return drawn
 
 
@@ -71,21 +66,6 @@ def _progress(plt: Any, results: Sequence[RunResult], path: Path) -> Path:
     axes.set_xlabel("seconds")
     axes.set_ylabel("mini-batches of all jobs")
     axes.legend(fontsize=7)
-    return _save(plt, figure, path)
-
-
-def _chunks(plt: Any, result: RunResult, dataset: str, path: Path) -> Path:
-    """When each chunk was in the cache, and the progress of the jobs: the paper's Figure 7, rotated."""
-    figure, axes = plt.subplots(figsize=(7, 4))
-    for chunk, spans in result.spans[dataset].items():
-        for begin, end in spans:
-            axes.plot([begin, end], [chunk, chunk], color="#1b7f5c", linewidth=4, solid_capstyle="butt")
-    axes.set_xlabel("seconds")
-    axes.set_ylabel(f"chunk of {dataset} in the cache")
-    other = axes.twinx()
-    for steps in result.progress.values():
-        other.plot(result.times, steps, color="#c0732a", linewidth=0.8)
-    other.set_ylabel("mini-batches of each job")
     return _save(plt, figure, path)
 
 

@@ -19,13 +19,11 @@ sharing = "{sharing}"
 
 [fleet]
 capacity = "{capacity}"
-preload = {preload}
 
 [manager]
 interval = {interval}
 probe_batches = {probe_batches}
 probe_every = "1d"
-force_eviction = {force_eviction}
 """
 DEFAULTS = {
     "duration": 1000,
@@ -34,10 +32,8 @@ DEFAULTS = {
     "sharing": "fair",
     "origin": "",
     "capacity": "2GB",
-    "preload": '"200kB"',
     "interval": 1,
     "probe_batches": 0,
-    "force_eviction": 60,
 }
 
 

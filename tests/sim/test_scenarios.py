@@ -41,7 +41,7 @@ def test_those_of_the_paper_are_built_in():
         ('batch = "40MB"', 'batch = "40 parsecs"', "jobs[0].batch"),
         ('batch = "40MB"', 'batch = "2GB"', "jobs: j: batch is larger than the dataset"),
         ('capacity = "2GB"', "capacity = 0", "fleet.capacity"),
-        ('preload = "200kB"', 'preload = "sometimes"', "fleet.preload"),
+        ("interval = 1", 'interval = "sometimes"', "manager.interval"),
         ('bandwidth = "10GB"', "", "origin.bandwidth"),
         ("measure_from = 0", "measure_from = 1000", "measure_from must be less than duration"),
         ('mode = "larder"', 'mode = "magic"', "runs[1].mode"),

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from gateway.policies.space.orders import Phase
 from gateway.sim.clock import Clock
 from gateway.sim.jobs.items import Numbers, SimulatedItems, SimulatedSpace
-from gateway.sim.jobs.job import JobRun, shuffled
-from larder.planner import EpochOrder
+from gateway.sim.jobs.job import JobRun, Picked, shuffled
+from larder.planner import Candidates, EpochOrder
 
 LUMP = 0.01
 """Share of the cache that one eviction frees, at least."""
@@ -27,19 +27,31 @@ class NoCache:
     substitutes = False
     shares = False
 
-    def serves(self, job: JobRun) -> bool:
-        """Never."""
-        return False
+    def order(self, job: JobRun, epoch: int) -> EpochOrder:
+        """Uniform."""
+        return shuffled(job.items.count, job.seed, epoch)
+
+    def begun(self, job: JobRun) -> None:
+        """Of no consequence."""
+
+    def offers(self, job: JobRun, take: int) -> Numbers:
+        """None: a job reads in its own order."""
+        return np.zeros(0, np.int64)
+
+    def pick(self, job: JobRun, candidates: Candidates) -> Picked:
+        """The next ones of the job's order, cached or not; without a cache none is."""
+        resident = job.items.resident[candidates.indices[: candidates.take]]
+        return Picked(np.flatnonzero(resident), np.flatnonzero(~resident))
+
+    def reserve(self, job: JobRun, numbers: Numbers) -> Numbers:
+        """All: what is kept is decided once they are read."""
+        return numbers
 
     def keep(self, items: SimulatedItems, numbers: Numbers) -> None:
         """Keep nothing."""
 
-    def touch(self, items: SimulatedItems, numbers: Numbers) -> None:
-        """No read is a hit."""
-
-    def order(self, job: JobRun, epoch: int) -> EpochOrder:
-        """Uniform."""
-        return shuffled(job.items.count, job.seed, epoch)
+    def delivered(self, job: JobRun, numbers: Numbers) -> None:
+        """Of no consequence."""
 
     def phase(self, job: JobRun) -> Phase:
         """Always steady: nothing is measured."""
@@ -59,10 +71,6 @@ class NeverEvict(NoCache):
 
     def __init__(self, space: SimulatedSpace) -> None:
         self._space = space
-
-    def serves(self, job: JobRun) -> bool:
-        """Always."""
-        return True
 
     def keep(self, items: SimulatedItems, numbers: Numbers) -> None:
         """Store as many as still fit."""
@@ -87,18 +95,14 @@ class Evicting(NoCache):
         self._clock = clock
         self._rank = rank
 
-    def serves(self, job: JobRun) -> bool:
-        """Always."""
-        return True
-
-    def touch(self, items: SimulatedItems, numbers: Numbers) -> None:
+    def delivered(self, job: JobRun, numbers: Numbers) -> None:
         """Record the time."""
-        items.used[numbers] = self._clock.now
+        job.items.used[numbers] = self._clock.now
 
     def keep(self, items: SimulatedItems, numbers: Numbers) -> None:
         """Store items, and evict others if there is no room."""
         self._space.add(items, numbers)
-        self.touch(items, numbers)
+        items.used[numbers] = self._clock.now
         over = self._space.used - self._space.capacity
         if over > 0:
             self._evict(max(over, LUMP * self._space.capacity))

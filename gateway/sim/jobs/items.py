@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from hashlib import sha256
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.policies.space.chunk_cut import ChunkCut
 from gateway.sim.clock import Action
 from gateway.sim.jobs.scenario import DatasetSpec
 from gateway.sim.link import Link
@@ -22,8 +20,6 @@ class Fetch:
     def __init__(self, numbers: Numbers) -> None:
         self.numbers = numbers
         self.waiting: list[Action] = []
-        self.hurry: Action | None = None
-        """Called when a reader begins to wait for it."""
 
 
 class SimulatedItems:
@@ -38,6 +34,8 @@ class SimulatedItems:
         """Bytes of one item."""
         self.resident = np.zeros(self.count, np.bool_)
         self.fetching = np.zeros(self.count, np.bool_)
+        self.reserved = 0
+        """Number of items under way that room is reserved for."""
         self.used = np.zeros(self.count)
         """When each was last read, for LRU."""
         self._fetches: dict[int, Fetch] = {}
@@ -62,27 +60,19 @@ class SimulatedItems:
         return list(dict.fromkeys(self._fetches[number] for number in numbers.tolist()))
 
 
-def chunk_numbers(dataset: str, count: int, partitions: int, units: int) -> Numbers:
-    """The chunk of each item, as gateways and clients compute it; ``dataset`` is its id."""
-    return ChunkCut(dataset, count, partitions, units).chunks_of(np.arange(count, dtype=np.uint32))
-
-
-def dataset_id(name: str) -> str:
-    """The id of a simulated dataset."""
-    return sha256(name.encode()).hexdigest()
-
-
 class SimulatedSpace:
     """The bytes of the cache, shared by all datasets."""
 
     def __init__(self, capacity: float, datasets: Mapping[str, SimulatedItems]) -> None:
         self.capacity = capacity
         self.used = 0.0
+        self.reserved = 0.0
+        """Bytes that reads under way were promised."""
         self.datasets = datasets
 
     def room(self, items: SimulatedItems) -> int:
         """Number of further items of a dataset that fit."""
-        return max(0, int((self.capacity - self.used) / items.size + 1e-6))
+        return max(0, int((self.capacity - self.used - self.reserved) / items.size + 1e-6))
 
     def add(self, items: SimulatedItems, numbers: Numbers) -> None:
         """Add items to the cache; those already in it do not count again."""

@@ -1,28 +1,25 @@
 """One training job: a loader that makes mini-batches ahead, and a GPU that uses them up.
 
 The loader makes one mini-batch at a time. Which items it asks for is decided by the client's own planner (``larder.planner``),
-which of them it gets by the gateway's (``policies.items.batch.choose``): it takes hits, joins what others fetch, and fetches the
-rest itself. With ``prefetch`` of 0 it begins when the GPU has finished, so nothing of the loading is hidden; otherwise it is
-up to so many mini-batches ahead. A mini-batch's time is from the end of the one before to its own end, as a training loop sees
-it.
+which of them it gets by the way of caching: it takes hits, joins what others fetch, and fetches the rest itself. With a
+``prefetch`` of 0 it begins when the GPU has finished, so nothing of the loading is hidden; otherwise it is up to so many
+mini-batches ahead. A mini-batch's time is from the end of the one before to its own end, as a training loop sees it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.policies.items.batch import choose
 from gateway.policies.space.orders import Phase
 from gateway.sim.clock import Clock
 from gateway.sim.jobs.items import Numbers, SimulatedItems
 from gateway.sim.jobs.scenario import JobSpec
-from larder.planner import Candidates, EpochOrder, EpochPlan, Layout, Progress, Shard
-from larder.planner.upcoming import Outlook, Upcoming
+from larder.planner import Candidates, EpochOrder, EpochPlan, Layout, Shard
 
 ALONE = Shard(0, 1, 0, 1)
 """One rank with one worker: a simulated job combines all its ranks."""
@@ -40,6 +37,13 @@ class Totals:
     reads: int = 0
 
 
+class Picked(NamedTuple):
+    """The positions of the candidates that a batch takes: in the cache, and to be read or joined."""
+
+    hits: Numbers
+    missing: Numbers
+
+
 class Way(Protocol):
     """Caching of items in a run."""
 
@@ -48,17 +52,26 @@ class Way(Protocol):
     shares: bool
     """Whether a job waits for an item that another job is already fetching."""
 
-    def serves(self, job: JobRun) -> bool:
-        """Whether this job uses the cache: it gets hits, and its fetches may be kept."""
-
-    def keep(self, items: SimulatedItems, numbers: Numbers) -> None:
-        """Store what should be kept of items read from the origin."""
-
-    def touch(self, items: SimulatedItems, numbers: Numbers) -> None:
-        """Record hits."""
-
     def order(self, job: JobRun, epoch: int) -> EpochOrder:
         """The order of a job's epoch; called once, when the epoch begins, and one epoch ahead for Belady."""
+
+    def begun(self, job: JobRun) -> None:
+        """Record that a job begins an epoch."""
+
+    def offers(self, job: JobRun, take: int) -> Numbers:
+        """Items to take rather than those of the job's order that are not cached, for a batch of ``take`` items."""
+
+    def pick(self, job: JobRun, candidates: Candidates) -> Picked:
+        """The candidates that a batch takes, as many as are wanted."""
+
+    def reserve(self, job: JobRun, numbers: Numbers) -> Numbers:
+        """Those of the items about to be read that will be kept."""
+
+    def keep(self, items: SimulatedItems, numbers: Numbers) -> None:
+        """Store items that were read from the origin, and that room was reserved for."""
+
+    def delivered(self, job: JobRun, numbers: Numbers) -> None:
+        """Record that a job got items, from the cache or the origin."""
 
     def phase(self, job: JobRun) -> Phase:
         """The phase of a job's measurement."""
@@ -110,12 +123,11 @@ def shuffled(items: int, seed: int, epoch: int) -> EpochOrder:
 
 @dataclass(slots=True)
 class _Epoch:
-    """An epoch in progress: its number, order and plan, and the source of its upcoming chunks."""
+    """An epoch in progress: its number, order and plan."""
 
     number: int
     order: EpochOrder
     plan: EpochPlan
-    outlook: Outlook
 
     @property
     def taken(self) -> int:
@@ -139,7 +151,6 @@ class JobRun:
         self.totals: dict[Phase, Totals] = {}
         self._around = around
         self._take = max(1, round(spec.batch * spec.grouped / items.size))
-        self._generator = np.random.default_rng([around.seed, number, 0])
         self._made = _Made()
         self._epoch: _Epoch | None = None
         self._sequences: dict[int, NDArray[np.uint32]] = {}
@@ -151,15 +162,6 @@ class JobRun:
         self.joined_at = self._made.idle_since = self._made.step_began = now
         self._around.way.joined(self)
         self._load()
-
-    def upcoming(self) -> Upcoming:
-        """The upcoming chunks, as in a rank's heartbeat."""
-        if self._epoch is None:
-            return Upcoming()
-        progress = self._epoch.plan.progress()
-        if not len(self._epoch.plan):
-            return self._epoch.outlook.after(self.items.count)
-        return self._epoch.outlook.after(int(progress.done.nth_missing(np.zeros(1, np.int64))[0]))
 
     def next_uses(self) -> NDArray[np.float64]:
         """Seconds until this job reads each item at its pace so far, over this epoch and the next."""
@@ -197,6 +199,7 @@ class JobRun:
                 return
             epoch = self._epoch = self._begin_epoch(number)
         self._made.loading = True
+        epoch.plan.offer(self._around.way.offers(self, self._take).astype(np.uint32))
         offered = epoch.plan.candidates()
         assert offered is not None
         self._ask(_Loading(offered.batch), offered)
@@ -204,39 +207,19 @@ class JobRun:
     def _begin_epoch(self, number: int) -> _Epoch:
         way = self._around.way
         order = way.order(self, number)
-        plan = EpochPlan(
-            order,
-            ALONE,
-            batch_size=self._take,
-            substitute=self.spec.substitute if way.substitutes else 1,
-            reach=0 if order.layout.kind == "striped" else 1,
-        )
-        return _Epoch(number, order, plan, Outlook(Progress.start("", order, ALONE.rank, ALONE.world)))
+        way.begun(self)
+        substitute = self.spec.substitute if way.substitutes else 1
+        return _Epoch(number, order, EpochPlan(order, ALONE, batch_size=self._take, substitute=substitute))
 
     def _ask(self, loading: _Loading, offered: Candidates) -> None:
         """Send one request for a batch; its answer may not complete the batch."""
         assert self._epoch is not None
-        serves = self._around.way.serves(self)
         candidates = offered.indices.astype(np.int64)
-        hits, missing = self._pick(candidates, offered.take, serves)
-        self._epoch.plan.deliver(offered.indices[np.concatenate([hits, missing])])
-        self._fetch(loading, candidates[hits], candidates[missing], serves)
+        picked = self._around.way.pick(self, offered)
+        self._epoch.plan.deliver(offered.indices[np.concatenate(picked)])
+        self._fetch(loading, candidates[picked.hits], candidates[picked.missing])
 
-    def _pick(self, candidates: Numbers, take: int, serves: bool) -> tuple[Numbers, Numbers]:
-        """Divide candidates into hits, and items to fetch or join."""
-        items = self.items
-        resident = items.resident[candidates] if serves else np.zeros(len(candidates), np.bool_)
-        if not self._around.way.substitutes:
-            slots = np.arange(take)
-            return slots[resident[:take]], slots[~resident[:take]]
-        if serves and np.count_nonzero(resident) >= take:
-            return np.flatnonzero(resident)[:take], np.zeros(0, np.int64)
-        order = self._generator.permutation(len(candidates))
-        choice = choose(order, resident, items.fetching[candidates])
-        hits = choice.resident[:take]
-        return hits, choice.others[: take - len(hits)]
-
-    def _fetch(self, loading: _Loading, hits: Numbers, missing: Numbers, serves: bool) -> None:
+    def _fetch(self, loading: _Loading, hits: Numbers, missing: Numbers) -> None:
         around, items = self._around, self.items
         shared = items.fetching[missing] if around.way.shares else np.zeros(len(missing), np.bool_)
         own = missing[~shared]
@@ -249,26 +232,24 @@ class JobRun:
         def came() -> None:
             loading.parts -= 1
             if not loading.parts:
+                around.way.delivered(self, missing)
                 self._came(loading)
 
         for fetch in others:
             fetch.waiting.append(came)
-            if fetch.hurry is not None:
-                fetch.hurry()
         if len(own):
-            self._read(own, serves, came)
-        if len(hits) and serves:
-            around.way.touch(items, hits)
+            self._read(own, came)
+        around.way.delivered(self, hits)
         rate = around.hit_bandwidth
         around.clock.after(len(hits) * items.size / rate if rate else 0.0, came)
 
-    def _read(self, own: Numbers, serves: bool, came: Callable[[], None]) -> None:
+    def _read(self, own: Numbers, came: Callable[[], None]) -> None:
         around, items = self._around, self.items
+        kept = around.way.reserve(self, own)
         fetch = items.begin(own) if around.way.shares else None
 
         def read() -> None:
-            if serves:
-                around.way.keep(items, own)
+            around.way.keep(items, kept)
             if fetch is not None:
                 items.end(fetch)
             came()

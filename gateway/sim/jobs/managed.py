@@ -1,9 +1,8 @@
 """Larder's own caching: the manager's plan, decided by the shipped policies and carried out at once.
 
 Every ``interval`` the manager gets the reports of jobs and nodes, and ``policies.space.manager.decide`` makes a plan of them.
-As on the nodes, what is stored and what leaves follows from the plan: items of a dataset that is held whole, of chunks that are
-held, of none. Chunks that the plan wants are preloaded with the bandwidth that jobs leave. The order of an epoch is decided by
-``policies.space.chunk_order`` from what jobs propose and where they are, as the gateways do with Redis (fleet/jobs/jobs.py).
+As on the nodes, a dataset keeps items up to its target, and takes room from datasets that hold more than theirs. Which items of a
+dataset that is held in part stay, and which a batch takes, is decided by demand (``sim.jobs.demand``).
 """
 
 from __future__ import annotations
@@ -13,30 +12,31 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gateway.policies.items.batch import choose
 from gateway.policies.items.datasets import CachingMode, decide
-from gateway.policies.space.chunk_order import ChunkNumbers, Opening, OrderState, Place, open_epoch
+from gateway.policies.items.demand import JOBS
 from gateway.policies.space.manager import DatasetFacts, Facts, JobFacts, ManagerParams
 from gateway.policies.space.manager import decide as decide_plan
 from gateway.policies.space.orders import JobOrder, Phase
 from gateway.policies.space.plan import Plan
 from gateway.policies.space.probing import PhaseTotals
 from gateway.sim.clock import Clock
-from gateway.sim.jobs.items import Numbers, SimulatedItems, SimulatedSpace, chunk_numbers, dataset_id
-from gateway.sim.jobs.job import JobRun
-from larder.planner import EpochOrder, Layout
+from gateway.sim.jobs.demand import SimulatedDemand
+from gateway.sim.jobs.items import Numbers, SimulatedItems, SimulatedSpace
+from gateway.sim.jobs.job import JobRun, Picked, shuffled
+from larder.planner import Candidates, EpochOrder
 
 TENANT = "sim"
-LUMP = 4
-"""Items that are preloaded at a time, at most."""
+PER_ITEM = 4
+"""Offers that a loader asks for, per item of a batch (``larder.sharing``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Managing:
-    """Parameters of the manager of a run. ``preload`` in bytes per second; 0 has no limit."""
+    """Parameters of the manager of a run."""
 
     settings: ManagerParams
     interval: float
-    preload: float
     requested: Mapping[str, str]
     seed: int
 
@@ -49,30 +49,24 @@ class Managed:
 
     def __init__(self, clock: Clock, space: SimulatedSpace, managing: Managing, jobs: Sequence[JobRun]) -> None:
         self.plan = Plan()
-        self.spans: dict[str, dict[int, list[list[float]]]] = {name: {} for name in space.datasets}
-        """By dataset and chunk: when items of the chunk were in the cache, as pairs of times."""
-        self.most_chunks: dict[str, int] = dict.fromkeys(space.datasets, 0)
-        """By dataset: the most chunks that had items in the cache at a time while it was rotated."""
-        self.starts: dict[str, int] = {}
-        """By job: the chunk that it began with."""
         self._clock = clock
         self._space = space
         self._managing = managing
         self._jobs = jobs
-        self._cuts: dict[str, tuple[tuple[int, int], Numbers]] = {}
-        self._preloading: set[str] = set()
-        self._layouts: dict[str, Layout] = {}
-        self._orders: dict[str, dict[int, ChunkNumbers]] = {}
-        self._places: dict[str, dict[str, Place | None]] = {name: {} for name in space.datasets}
-        self._sequences: dict[str, ChunkNumbers] = {}
         self._generator = np.random.default_rng([managing.seed, 10**6])
+        self._demand = {name: SimulatedDemand(items, clock, self._generator) for name, items in space.datasets.items()}
 
     # --- for jobs
 
     def serves(self, job: JobRun) -> bool:
-        """True unless the plan excludes this job from the cache, or does not cache its dataset."""
+        """True unless the plan excludes this job from the cache or refuses it hits, or does not cache its dataset."""
         order = self.job_order(job)
-        if order is not None and (not order.cache or order.phase is Phase.PROBE_MISS):
+        return self._stores(job) and (order is None or order.cache)
+
+    def _stores(self, job: JobRun) -> bool:
+        """Whether what a job reads may stay: also while it is refused hits, as others need it."""
+        order = self.job_order(job)
+        if order is not None and not order.cache and order.phase is not Phase.PROBE_MISS:
             return False
         return self._caching(job.items) is not CachingMode.NONE
 
@@ -81,46 +75,112 @@ class Managed:
         order = self.job_order(job)
         return Phase.STEADY if order is None else order.phase
 
-    def keep(self, items: SimulatedItems, numbers: Numbers) -> None:
-        """Store what the plan has room for."""
-        caching = self._caching(items)
-        if caching is CachingMode.CHUNKED:
-            held = self._held(items)
-            numbers = numbers[np.isin(self._chunk_of(items)[numbers], held)]
-        elif caching is CachingMode.NONE:
-            return
-        self._space.add(items, numbers[: self._space.room(items)])
-
-    def touch(self, items: SimulatedItems, numbers: Numbers) -> None:
-        """Do nothing: the plan does not depend on uses."""
-
     def order(self, job: JobRun, epoch: int) -> EpochOrder:
-        """The chunks in the order that the fleet assigns to the job."""
-        dataset = job.items.spec.name
-        layout = self._layouts.setdefault(job.name, self._layout(job.items))
-        proposal = EpochOrder(layout, seed=job.seed, epoch=epoch).numbers
-        orders, places = self._orders.setdefault(job.name, {}), self._places[dataset]
-        asked = Opening.under(self.plan.of(dataset), job.name, epoch, proposal)
-        opened = open_epoch(asked, OrderState(orders, places, self._sequences.get(dataset, ())))
-        for forgotten in opened.forgotten:
-            del orders[forgotten]
-        orders[epoch] = opened.order
-        places[job.name] = opened.place or places[job.name]
-        self._sequences[dataset] = opened.sequence or self._sequences.get(dataset, ())
-        if not epoch:
-            self.starts.setdefault(job.name, opened.order[0])
-        return EpochOrder(layout, seed=job.seed, epoch=epoch, chunks=opened.order)
+        """Uniform."""
+        return shuffled(job.items.count, job.seed, epoch)
 
-    def _layout(self, items: SimulatedItems) -> Layout:
-        return Layout(items.count, *self._cut(items), order_seed=int(dataset_id(items.spec.name)[:16], 16))
+    def begun(self, job: JobRun) -> None:
+        """The job needs everything again."""
+        self._demand_of(job).begin(job.name)
+
+    def offers(self, job: JobRun, take: int) -> Numbers:
+        """Items of a dataset held in part that other jobs have consumed."""
+        if self._caching(job.items) in (CachingMode.NONE, CachingMode.FULL) or not self.serves(job):
+            return np.zeros(0, np.int64)
+        return self._demand_of(job).offers(job.name, PER_ITEM * take)
+
+    def pick(self, job: JobRun, candidates: Candidates) -> Picked:
+        """By demand for a dataset held in part. A job that is refused hits takes first what it would have to read anyway."""
+        items, take = job.items, candidates.take
+        resident = items.resident[candidates.indices]
+        if not self.serves(job):
+            refused = np.argsort(resident, kind="stable") if self._stores(job) else np.arange(len(resident))
+            return Picked(np.zeros(0, np.int64), refused[:take])
+        if np.count_nonzero(resident[:take]) == take:
+            return Picked(np.arange(take), np.zeros(0, np.int64))
+        if self._caching(items) is CachingMode.FULL:
+            order = self._generator.permutation(len(resident))
+            choice = choose(order, resident, items.fetching[candidates.indices])
+        else:
+            choice = self._demand_of(job).choose(job.name, candidates, resident, self._free(items))
+        hits = choice.resident[:take]
+        missing = choice.others[: take - len(hits)]
+        return Picked(np.concatenate([hits, choice.spare[: take - len(hits) - len(missing)]]), missing)
+
+    def reserve(self, job: JobRun, numbers: Numbers) -> Numbers:
+        """Room for items about to be read: free room first, then that of residents which are needed less."""
+        items = job.items
+        if not self._stores(job):
+            return numbers[:0]
+        new = numbers[~items.resident[numbers]]
+        free = min(self._free(items), len(new))
+        self._reclaim(items, free)
+        stored, rest = new[:free], new[free:]
+        if len(rest) and self._caching(items) is not CachingMode.FULL:
+            stored = np.concatenate([stored, self._replacing(job, rest)])
+        items.reserved += len(stored)
+        self._space.reserved += len(stored) * items.size
+        return stored
+
+    def _replacing(self, job: JobRun, numbers: Numbers) -> Numbers:
+        """Those of the items that others are evicted for."""
+        demand = self._demand_of(job)
+        need = demand.need_after(job.name, numbers)
+        wanted = numbers[np.argsort(-need.astype(np.int64), kind="stable")][: np.count_nonzero(need)]
+        if not len(wanted):
+            return wanted
+        leaving = demand.replace(np.sort(need[need > 0])[::-1].tolist())
+        self._space.remove(job.items, np.array([index for chosen in leaving for index in chosen], np.int64))
+        return wanted[[bool(chosen) for chosen in leaving]]
+
+    def keep(self, items: SimulatedItems, numbers: Numbers) -> None:
+        """Store what room was reserved for."""
+        items.reserved -= len(numbers)
+        self._space.reserved -= len(numbers) * items.size
+        self._space.add(items, numbers)
+
+    def delivered(self, job: JobRun, numbers: Numbers) -> None:
+        """The job needs them no more in its epoch."""
+        self._demand_of(job).consumed(job.name, numbers)
 
     def joined(self, job: JobRun) -> None:
         """Make a new plan for a new job."""
         self.decide()
 
     def left(self, job: JobRun) -> None:
-        """Forget the job's position; the next decision handles the rest."""
-        self._places[job.items.spec.name].pop(job.name, None)
+        """What the job alone needed is needed no more; the next decision handles the rest."""
+        self._demand_of(job).leave(job.name)
+
+    def _demand_of(self, job: JobRun) -> SimulatedDemand:
+        return self._demand[job.items.spec.name]
+
+    # --- room
+
+    def _free(self, items: SimulatedItems) -> int:
+        """Number of further items that fit into a dataset's target."""
+        room = self._space.room(items) + int(sum(over for _, over in self._beyond(items)) / items.size)
+        held = int(np.count_nonzero(items.resident)) + items.reserved
+        return max(0, min(int(self._target(items) / items.size + 1e-6) - held, room))
+
+    def _beyond(self, spared: SimulatedItems) -> list[tuple[SimulatedItems, float]]:
+        """The datasets that hold more than their targets, and by how many bytes."""
+        others = [items for items in self._space.datasets.values() if items is not spared]
+        over = [(items, np.count_nonzero(items.resident) * items.size - self._target(items)) for items in others]
+        return [(items, beyond) for items, beyond in over if beyond >= items.size]
+
+    def _reclaim(self, items: SimulatedItems, count: int) -> None:
+        """Evict what other datasets hold beyond their targets, until so many items fit: what is needed least."""
+        for other, over in self._beyond(items):
+            lack = (count - self._space.room(items)) * items.size
+            if lack <= 0:
+                return
+            most = min(-(-lack // other.size), over // other.size)
+            leaving = self._demand[other.spec.name].least_needed(JOBS + 1, int(most))[: int(most)]
+            self._space.remove(other, np.array([index for index, _ in leaving], np.int64))
+
+    def _target(self, items: SimulatedItems) -> int:
+        order = self.plan.of(items.spec.name)
+        return int(items.spec.size) if order is None else order.target
 
     # --- the manager
 
@@ -133,10 +193,8 @@ class Managed:
         """Decide once, and apply the decision."""
         self.plan = decide_plan(self.plan, self._facts(), self._clock.now, self._managing.settings)
         for items in self._space.datasets.values():
-            self._evict(items)
-            self._observe(items)
-        for items in self._space.datasets.values():
-            self._preload(items)
+            if self._caching(items) is CachingMode.NONE:
+                self._space.remove(items, np.flatnonzero(items.resident))
 
     def _facts(self) -> Facts:
         datasets = {
@@ -144,8 +202,7 @@ class Managed:
                 size=items.spec.size,
                 items=items.count,
                 requested=self._managing.requested[name],
-                loaded=self._loaded(items),
-                resident_share=float(np.count_nonzero(items.resident)) / items.count,
+                resident_share=share(items),
             )
             for name, items in self._space.datasets.items()
         }
@@ -153,72 +210,17 @@ class Managed:
         return Facts(capacity=int(self._space.capacity), datasets=datasets, jobs=jobs)
 
     def _job_facts(self, job: JobRun) -> JobFacts:
-        upcoming = job.upcoming()
-        place = self._places[job.items.spec.name].get(job.name)
-        if place is not None:
-            self._places[job.items.spec.name][job.name] = place.after(upcoming.epoch, upcoming.epoch_left)
         return JobFacts(
             tenant=TENANT,
             job=job.name,
             dataset=job.items.spec.name,
             gpus=job.spec.gpus,
-            upcoming=upcoming.chunks,
-            epoch_left=upcoming.epoch_left,
             totals={
                 phase: PhaseTotals(of.steps, of.seconds, of.waited, of.items, of.hits)
                 for phase, of in job.totals.items()
             },
             joined_at=job.joined_at,
         )
-
-    # --- the nodes
-
-    def _evict(self, items: SimulatedItems) -> None:
-        caching = self._caching(items)
-        if caching is CachingMode.NONE:
-            self._space.remove(items, np.flatnonzero(items.resident))
-        elif caching is CachingMode.CHUNKED:
-            resident = np.flatnonzero(items.resident)
-            chunks = self._chunk_of(items)[resident]
-            self._space.remove(items, resident[~np.isin(chunks, self._held(items))])
-
-    def _preload(self, items: SimulatedItems) -> None:
-        name = items.spec.name
-        order = self.plan.of(name)
-        if name in self._preloading or order is None or order.chunks.loading < 0:
-            return
-        missing = np.flatnonzero((self._chunk_of(items) == order.chunks.loading) & ~items.resident & ~items.fetching)
-        if not len(missing):
-            return
-        lump = self._generator.permutation(missing)[:LUMP]
-        fetch = items.begin(lump)
-        self._preloading.add(name)
-        others = sum(1 for other in self.plan.datasets.values() if other.chunks.loading >= 0)
-
-        def came() -> None:
-            self._preloading.discard(name)
-            self.keep(items, lump)
-            items.end(fetch)
-            self._preload(items)
-
-        cap = self._managing.preload / others
-        transfer = items.link.send(len(lump) * items.size, came, cap=cap, background=True)
-        fetch.hurry = lambda: items.link.hurry(transfer)
-
-    def _observe(self, items: SimulatedItems) -> None:
-        """Record which chunks have items in the cache."""
-        name = items.spec.name
-        if self._caching(items) is not CachingMode.CHUNKED:
-            return
-        here = np.unique(self._chunk_of(items)[items.resident]).tolist()
-        self.most_chunks[name] = max(self.most_chunks[name], len(here))
-        now, before = self._clock.now, self._clock.now - self._managing.interval * 1.5
-        for chunk in here:
-            spans = self.spans[name].setdefault(chunk, [])
-            if spans and spans[-1][1] >= before:
-                spans[-1][1] = now
-            else:
-                spans.append([now, now])
 
     # --- look-ups
 
@@ -232,26 +234,7 @@ class Managed:
         """The plan for a job."""
         return self.plan.jobs.get(f"{TENANT}/{job.name}")
 
-    def _held(self, items: SimulatedItems) -> tuple[int, ...]:
-        order = self.plan.of(items.spec.name)
-        return () if order is None else order.chunks.held
 
-    def _loaded(self, items: SimulatedItems) -> bool:
-        order = self.plan.of(items.spec.name)
-        if order is None or order.chunks.loading < 0:
-            return False
-        return bool(items.resident[self._chunk_of(items) == order.chunks.loading].all())
-
-    def _cut(self, items: SimulatedItems) -> tuple[int, int]:
-        order = self.plan.of(items.spec.name)
-        if order is not None:
-            return order.partitions, order.units
-        plan = decide(self._managing.requested[items.spec.name], items.spec.size, int(self._space.capacity))
-        return plan.partitions, plan.units
-
-    def _chunk_of(self, items: SimulatedItems) -> Numbers:
-        cut = self._cut(items)
-        known = self._cuts.get(items.spec.name)
-        if known is None or known[0] != cut:
-            known = self._cuts[items.spec.name] = (cut, chunk_numbers(dataset_id(items.spec.name), items.count, *cut))
-        return known[1]
+def share(items: SimulatedItems) -> float:
+    """The share of a dataset's items that is cached."""
+    return float(np.count_nonzero(items.resident)) / items.count

@@ -71,9 +71,9 @@ def _caching(result: RunResult, dataset: str, jobs: int, of: int) -> str:
     if dataset not in result.caching:
         return ""
     left = f", {of - jobs} of {of} jobs left the cache" if jobs < of else ""
-    most = result.most_chunks.get(dataset, 0)
-    chunks = f" ({most} chunks)" if most else ""
-    return f"{dataset} {result.caching[dataset]}{chunks}{left}"
+    share = result.shares[dataset]
+    part = f" ({share:.0%})" if 0 < share < 1 else ""
+    return f"{dataset} {result.caching[dataset]}{part}{left}"
 
 
 def aligned(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -108,11 +108,10 @@ def _run_json(scenario: Scenario, results: Sequence[RunResult], result: RunResul
         "capacity": 0 if result.run.mode is Mode.NONE else result.run.capacity or scenario.fleet.capacity,
         "speedup": speedup(result, baseline) if baseline is not None else None,
         "origin_bytes": round(result.origin_bytes),
+        "measured_bytes": round(result.measured_bytes),
         "caching": result.caching,
-        "most_chunks": result.most_chunks,
-        "first_chunks": result.starts,
+        "shares": result.shares,
         "jobs": list(map(asdict, result.jobs)),
-        "chunks": {name: {str(chunk): spans for chunk, spans in of.items()} for name, of in result.spans.items() if of},
         "times": list(result.times),
         "progress": {name: list(steps) for name, steps in result.progress.items()},
     }

@@ -20,7 +20,7 @@ from gateway.sim.clock import Clock
 from gateway.sim.jobs.baselines import NeverEvict, NoCache, belady, lru
 from gateway.sim.jobs.items import SimulatedItems, SimulatedSpace
 from gateway.sim.jobs.job import JobRun, Surroundings, Way
-from gateway.sim.jobs.managed import Managed, Managing
+from gateway.sim.jobs.managed import Managed, Managing, share
 from gateway.sim.jobs.scenario import DatasetSpec, Mode, RunSpec, Scenario
 from gateway.sim.link import Link, origin_link
 
@@ -31,7 +31,8 @@ SAMPLES = 240
 @dataclass(frozen=True, slots=True)
 class JobResult:
     """The counts of one job in the measured time. ``rate`` in mini-batches per second; ``hits`` and ``reads`` are shares of its
-    items: found in the cache, and fetched from the origin by itself (the rest came with what others fetched)."""
+    items: found in the cache, and fetched from the origin by itself (the rest came with what others fetched). ``epochs`` that
+    its items come to."""
 
     name: str
     kind: str
@@ -40,23 +41,21 @@ class JobResult:
     reads: float
     cached: bool
     benefit: float
+    epochs: float
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """One run. ``caching`` by dataset is the plan at the end, ``origin_bytes`` what the origin sent in all.
-
-    ``spans`` by dataset and chunk are the times (from, to) in which a chunk of a rotated dataset had items in the cache;
-    ``most_chunks`` how many had at one time. ``progress`` are the mini-batches of each job at ``times``.
+    """One run. ``caching`` by dataset is the plan at the end, ``shares`` what is cached of each then. ``origin_bytes`` is what
+    the origin sent in all, ``measured_bytes`` in the measured time. ``progress`` are the mini-batches of each job at ``times``.
     """
 
     run: RunSpec
     jobs: tuple[JobResult, ...]
     origin_bytes: float
+    measured_bytes: float
     caching: dict[str, str] = field(default_factory=dict)
-    spans: dict[str, dict[int, list[list[float]]]] = field(default_factory=dict)
-    most_chunks: dict[str, int] = field(default_factory=dict)
-    starts: dict[str, int] = field(default_factory=dict)
+    shares: dict[str, float] = field(default_factory=dict)
     times: tuple[float, ...] = ()
     progress: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
@@ -149,17 +148,10 @@ class _Run:
     def _managing(self, seed: int) -> Managing:
         scenario, run = self._scenario, self._run
         batches = scenario.manager.probe_batches if run.probe_batches is None else run.probe_batches
-        preload = scenario.fleet.preload if run.preload is None else run.preload
         probe = ProbeSettings(batches=batches, every=scenario.manager.probe_every)
-        settings = ManagerParams(probe=probe, force_after=scenario.manager.force_eviction)
+        settings = ManagerParams(probe=probe)
         requested = {name: str(run.caching or items.spec.caching) for name, items in self._datasets.items()}
-        return Managing(
-            settings,
-            scenario.manager.interval,
-            float(preload),
-            requested,
-            seed,
-        )
+        return Managing(settings, scenario.manager.interval, requested, seed)
 
     def result(self) -> RunResult:
         """Run the simulation, and measure."""
@@ -171,6 +163,7 @@ class _Run:
         times: list[float] = []
         progress: dict[str, list[int]] = {job.name: [] for job in self._jobs}
         before: dict[str, _Count] = {}
+        sent = 0.0
         ticks = np.linspace(0, scenario.duration, SAMPLES + 1)
         for tick in np.union1d(ticks, [scenario.measure_from]).tolist():
             clock.run(tick)
@@ -179,20 +172,25 @@ class _Run:
                 progress[job.name].append(job.steps)
             if tick == scenario.measure_from:
                 before = {job.name: _Count.of(job) for job in self._jobs}
-        return self._measured(before, times, progress)
+                sent = self._sent()
+        return self._measured(before, sent, times, progress)
 
-    def _measured(self, before: dict[str, _Count], times: Sequence[float], progress: dict[str, list[int]]) -> RunResult:
+    def _sent(self) -> float:
+        return sum(link.sent for link in {items.link for items in self._datasets.values()})
+
+    def _measured(
+        self, before: dict[str, _Count], sent: float, times: Sequence[float], progress: dict[str, list[int]]
+    ) -> RunResult:
         way = self._way
         managed = way if isinstance(way, Managed) else None
         orders = managed.plan.datasets if managed else {}
         return RunResult(
             self._run,
             tuple(self._job_result(job, before[job.name], managed) for job in self._jobs),
-            sum(link.sent for link in {items.link for items in self._datasets.values()}),
+            self._sent(),
+            self._sent() - sent,
             {name: order.caching.value for name, order in orders.items()},
-            managed.spans if managed else {},
-            managed.most_chunks if managed else {},
-            managed.starts if managed else {},
+            {name: share(items) for name, items in self._datasets.items()},
             tuple(times),
             {name: tuple(steps) for name, steps in progress.items()},
         )
@@ -210,6 +208,7 @@ class _Run:
             (now.reads - before.reads) / items,
             order.cache if order else self._run.mode is not Mode.NONE,
             order.benefit if order else 0.0,
+            items / job.items.count,
         )
 
 

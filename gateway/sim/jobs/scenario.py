@@ -88,9 +88,6 @@ class FleetSpec(SpecTable):
 
     capacity: Annotated[Size, Field(gt=0, description="Bytes that may be cached")]
     bandwidth: Annotated[Size, Field(ge=0, description="Bytes per second that a job gets hits with; 0: no limit")] = 0
-    preload: Annotated[
-        Size, Field(ge=0, description="Bytes per second that chunks are loaded ahead with; 0: no limit")
-    ] = 0
 
 
 class ManagerSpec(SpecTable):
@@ -101,9 +98,6 @@ class ManagerSpec(SpecTable):
         int, Field(ge=0, description="Mini-batches that a new job is refused hits; 0: no probes")
     ] = 100
     probe_every: Annotated[Seconds, Field(gt=0, description="Seconds from one probe of a job to its next")] = 1800.0
-    force_eviction: Annotated[Seconds, Field(gt=0, description="Seconds after the first job has finished a chunk")] = (
-        60.0
-    )
 
 
 class DatasetSpec(SpecTable):
@@ -111,7 +105,9 @@ class DatasetSpec(SpecTable):
 
     name: Name
     size: Annotated[Size, Field(gt=0, description="Bytes")]
-    item: Annotated[Size, Field(gt=0, description="Bytes of one item; larger ones are simulated faster")] = 10_000_000
+    item: Annotated[Size, Field(gt=0, description="Bytes of one item; a large one stands for many, and is fast")] = (
+        10_000_000
+    )
     caching: Annotated[Literal["auto"] | CachingMode, Field(description="As it is registered")] = "auto"
     bandwidth: Annotated[Size, Field(ge=0, description="Of a store of its own; 0: the one that all share")] = 0
 
@@ -164,7 +160,6 @@ class RunSpec(SpecTable):
     warm: Annotated[bool, Field(description="Whether the cache begins with as many items as it holds")] = False
     caching: Annotated[Literal["", "auto"] | CachingMode, Field(description="Instead of what the datasets say")] = ""
     probe_batches: Annotated[int | None, Field(ge=0, description="Instead of the manager's")] = None
-    preload: Annotated[Size | None, Field(description="Instead of the fleet's")] = None
 
 
 class Scenario(SpecTable):

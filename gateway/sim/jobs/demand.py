@@ -1,0 +1,132 @@
+"""The demand for one dataset's items: the shipped rules (``policies/items/demand.py``) on simulated items.
+
+One home decides about all items; in a fleet each home decides about its own, by the same rules. A simulated item may stand for
+many (``DatasetSpec.item``): the rules know needs and places, not bytes, so a hundred images that are read, kept and replaced
+together are one item. What that changes is the grain: a batch has fewer items, and less room is in the balance of a moment.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+
+from gateway.policies.items.batch import Choice
+from gateway.policies.items.demand import JOBS, SILENT, Needs, Outlook, SwapRoom, choose, need_of, offered, victims
+from gateway.sim.clock import Clock
+from gateway.sim.jobs.items import Numbers, SimulatedItems
+from larder.planner import Candidates
+
+WINDOW = 65_536
+"""Items that are looked at for victims and offers, as on a node (``engine/items/demand.py``)."""
+_SPARE_VICTIMS = 8
+
+
+class SimulatedDemand:
+    """What jobs have consumed of a dataset in their current epochs, and what follows from it."""
+
+    def __init__(self, items: SimulatedItems, clock: Clock, generator: np.random.Generator) -> None:
+        self._items = items
+        self._clock = clock
+        self._generator = generator
+        self._bits = np.zeros(items.count, np.uint16)
+        self._slots: list[str] = [""] * JOBS
+        self._seen = [0.0] * JOBS
+
+    # --- who reads
+
+    def active(self) -> int:
+        """The bits of the jobs that are active."""
+        since = self._clock.now - SILENT
+        pairs = zip(self._slots, self._seen, strict=True)
+        return sum(1 << slot for slot, (name, seen) in enumerate(pairs) if name and seen > since)
+
+    def bit_of(self, job: str) -> int:
+        """The bit of a job that reads now; 0 if there are too many jobs."""
+        if job not in self._slots:
+            since = self._clock.now - SILENT
+            pairs = zip(self._slots, self._seen, strict=True)
+            free = [slot for slot, (name, seen) in enumerate(pairs) if not name or seen <= since]
+            if not free:
+                return 0
+            self._slots[free[0]] = job
+            self._clear(free[0])
+        slot = self._slots.index(job)
+        self._seen[slot] = self._clock.now
+        return 1 << slot
+
+    def begin(self, job: str) -> None:
+        """A job begins an epoch, and needs everything."""
+        if bit := self.bit_of(job):
+            self._clear(bit.bit_length() - 1)
+
+    def leave(self, job: str) -> None:
+        """A job has ended."""
+        if job in self._slots:
+            self._slots[self._slots.index(job)] = ""
+
+    def consumed(self, job: str, numbers: Numbers) -> None:
+        """Items were delivered to a job."""
+        self._bits[numbers] |= np.uint16(self.bit_of(job))
+
+    def _clear(self, slot: int) -> None:
+        self._bits &= np.uint16(0xFFFF & ~(1 << slot))
+
+    # --- what a batch takes
+
+    def offers(self, job: str, most: int) -> Numbers:
+        """Residents that other jobs have consumed and this one has not."""
+        bit, active = self.bit_of(job), self.active()
+        if not active & ~bit:
+            return np.zeros(0, np.int64)
+        start, stop = self._window()
+        return start + offered(self._bits[start:stop], self._items.resident[start:stop], bit, active)[:most]
+
+    def choose(self, job: str, candidates: Candidates, resident: np.ndarray, free: int) -> Choice:
+        """Which candidates a batch takes. ``resident``: by position; ``free``: items that fit without an eviction."""
+        indices = candidates.indices.astype(np.int64)
+        fetching = self._items.fetching[indices]
+        active = self.active()
+        need = need_of(self._bits[indices], active & ~self.bit_of(job))
+        outlook = Outlook(need, np.zeros(len(indices), np.int16), [SwapRoom(free, self._held(active))])
+        return choose(candidates.take, candidates.offers, resident, fetching, outlook)
+
+    def _held(self, active: int) -> Sequence[int]:
+        start, stop = self._window()
+        need = need_of(self._bits[start:stop][self._items.resident[start:stop]], active)
+        counts: Sequence[int] = (np.bincount(need, minlength=JOBS + 1) * (self._items.count // (stop - start))).tolist()
+        return counts
+
+    # --- what stays
+
+    def need_after(self, job: str, numbers: Numbers) -> Needs:
+        """How many jobs need items once this job has read them."""
+        return need_of(self._bits[numbers], self.active() & ~self.bit_of(job))
+
+    def replace(self, needs: Sequence[int]) -> list[list[int]]:
+        """For items that come with these needs, the greatest first, what leaves for each; nothing: it must not be stored."""
+        residents = deque((index, less, 1) for index, less in self.least_needed(needs[0], len(needs)))
+        return [victims(need, 1, residents) for need in needs]
+
+    def least_needed(self, below: int, count: int) -> list[tuple[int, int]]:
+        """Residents that are needed less than ``below``, the least needed first, random among equals: item and need."""
+        start, stop = self._window()
+        places = start + np.flatnonzero(self._items.resident[start:stop])
+        need = need_of(self._bits[places], self.active())
+        most = _SPARE_VICTIMS + 2 * count
+        chosen: list[tuple[int, int]] = []
+        for level in range(below):
+            if len(chosen) >= most:
+                break
+            equal = places[need == level]
+            if len(equal):
+                picked = self._generator.choice(equal, min(most, len(equal)), replace=False)
+                chosen += [(index, level) for index in picked.tolist()]
+        return chosen
+
+    def _window(self) -> tuple[int, int]:
+        """A part of the dataset: all of it, or a random stretch of a larger one."""
+        count = self._items.count
+        start = int(self._generator.integers(count - WINDOW + 1)) if count > WINDOW else 0
+        return start, min(count, start + WINDOW)
