@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from gateway.fleet.jobs.plans import plan_document, read_plan
 from gateway.policies.items.datasets import CachingMode
 from gateway.policies.items.importance import ScoreStep
+from gateway.policies.space.benefit import JobFacts
 from gateway.policies.space.importance import JobReport, ScoredDataset, ScoreReport, divide, important, weigh
-from gateway.policies.space.manager import DatasetFacts, Facts, JobFacts, ManagerParams, decide
+from gateway.policies.space.manager import DatasetFacts, Facts, ManagerParams, decide
 from gateway.policies.space.orders import ImportanceOrder, Phase, PoolOrder, WhyCaching
 from gateway.policies.space.plan import Plan, node_pools
 from gateway.policies.space.probing import PhaseTotals

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from gateway.fleet.jobs.plans import plan_document, read_memory, read_plan
 from gateway.policies.items.datasets import USABLE, CachingMode
 from gateway.policies.items.datasets import decide as decide_alone
-from gateway.policies.space.manager import DatasetFacts, Facts, JobFacts, ManagerParams, decide
+from gateway.policies.space.benefit import JobFacts
+from gateway.policies.space.manager import DatasetFacts, Facts, ManagerParams, decide
 from gateway.policies.space.orders import ChunkRotation, JobOrder, Phase, WhyCaching
 from gateway.policies.space.plan import Plan
 from gateway.policies.space.probing import PhaseTotals, ProbeSettings

@@ -7,7 +7,8 @@ from dataclasses import replace
 from gateway.fleet.jobs.plans import plan_document, read_plan
 from gateway.model.keys import ObjectKey
 from gateway.policies.pools import Balance, Overdrafts, stream_pools
-from gateway.policies.space.manager import DatasetFacts, Facts, JobFacts, ManagerParams, decide
+from gateway.policies.space.benefit import JobFacts
+from gateway.policies.space.manager import DatasetFacts, Facts, ManagerParams, decide
 from gateway.policies.space.pinned import MOST, pinned_orders
 from gateway.policies.space.plan import Plan, node_pools
 from gateway.policies.streams.pattern import Pattern

@@ -1,316 +1,326 @@
-"""Probing: measuring a job's gain from the cache."""
+"""Probing: what a mini-batch takes without the cache and with all data cached, derived from a job's reports."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from gateway.fleet.jobs.plans import read_memory
-from gateway.policies.items.datasets import CachingMode
 from gateway.policies.space.orders import JobOrder, Phase
-from gateway.policies.space.probing import MOST_BENEFIT, PhaseTotals, ProbeSettings, ProbeState, Stage, due, step
-from gateway.policies.space.remembered import RememberedJob
+from gateway.policies.space.probing import (
+    MOST_BENEFIT,
+    PhaseTotals,
+    ProbeSettings,
+    ProbeState,
+    Sample,
+    Stage,
+    Turn,
+    due,
+    step,
+    step_times,
+    times,
+)
 
 _STATE = TypeAdapter(ProbeState)
-
-SETTINGS = ProbeSettings(batches=100)
-ITEMS = 32
+SETTINGS = ProbeSettings()
+ITEMS = 100
+LONG = 10_000
+"""Mini-batches of an epoch, so long that hits may be refused."""
 
 
 @dataclass
-class Job:
-    """A job that follows its directives: ``step_time`` with hits and without, some of it waiting for data."""
+class Trainer:
+    """A job that follows its directives: a mini-batch takes ``miss`` seconds without hits and ``full`` with hits only."""
 
     miss: float = 0.4
-    hit: float = 0.1
+    full: float = 0.1
     compute: float = 0.1
-    share: float = 1.0
+    share: float = 0.0
     """Of the items that are hits when hits are allowed."""
+    epoch: int = LONG
     state: ProbeState = field(default_factory=ProbeState)
     totals: dict[Phase, PhaseTotals] = field(default_factory=dict)
     now: float = 0.0
 
-    def run(
-        self,
-        steps: int = 10,
-        *,
-        held: CachingMode = CachingMode.FULL,
-        turn: bool = True,
-        limits: ProbeSettings = SETTINGS,
-    ) -> Stage:
+    def run(self, steps: int = 10, *, mine: bool = True) -> Stage:
         """Take some steps under the current order, report them, and apply the next order."""
         order = self.state.order
-        hits = int(self.share * ITEMS) if order.cache else 0
-        each = self.hit if hits * 2 >= ITEMS else self.miss
+        share = self.share if order.cache else 0.0
+        each = self.miss - share * (self.miss - self.full)
         before = self.totals.get(order.phase, PhaseTotals())
         self.totals[order.phase] = PhaseTotals(
             before.steps + steps,
             before.seconds + steps * each,
-            before.waited + steps * (each - self.compute),
+            before.waited + steps * max(0.0, each - self.compute),
             before.items + steps * ITEMS,
-            before.hits + steps * hits,
+            before.hits + round(steps * share * ITEMS),
         )
         self.now += steps * each
-        self.state = step(self.state, self.totals, held=held, turn=turn, now=self.now, settings=limits)
+        self.state = step(self.state, self.totals, Turn(self.now, self.epoch, mine), SETTINGS)
         return self.state.stage
 
-    def until(self, stage: Stage, most: int = 1000, **how: Any) -> Job:
+    def until(self, stage: Stage, most: int = 3000, **how: Any) -> Trainer:
         """Go on until a stage is reached."""
         for _ in range(most):
             if self.run(**how) is stage:
                 return self
         raise AssertionError(f"{stage} was not reached, but {self.state}")
 
-    def again(self) -> Job:
-        """Go on past the next probe."""
-        stages = [self.run() for _ in range(int(SETTINGS.every / 10 / self.hit) + 1000) if not self.measured_again()]
-        assert Stage.MEASURING in stages
-        return self
-
-    def measured_again(self) -> bool:
-        """True if the job was judged more than once."""
-        return self.state.measurements > 1
+    @property
+    def refused(self) -> int:
+        """Mini-batches, about, that were refused hits, of a job that was never cold."""
+        return self.totals.get(Phase.PROBE_MISS, PhaseTotals()).steps
 
 
-def test_a_new_job_waits_for_its_turn_and_uses_the_cache_meanwhile():
-    """Rule: while another job of the dataset is measured without hits, a new job reads as usual."""
-    job = Job()
-    assert job.run(turn=False) is Stage.WAITING
-    assert job.state.order == JobOrder(True, Phase.MEASURE)
-    assert job.run(turn=True) is Stage.REFUSING
-    assert job.state.order == JobOrder(False, Phase.PROBE_MISS)
+def warm(**more: Any) -> Trainer:
+    """A job in its second epoch that was warm from the start."""
+    job = Trainer(**({"share": 1.0} | more))
+    job.run(10)
+    while sum(total.steps for total in job.totals.values()) < job.epoch:
+        job.run(100, mine=False)
+    return job
 
 
-def test_the_benefit_is_the_ratio_of_both_times():
-    """Rule: 0.4 s without the cache and 0.1 s with it make 4, and the job stays."""
-    job = Job().until(Stage.RESTING)
-    assert job.state.benefit == pytest.approx(4.0)
-    assert job.state.order == JobOrder(True, Phase.STEADY, job.state.benefit)
-
-
-def test_each_side_is_measured_for_so_many_mini_batches():
-    """Rule: after a fifth that is skipped, a hundred mini-batches are refused hits, and a hundred are measured with them."""
-    job = Job().until(Stage.RESTING)
-    assert job.totals[Phase.PROBE_MISS].steps == 120
-    assert job.totals[Phase.MEASURE].steps == 10 + 120  # ten before its turn came
-
-
-def test_a_job_that_computes_gains_nothing_and_leaves():
-    """Rule: a benefit below 1.05 turns the cache off for the job."""
-    job = Job(miss=0.104, hit=0.1, compute=0.1).until(Stage.RESTING)
-    assert job.state.order == JobOrder(False, Phase.STEADY, pytest.approx(1.04))
-
-
-def test_the_first_mini_batches_of_a_phase_do_not_count():
-    """Rule: batches that the pipeline read under the other rule change neither time."""
-    job = Job()
-    job.run()
-    job.hit, job.miss = 0.1, 99.0  # ends of the pipeline are slow
-    job.run(15)
-    job.miss = 0.4
-    job.until(Stage.RESTING)
-    assert job.state.benefit == pytest.approx(4.0)
-
-
-def test_mini_batches_while_little_is_cached_do_not_count():
-    """Rule: only reports with half hits tell the time with the cache, however long they take to come."""
-    job = Job(share=0.4).until(Stage.MEASURING)
-    for _ in range(100):
-        assert job.run() is Stage.MEASURING
+def test_a_cold_job_is_measured_without_refusing_it_anything():
+    """Rule: its first mini-batches have no hits, so they are its time without the cache; then its hits come."""
+    job = Trainer().until(Stage.MEASURING)
+    assert job.state.low == Sample(0.0, pytest.approx(0.4), pytest.approx(0.3))
     job.share = 0.5
     job.until(Stage.RESTING)
     assert job.state.benefit == pytest.approx(4.0)
+    assert all(job.run() is not Stage.REFUSING for _ in range(600))
 
 
-def test_a_measurement_without_hits_ends_and_is_made_up_for_later():
-    """Rule: after twenty times as many the job rests, unjudged; it is judged when hits come, and not refused any again."""
-    job = Job(share=0.0).until(Stage.MEASURING)
-    while job.run(100) is Stage.MEASURING:
-        assert job.totals[Phase.MEASURE].steps <= 21 * SETTINGS.batches
-    assert job.state.order == JobOrder(True, Phase.STEADY, 0.0)
-    refused = job.totals[Phase.PROBE_MISS].steps
-    job.share = 1.0
-    for _ in range(13):
+@pytest.mark.parametrize("share", [0.15, 0.2, 0.5, 0.8, 1.0])
+def test_the_benefit_is_that_of_all_hits_whatever_the_share(share):
+    """Rule: times fall in proportion to the share of hits, so the time with all hits follows from any share."""
+    job = Trainer().until(Stage.MEASURING)
+    job.share = share
+    job.until(Stage.RESTING)
+    assert job.state.benefit == pytest.approx(4.0)
+    measured = job.state.times
+    assert measured is not None
+    assert measured.at(share) == pytest.approx(0.4 - share * 0.3)
+    assert times(job.state, job.totals) == (pytest.approx(0.4), pytest.approx(0.4 - share * 0.3))
+
+
+def test_the_order_of_a_cold_job_lets_it_use_the_cache():
+    """Rule: a cold job is told to count its mini-batches as ones without hits, and reads as usual."""
+    job = Trainer()
+    assert job.run() is Stage.COLD
+    assert job.state.order == JobOrder(True, Phase.PROBE_MISS)
+    assert not job.state.order.refused
+
+
+def test_ordinary_reports_renew_both_times():
+    """Rule: when the store becomes slower, windows without hits tell it; when all data is cached, the share does not matter."""
+    job = Trainer().until(Stage.MEASURING)
+    job.share = 0.5
+    job.until(Stage.RESTING)
+    job.miss, job.share = 0.8, 0.0
+    for _ in range(30):
         job.run()
-    assert job.state.benefit == pytest.approx(4.0)
-    assert job.totals[Phase.PROBE_MISS].steps == refused
-
-
-def test_some_hits_are_enough_when_patience_ends():
-    """Rule: when patience ends, the measurements so far decide."""
-    job = Job(share=0.0).until(Stage.MEASURING)
-    job.run(30)
     job.share = 1.0
-    job.run(30)
-    job.share = 0.0
-    while job.run(100) is Stage.MEASURING:
-        pass
-    assert job.state.benefit == pytest.approx(4.0)
+    for _ in range(30):
+        job.run()
+    assert job.state.benefit == pytest.approx(8.0)
 
 
-def test_without_hits_a_job_that_hardly_waited_is_known_to_gain_nothing():
-    """Rule: 0.004 of 0.104 s spent waiting bound the benefit by 1.04, so that no hit is needed to know."""
-    job = Job(miss=0.104, hit=0.1, compute=0.1, share=0.0).until(Stage.MEASURING)
-    while job.run(100) is Stage.MEASURING:
-        pass
-    assert job.state.order == JobOrder(False, Phase.STEADY, pytest.approx(1.04))
-
-
-def test_a_dataset_without_space_is_not_waited_for():
-    """Rule: where no hits can come, the job rests at once and stays in the cache, unjudged."""
-    job = Job(share=0.0).until(Stage.MEASURING)
-    assert job.run(held=CachingMode.NONE) is Stage.RESTING
-    assert job.state.order == JobOrder(True, Phase.STEADY, 0.0)
-
-
-def test_no_time_is_measured_across_a_change_of_mode():
-    """Rule: its dataset is held whole from half-way through the measurement; earlier times no longer count."""
-    job = Job(hit=0.2).until(Stage.MEASURING)
-    job.run(50, held=CachingMode.CHUNKED)
-    job.run(50, held=CachingMode.CHUNKED)
-    job.hit = 0.1
+def test_a_warm_job_is_refused_hits_in_its_second_epoch():
+    """Rule: a job that never was without hits is refused them for a window, and its benefit is known."""
+    job = warm()
+    assert (job.state.stage, job.state.benefit) == (Stage.RESTING, 0.0)
+    job.until(Stage.REFUSING)
+    assert job.state.order == JobOrder(False, Phase.PROBE_MISS)
+    assert job.state.order.refused
     job.until(Stage.RESTING)
     assert job.state.benefit == pytest.approx(4.0)
 
 
-def test_probing_is_repeated_after_its_time():
-    """Rule: half an hour later the origin may be slower: both sides are measured again."""
-    job = Job().until(Stage.RESTING)
-    job.miss = 0.8
-    began = job.now
-    job.until(Stage.REFUSING, most=2000)
-    assert job.now - began == pytest.approx(SETTINGS.every, abs=1.0)
-    assert job.until(Stage.RESTING).state.benefit == pytest.approx(8.0)
+def test_a_job_is_not_refused_hits_in_its_first_epoch():
+    """Rule: while jobs in step load a dataset, each has hits of the others; nobody is refused them."""
+    job = Trainer(share=0.75, epoch=1000)
+    job.run(10)
+    for _ in range(98):
+        assert job.run() is not Stage.REFUSING
+    job.until(Stage.REFUSING, most=3)
 
 
-def test_a_job_without_the_cache_is_probed_the_other_way_round():
-    """Rule: a job without the cache is measured so, then gets hits for a while; it is never refused any."""
-    job = Job(miss=0.1, hit=0.1).until(Stage.RESTING)
-    refused = job.totals[Phase.PROBE_MISS].steps
-    job.miss = 0.12
-    job.until(Stage.MEASURING, most=2000)
-    assert job.state.order.cache
+@pytest.mark.parametrize("epoch", [200, 400, 1000, 100_000])
+def test_a_refusal_takes_a_tenth_of_an_epoch_at_most(epoch):
+    """Rule: what a probe costs is a tenth of the job's own hits in one epoch, or 120 mini-batches."""
+    job = warm(epoch=epoch, miss=4.0, full=1.0, compute=1.0)
+    before = job.refused
+    job.until(Stage.REFUSING, steps=1)
+    job.until(Stage.RESTING, steps=1)
+    assert job.refused - before <= min(epoch // 10, 120) + 1
+    assert job.state.benefit == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize(("epoch", "full"), [(37, 1.0), (199, 1.0), (250, 0.1)])
+def test_a_job_with_short_epochs_is_never_refused_hits(epoch, full):
+    """Rule: with fewer than 200 mini-batches or 30 seconds, a probe would last for a large part of an epoch."""
+    job = warm(epoch=epoch, full=full, miss=2 * full, compute=full)
+    for _ in range(500):
+        assert job.run() is not Stage.REFUSING
+
+
+def test_a_short_cold_epoch_is_measured_as_well():
+    """Rule: hits that come after half an epoch do not spoil what was measured before."""
+    job = Trainer(epoch=38)
+    job.run(18)
+    job.run(18)
+    job.share = 0.2
+    for _ in range(12):
+        job.run(19)
+    assert job.state.benefit == pytest.approx(4.0)
+
+
+def test_the_waiting_tells_what_can_be_gained_at_most():
+    """Rule: by one measurement, all waiting is due to misses; it is no verdict."""
+    found = step_times(None, Sample(0.5, 0.25, 0.15))
+    assert found is not None
+    assert (found.miss, found.full, found.known) == (pytest.approx(0.4), pytest.approx(0.1), False)
+    job = Trainer().until(Stage.MEASURING)
+    assert job.state.benefit == 0.0
+
+
+def test_no_cache_saves_more_than_the_waiting():
+    """Rule: a job that computes all the time at half of its hits gains nothing by more of them."""
+    found = step_times(Sample(0.0, 0.4, 0.3), Sample(0.5, 0.1, 0.0))
+    assert found is not None
+    assert found.full == pytest.approx(0.1)
+    assert found.benefit == pytest.approx(4.0)
+
+
+def test_a_job_that_computes_gains_nothing_and_reads_through_the_cache():
+    """Rule: its benefit is 1, and it takes what is cached all the same: that saves reads of the store."""
+    job = Trainer(miss=0.1, full=0.1).until(Stage.MEASURING)
+    job.share = 0.5
     job.until(Stage.RESTING)
-    assert job.state.order == JobOrder(True, Phase.STEADY, pytest.approx(1.2))
-    assert job.totals[Phase.PROBE_MISS].steps == refused
+    assert job.state.order == JobOrder(True, Phase.STEADY, pytest.approx(1.0))
 
 
-def test_a_second_look_without_hits_changes_no_verdict():
-    """Rule: a job that was denied the cache stays without it if its dataset has no space at the next measurement."""
-    job = Job(miss=0.1, hit=0.1).until(Stage.RESTING)
-    job.until(Stage.MEASURING, most=2000)
-    assert job.run(held=CachingMode.NONE) is Stage.RESTING
-    assert not job.state.order.cache
+def test_the_first_mini_batches_of_a_phase_do_not_count():
+    """Rule: batches that the pipeline read before the phase began change no time."""
+    job = Trainer(miss=99.0)
+    job.run(20)
+    job.miss = 0.4
+    job.until(Stage.MEASURING)
+    assert job.state.low == Sample(0.0, pytest.approx(0.4), pytest.approx(0.3))
 
 
-def test_a_job_that_has_become_slower_is_probed_sooner():
-    """Rule: a drift of more than a quarter is followed after a minute; a smaller one is not."""
-    slightly, much = Job().until(Stage.RESTING), Job().until(Stage.RESTING)
-    slightly.hit, much.hit = 0.12, 0.15
-    while much.run() is Stage.RESTING:
-        slightly.run()
-    assert SETTINGS.soonest <= much.now - much.state.measured_at < SETTINGS.every / 10
-    assert slightly.state.stage is Stage.RESTING
+def test_a_restart_of_the_job_is_no_measurement():
+    """Rule: totals that fell began anew; the window goes on with the next report."""
+    job = Trainer()
+    job.run(50)
+    job.totals[Phase.PROBE_MISS] = PhaseTotals(3, 500.0, 0.0, 300, 0)
+    state = step(job.state, job.totals, Turn(job.now, LONG), SETTINGS)
+    assert state.window.steps == job.state.window.steps
+    assert state.window.skip == 20
 
 
-def test_a_restless_job_is_probed_less_and_less_often():
-    """Rule: each drift is followed after twice the time, up to the usual time."""
-    job, gaps = Job().until(Stage.RESTING), []
-    for _ in range(9):
-        job.hit = 0.2 if job.hit == 0.1 else 0.1
-        rested = job.state.measured_at
-        job.until(Stage.REFUSING, most=3000)
-        gaps.append(job.now - rested)
+@pytest.mark.parametrize(
+    ("passed", "drifted", "expected"), [(59, True, False), (60, True, True), (1799, False, False), (1800, False, True)]
+)
+def test_when_hits_are_refused_again(passed, drifted, expected):
+    """Rule: after half an hour, or after a minute if the time has drifted."""
+    job = warm().until(Stage.REFUSING).until(Stage.RESTING)
+    assert job.state.low_at is not None
+    state = replace(job.state, drifted=drifted)
+    assert due(state, job.totals, Turn(job.state.low_at + passed, LONG), SETTINGS) is expected
+
+
+def test_a_time_that_changed_at_the_same_share_is_a_drift():
+    """Rule: a quarter more at the same share asks for a new measurement; more hits do not."""
+    job = Trainer().until(Stage.MEASURING)
+    job.share = 0.5
+    job.until(Stage.RESTING)
+    job.share = 0.9
+    for _ in range(20):
+        job.run(mine=False)
+    assert not job.state.drifted
+    job.full, job.compute = 0.2, 0.2
+    for _ in range(20):
+        job.run(mine=False)
+    assert job.state.drifted
+
+
+def test_a_restless_job_is_refused_hits_less_and_less_often():
+    """Rule: the wait doubles each time that a drift is followed."""
+    job = warm().until(Stage.REFUSING).until(Stage.RESTING)
+    waits = []
+    for turn in range(4):
+        job.full = job.compute = 0.1 * 2 ** ((turn + 1) % 2)
+        began = job.state.low_at or 0.0
+        job.until(Stage.REFUSING)
+        waits.append(job.now - began)
         job.until(Stage.RESTING)
-    assert gaps == pytest.approx([60, 120, 240, 480, 960, 1800, 1800, 1800, 1800], abs=5.0)
+    assert all(later > 1.6 * earlier for earlier, later in zip(waits, waits[1:], strict=False))
 
 
-def test_a_stalled_job_gives_its_turn_away():
-    """Rule: refused hits and without a step for five minutes, it rests; it is probed again soon after."""
-    job = Job().until(Stage.REFUSING)
-    job.now += SETTINGS.stall
-    assert job.run(0) is Stage.RESTING
-    assert job.state.order == JobOrder(True, Phase.STEADY, 0.0)
-    assert not due(job.state, job.now, SETTINGS)
-    assert due(job.state, job.now + SETTINGS.soonest, SETTINGS)
+def test_a_job_that_takes_no_step_gives_its_turn_away():
+    """Rule: after 300 s it is not refused hits any more, and not asked again at once."""
+    job = warm().until(Stage.REFUSING)
+    state = step(job.state, job.totals, Turn(job.now + 301, LONG), SETTINGS)
+    assert state.stage is Stage.RESTING
+    assert not due(state, job.totals, Turn(job.now + 302, LONG), SETTINGS)
 
 
-def test_a_clock_that_was_set_back_holds_nothing_up():
-    """Rule: after Redis's clock was set back by hours, a stalled job gives its turn away, and a job is probed again, in time."""
-    stalled = Job(now=10_000.0).until(Stage.REFUSING)
-    stalled.now -= 9000
-    stalled.run(0)
-    stalled.now += SETTINGS.stall
-    assert stalled.run(0) is Stage.RESTING
-    job = Job(now=10_000.0).until(Stage.RESTING)
-    job.now -= 9000
-    began = job.now
-    job.until(Stage.REFUSING, most=2000)
-    assert job.now - began == pytest.approx(SETTINGS.every, abs=2.0)
+def test_a_job_with_a_history_is_known_at_once():
+    """Rule: a manager that lost its memory takes a job's totals for its measurements, and refuses nobody hits again."""
+    totals = {
+        Phase.PROBE_MISS: PhaseTotals(120, 48.0, 36.0, 12_000, 0),
+        Phase.STEADY: PhaseTotals(5000, 1250.0, 750.0, 500_000, 250_000),
+    }
+    state = step(ProbeState(), totals, Turn(1e6, LONG, mine=True), SETTINGS)
+    assert (state.stage, state.benefit) == (Stage.RESTING, pytest.approx(4.0))
+    assert not due(state, totals, Turn(1e6 + 1, LONG), SETTINGS)
 
 
-def test_a_job_that_starts_again_goes_on_where_it_was():
-    """Rule: totals that shrink are those of a new process; earlier ones are kept, and its first steps are skipped."""
-    job = Job().until(Stage.REFUSING)
-    job.run(70)
-    job.totals.clear()
-    assert job.run(10) is Stage.REFUSING
-    job.until(Stage.RESTING)
-    assert job.state.benefit == pytest.approx(4.0)
+def test_a_history_without_refused_hits_keeps_the_job_in_the_cache():
+    """Rule: what is known is the time at its share; the other one is measured when its turn comes."""
+    totals = {Phase.STEADY: PhaseTotals(20_000, 1250.0, 750.0, 500_000, 250_000)}
+    state = step(ProbeState(), totals, Turn(1e6, LONG), SETTINGS)
+    assert state.order == JobOrder(True, Phase.STEADY)
+    assert due(state, totals, Turn(1e6, LONG), SETTINGS)
 
 
-def test_without_probing_every_job_uses_the_cache():
-    """Rule: ``batches=0`` switches probing off; benefits are unknown, and every job may use the cache."""
-    job = Job(miss=0.1)
-    assert job.run(limits=ProbeSettings(batches=0)) is Stage.RESTING
-    assert job.state.order == JobOrder(True, Phase.STEADY, 0.0)
+def test_probing_can_be_switched_off():
+    """Rule: with 0 batches nobody is measured or refused hits."""
+    off = ProbeSettings(batches=0)
+    state = step(ProbeState(), {Phase.STEADY: PhaseTotals(500, 50.0, 0, 10, 5)}, Turn(0.0, LONG, mine=True), off)
+    assert state.order == JobOrder(True, Phase.STEADY)
+    assert not due(state, {}, Turn(1e9, LONG), off)
 
 
-def test_a_clock_too_coarse_for_hits_makes_no_infinity():
-    """Rule: the benefit is bounded, so JSON can represent it; a time of 0 does not count as a measurement."""
-    assert Job(hit=1e-9, compute=0.0).until(Stage.RESTING).state.benefit == MOST_BENEFIT
-    assert Job(hit=0.0, miss=0.0, compute=0.0).until(Stage.RESTING).state.order == JobOrder(True, Phase.STEADY, 0.0)
+def test_a_clock_that_was_set_back_delays_nothing():
+    """Rule: times that are yet to come count as now."""
+    job = warm().until(Stage.REFUSING).until(Stage.RESTING)
+    state = step(job.state, job.totals, Turn(5.0, LONG), SETTINGS)
+    assert state.low_at == 5.0
+    assert due(state, job.totals, Turn(1805.0, LONG), SETTINGS)
 
 
-@pytest.mark.parametrize("broken", [{"stage": "dancing"}, {"window": None}, {"miss": "much"}, {"window": {"last": 7}}])
-def test_a_broken_state_is_forgotten(broken):
-    """Rule: a job whose state cannot be read is forgotten, not half read; the other jobs stay."""
-    found = read_memory({"jobs": {"t/a": {"dataset": "d", "probe": broken}, "t/b": {"dataset": "d"}}})
-    assert found.jobs == {"t/b": RememberedJob("d")}
-
-
-numbers = st.integers(0, 3000)
-reports = st.builds(
-    PhaseTotals, steps=numbers, seconds=st.floats(0, 1e4), waited=st.floats(0, 1e4), items=numbers, hits=numbers
+_totals = st.builds(
+    PhaseTotals, st.integers(0, 500), st.floats(0, 1e6), st.floats(0, 1e6), st.integers(0, 10**6), st.integers(0, 10**6)
 )
+_reports = st.lists(st.dictionaries(st.sampled_from(Phase), _totals), min_size=1, max_size=30)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    st.lists(
-        st.tuples(
-            st.dictionaries(st.sampled_from(Phase), reports),
-            st.sampled_from(CachingMode),
-            st.booleans(),
-            st.floats(-100, 2000),
-        ),
-        max_size=40,
-    )
-)
-def test_any_reports_make_a_state_that_survives_as_json(script):
-    """Rule: after any reports the state is readable JSON, and continues in the same way once it was read."""
-    state = read = ProbeState()
-    now = 0.0
-    for totals, held, turn, seconds in script:
-        now += seconds
-        state = step(state, totals, held=held, turn=turn, now=now, settings=SETTINGS)
-        read = step(read, totals, held=held, turn=turn, now=now, settings=SETTINGS)
-        assert read == state
-        read = _STATE.validate_python(json.loads(json.dumps(_STATE.dump_python(state, mode="json"), allow_nan=False)))
-        assert 0 <= state.benefit <= MOST_BENEFIT
+@given(_reports, st.floats(0, 1e9), st.sampled_from([0, 37, 250, LONG]), st.booleans())
+def test_whatever_is_reported_the_state_is_sound(reports, now, epoch, mine):
+    """Rule: benefits are 0 or from 1 to 1000, no window grows beyond its parts, and the state survives JSON."""
+    state = ProbeState()
+    for turn, totals in enumerate(reports):
+        state = step(state, totals, Turn(now + 100 * turn, epoch, mine), SETTINGS)
+        assert state.benefit == 0 or 1 <= state.benefit <= MOST_BENEFIT
+        if (found := state.times) is not None:
+            assert 0 <= found.full
+            assert found.benefit >= 1
+        assert _STATE.validate_python(json.loads(json.dumps(_STATE.dump_python(state, mode="json")))) == state

@@ -9,7 +9,8 @@ from gateway.model.results import PutResult, result_key
 from gateway.policies.items.datasets import CachingMode
 from gateway.policies.items.results import judged
 from gateway.policies.pools import RESULTS, pools_of_key, results_pool
-from gateway.policies.space.manager import DatasetFacts, Facts, JobFacts, ManagerParams, decide
+from gateway.policies.space.benefit import JobFacts
+from gateway.policies.space.manager import DatasetFacts, Facts, ManagerParams, decide
 from gateway.policies.space.orders import WhyCaching
 from gateway.policies.space.plan import Plan, node_pools
 from gateway.policies.space.results_needs import SHARE, ResultsNeed, ResultsRoom, shared_orders

@@ -9,8 +9,9 @@ from gateway.policies.items.datasets import USABLE, CachingMode
 from gateway.policies.pools import results_pool
 from gateway.policies.space.allocation import Bid, Candidate, allocate
 from gateway.policies.space.autocache import COMPUTE, CacheReason, Projection, StageProfile
+from gateway.policies.space.benefit import JobFacts
 from gateway.policies.space.cache_mode import CacheDecision
-from gateway.policies.space.manager import DatasetFacts, Facts, JobFacts, ManagerParams, decide
+from gateway.policies.space.manager import DatasetFacts, Facts, ManagerParams, decide
 from gateway.policies.space.orders import PoolOrder, WhyCaching
 from gateway.policies.space.plan import Plan
 from gateway.policies.space.results_needs import ResultsNeed

@@ -11,7 +11,8 @@ from pydantic import TypeAdapter
 
 from gateway.fleet.jobs.plans import plan_document, read_memory, read_plan
 from gateway.policies.items.datasets import CachingMode
-from gateway.policies.space.manager import DatasetFacts, Facts, JobFacts, ManagerParams, decide
+from gateway.policies.space.benefit import JobFacts
+from gateway.policies.space.manager import DatasetFacts, Facts, ManagerParams, decide
 from gateway.policies.space.orders import PoolOrder
 from gateway.policies.space.plan import Plan, node_pools
 from gateway.policies.space.probing import ProbeSettings

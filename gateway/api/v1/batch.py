@@ -212,7 +212,7 @@ class BatchEndpoint:
         self.accounting = accounting
 
     async def _ask(
-        self, principal: Principal, registration: Registration, body: bytes, query: BatchQuery, caching: CachingMode
+        self, principal: Principal, registration: Registration, body: bytes, query: BatchQuery, plan: InForce
     ) -> BatchAsk:
         distinct = query.mode is BatchMode.SUBSTITUTE
         indices = parse_indices(body, registration.content.items, distinct=distinct)
@@ -220,13 +220,14 @@ class BatchEndpoint:
         return BatchAsk(
             registration,
             principal.identity,
-            caching,
+            plan.caching,
             query.mode,
             indices,
             query.take or len(indices),
             query.ordered,
             reader=query.reader(principal.tenant),
             offers=query.offers,
+            refused=plan.refused and query.mode is not BatchMode.PREFETCH,
         )
 
     async def batch(
@@ -241,7 +242,7 @@ class BatchEndpoint:
         began, counted = time.perf_counter(), AnswerTally()
         query = parse_query(scope["query_string"])
         plan = self._planned.of(registration, query.job)
-        ask = await self._ask(principal, registration, body, query, plan.caching)
+        ask = await self._ask(principal, registration, body, query, plan)
         try:
             with metrics.BATCH_LATENCY.labels(query.mode.value).time():
                 await self._send(scope, send, ask, plan, counted)
@@ -288,7 +289,7 @@ class BatchEndpoint:
         if scope["query_string"]:
             raise _invalid("lookup takes no parameters")
         plan = self._planned.of(registration, "")
-        ask = await self._ask(principal, registration, body, BatchQuery(BatchMode.EXACT, None, False), plan.caching)
+        ask = await self._ask(principal, registration, body, BatchQuery(BatchMode.EXACT, None, False), plan)
         bits = np.packbits(await self._batches.known.lookup(ask), bitorder="little").tobytes()
         headers = headers_of([("content-type", "application/octet-stream"), ("content-length", str(len(bits)))])
         headers += self._directives(registration.content, plan)
@@ -304,7 +305,7 @@ class BatchEndpoint:
         """
         query, most = parse_offers(scope["query_string"])
         plan = self._planned.of(registration, query.job)
-        ask = await self._ask(principal, registration, b"", query, plan.caching)
+        ask = await self._ask(principal, registration, b"", query, plan)
         indices = allowed(principal, registration, await self._batches.known.offers(ask, most))
         body = indices.astype("<u4").tobytes()
         headers = headers_of([("content-type", "application/octet-stream"), ("content-length", str(len(body)))])

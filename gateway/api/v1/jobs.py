@@ -199,7 +199,7 @@ class JobService:
             caching = self._planned.of(registration, record.job).caching
         else:
             caching = order.caching if order is not None else CachingMode.NONE
-        if not of_job.cache:
+        if not of_job.cache and not of_job.refused:
             caching = CachingMode.NONE
         rotated = order is not None and order.caching is CachingMode.CHUNKED
         return Directives(

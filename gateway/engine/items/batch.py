@@ -119,7 +119,7 @@ class Batches:
 
     async def _ready(self, ask: BatchAsk, positions: Positions) -> list[ItemFile | None]:
         """The verified files of these items; ``None`` for the others."""
-        if ask.caching is CachingMode.NONE:
+        if ask.caching is CachingMode.NONE or ask.refused:
             return [None] * len(positions)
         content = ask.registration.content
         indices = ask.indices[positions]
@@ -137,7 +137,8 @@ class Batches:
         """The item's file, verified first if necessary; ``None`` if it is not in the cache."""
         content, index = ask.registration.content, int(ask.indices[position])
         (file,) = await self._ready(ask, np.array([position]))
-        if file is None and ask.caching is not CachingMode.NONE and content.states.flags[index] in (RESIDENT, VERIFIED):
+        cached = ask.caching is not CachingMode.NONE and not ask.refused
+        if file is None and cached and content.states.flags[index] in (RESIDENT, VERIFIED):
             file = await self._items.look(content, index)
         return file
 
@@ -155,7 +156,8 @@ class Batches:
         far = np.zeros(len(ask.indices), dtype=bool) if split is None else split.elsewhere & ~resident
         neighbours, fleet = self.fetches.neighbours, self._services.fleet
         source = None
-        if neighbours and fleet and not fleet.members.alone and ask.caching is not CachingMode.NONE:
+        cached = ask.caching is not CachingMode.NONE and not ask.refused
+        if neighbours and fleet and not fleet.members.alone and cached:
             upcoming = (int(ask.indices[position]) for position in order if not far[position])
             source = HolderLookup(neighbours, ask.registration, upcoming)
         return _Routes(far, source, 0 if split is None else len(split.parts()))

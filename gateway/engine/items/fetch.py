@@ -55,7 +55,7 @@ from gateway.policies.fleet.ring import item_key
 from gateway.policies.items.datasets import CachingMode, may_evict_for
 from gateway.policies.pools import dataset_pool
 from gateway.policies.reads.admission import forbidden
-from gateway.store.datasets.content import FETCHING, NOT_KNOWN, UNKNOWN_LENGTH
+from gateway.store.datasets.content import FETCHING, NOT_KNOWN, RESIDENT, UNKNOWN_LENGTH, VERIFIED
 from gateway.store.datasets.locations import Location
 from gateway.store.disk.blobs import OpenBlob
 from gateway.store.disk.failures import disk_faults
@@ -199,7 +199,7 @@ class ItemFetches:
         leased = False
         try:
             leased = await self._services.leases.take(key, 0, 0, LEASE_PATIENCE)
-            if wanted.mode is not CachingMode.NONE:
+            if wanted.mode is not CachingMode.NONE and not wanted.refused:
                 here = await self._store.items.look(wanted.registration.content, index)
                 if here is not None:
                     # Another worker stored it while this one waited for the lease.
@@ -230,7 +230,9 @@ class ItemFetches:
 
     async def _read(self, wanted: Wanted, *, keep: bool) -> Outcome:
         length = int(wanted.registration.content.lengths[wanted.index])
-        keep = keep and self._may_keep(wanted, wanted.location, length)
+        # Hits are refused: what is cached is read, but stays as it is.
+        cached = wanted.refused and wanted.registration.content.states.flags[wanted.index] in (RESIDENT, VERIFIED)
+        keep = keep and not cached and self._may_keep(wanted, wanted.location, length)
         keep = keep and await self._services.scores.admits(wanted.registration.content, wanted.index)
         room = Reserved()
         if keep and wanted.mode is CachingMode.STATIC and length != UNKNOWN_LENGTH:

@@ -37,6 +37,7 @@ class Wanted:
 
     ``mode`` is how its dataset is cached; ``purpose`` is why the item is fetched. ``here``: do not ask other nodes to serve it,
     because another node asks. ``source`` is asked before the origin. ``reader`` is the job that it is for, if that is known.
+    ``refused``: the item is read from the origin even if it is cached.
     """
 
     registration: Registration
@@ -47,6 +48,7 @@ class Wanted:
     here: bool = False
     source: HolderLookup | None = field(default=None, compare=False)
     reader: ReadingJob | None = None
+    refused: bool = False
 
     @property
     def digest(self) -> bytes:

@@ -36,8 +36,8 @@ class Whereabouts:
         return self._demand.consumer(ask.registration.content, ask.caching, ask.reader)
 
     def resident(self, ask: BatchAsk) -> NDArray[np.bool_]:
-        """By position, whether the item is known to be in the cache."""
-        if ask.caching is CachingMode.NONE:
+        """By position, whether the item is known to be in the cache, and may be taken from there."""
+        if ask.caching is CachingMode.NONE or ask.refused:
             return np.zeros(len(ask.indices), dtype=bool)
         return ask.registration.content.states.believed(ask.indices)
 
@@ -72,7 +72,7 @@ class Whereabouts:
         """At most ``most`` residents that other jobs have consumed and the reader has not, here and at the other homes."""
         await self.prepare(ask)
         consumer, fleet, peers = self.consumer(ask), self._services.fleet, self._fetches.peers
-        if consumer is None:
+        if consumer is None or ask.refused:
             return np.empty(0, dtype=np.uint32)
         offered = [self._demand.offers(ask.registration.content, consumer, most)]
         if fleet is not None and peers is not None and not ask.here:
@@ -91,7 +91,7 @@ class Whereabouts:
     async def there(self, ask: BatchAsk, split: Split | None, resident: NDArray[np.bool_]) -> Elsewhere:
         """What the homes know of the items that are not cached here."""
         peers = self._fetches.peers
-        if split is None or peers is None:
+        if split is None or peers is None or ask.refused:
             return Elsewhere(np.zeros(len(ask.indices), dtype=bool))
         there = Elsewhere(split.elsewhere & ~resident)
         parts = [(node, at[~resident[at]]) for node, at in split.parts()]
@@ -120,4 +120,13 @@ class Whereabouts:
 
 def wanted_of(ask: BatchAsk, index: int, source: HolderLookup | None = None) -> Wanted:
     """One item of a batch, for its reader."""
-    return Wanted(ask.registration, index, ask.identity, ask.caching, here=ask.here, source=source, reader=ask.reader)
+    return Wanted(
+        ask.registration,
+        index,
+        ask.identity,
+        ask.caching,
+        here=ask.here,
+        source=source,
+        reader=ask.reader,
+        refused=ask.refused,
+    )

@@ -51,8 +51,9 @@ from gateway.policies.health.misses import MissReport
 from gateway.policies.items.datasets import USABLE, CachingMode
 from gateway.policies.pools import RESULTS, STREAM
 from gateway.policies.space.autocache import COMPUTE, CacheReason
+from gateway.policies.space.benefit import JobFacts
 from gateway.policies.space.importance import ScoreReport
-from gateway.policies.space.manager import DatasetFacts, Facts, JobFacts, ManagerParams, decide
+from gateway.policies.space.manager import DatasetFacts, Facts, ManagerParams, decide
 from gateway.policies.space.orders import Phase, PoolOrder
 from gateway.policies.space.plan import Plan
 from gateway.policies.space.results_needs import ResultsNeed
@@ -405,6 +406,8 @@ def _facts_of(job: KnownJob, plan: Plan) -> JobFacts:
         job.totals,
         job.joined_at,
         record.caching,
+        record.batch_size,
+        record.ranks,
     )
 
 

@@ -28,8 +28,9 @@ _cut = lru_cache(maxsize=256)(ChunkCut)
 class InForce:
     """Caching of a dataset, for one reader.
 
-    ``caching`` is none while the reader's job leaves the cache or is refused it (``cache``); ``planned`` says whether the fleet's
-    plan decides; ``chunk`` is where a new job begins, -1 for none; ``version`` of the plan.
+    ``caching`` is none if the reader's job does not use the cache (``cache``). One that is ``refused`` hits gets none, but what
+    it reads is stored and shared as usual. ``planned`` says whether the fleet's plan decides; ``chunk`` is where a new job
+    begins, -1 for none; ``version`` of the plan.
     """
 
     caching: CachingMode
@@ -40,6 +41,7 @@ class InForce:
     version: int = PLAN
     cache: bool = True
     phase: Phase = Phase.STEADY
+    refused: bool = False
 
 
 class Planned:
@@ -71,14 +73,18 @@ class Planned:
         order = plan.of(registration.content.id)
         # With a slash in it, it could be the name of another tenant's job.
         of_job = plan.jobs.get(f"{registration.tenant}/{job}") if is_job_name(job) else None
-        cache, phase = (True, Phase.STEADY) if of_job is None else (of_job.cache, of_job.phase)
+        cache, phase, refused = (True, Phase.STEADY, False)
+        if of_job is not None:
+            cache, phase, refused = of_job.cache, of_job.phase, of_job.refused
         if order is None:
             alone = decide(registration.caching, registration.content.size, self._capacity())
-            mode = alone.caching if cache else CachingMode.NONE
-            return InForce(mode, alone.partitions, alone.units, version=version, cache=cache, phase=phase)
-        mode = order.caching if cache else CachingMode.NONE
+            mode = alone.caching if cache or refused else CachingMode.NONE
+            return InForce(
+                mode, alone.partitions, alone.units, version=version, cache=cache, phase=phase, refused=refused
+            )
+        mode = order.caching if cache or refused else CachingMode.NONE
         chunk = order.chunks.active if order.caching is CachingMode.CHUNKED else -1
-        return InForce(mode, order.partitions, order.units, True, chunk, version, cache, phase)
+        return InForce(mode, order.partitions, order.units, True, chunk, version, cache, phase, refused)
 
     def keeps(self, content: Content, index: int) -> bool:
         """Whether the plan has a place for an item; every item of a dataset outside the plan has one."""

@@ -97,8 +97,9 @@ class JobRecord:
         return f"{self.tenant}/{self.job}"
 
     def order(self, plan: Plan) -> JobOrder:
-        """What a plan says of the job; until a plan names it, what the job asked for."""
-        return plan.jobs.get(self.key) or JobOrder(self.caching != "off", Phase.STEADY)
+        """What a plan says of the job; until a plan names it, what the job asked for. A new job may be measured at once."""
+        first = Phase.PROBE_MISS if self.caching == "auto" else Phase.STEADY
+        return plan.jobs.get(self.key) or JobOrder(self.caching != "off", first)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,6 @@ choice:
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -33,12 +32,13 @@ from typing import Any
 from gateway.policies.items.datasets import PARTITIONS, CachingMode, units_of
 from gateway.policies.pools import STREAM
 from gateway.policies.space.allocation import Allocation, Bid, Candidate, allocate
+from gateway.policies.space.benefit import JobFacts, by_dataset, gain_of, order_of, probed
 from gateway.policies.space.chunks import ChunkEvent, JobView, RotationMemory, rotate
 from gateway.policies.space.importance import ScoredDataset, ScoreReport, important, unscored
-from gateway.policies.space.orders import ChunkRotation, JobOrder, Phase, PoolOrder, WhyCaching
+from gateway.policies.space.orders import ChunkRotation, PoolOrder, WhyCaching
 from gateway.policies.space.pinned import is_pinned, pinned_orders, unpinned
 from gateway.policies.space.plan import Plan, dataset_pools
-from gateway.policies.space.probing import LEAST_BENEFIT, PhaseTotals, ProbeSettings, Stage, due, step
+from gateway.policies.space.probing import PhaseTotals, ProbeSettings
 from gateway.policies.space.remembered import RememberedJob
 from gateway.policies.space.results_needs import ResultsNeed, ResultsRoom, permitted_bids, shared_orders
 from gateway.policies.space.results_space import ResultsUse, results_bids, results_orders
@@ -72,25 +72,6 @@ class DatasetFacts:
     def bounded(self) -> bool:
         """Whether it may take less than all of it."""
         return self.quota is not None and self.quota < self.size
-
-
-@dataclass(frozen=True, slots=True)
-class JobFacts:
-    """The facts of a job: its registration, and its last heartbeat.
-
-    ``upcoming`` and ``epoch_left`` as in ``chunks.JobView``, ``totals`` cumulative per phase, ``joined_at`` on the clock of
-    ``now``; ``wants`` is ``"auto"``, ``"on"`` (the cache whatever it gains) or ``"off"``.
-    """
-
-    tenant: str
-    job: str
-    dataset: str
-    gpus: int
-    upcoming: tuple[int, ...] = ()
-    epoch_left: int = 0
-    totals: Mapping[Phase, PhaseTotals] = field(default_factory=dict)
-    joined_at: float = 0.0
-    wants: str = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +124,7 @@ def decide(before: Plan, facts: Facts, now: float, settings: ManagerParams) -> P
     free = memory.capacity - sum(order.target for order in pinned.values())
     facts = replace(facts, streams=unpinned(facts.streams, facts.pins))
     last = replace(before, pools={name: one for name, one in before.pools.items() if not is_pinned(name, one)})
-    jobs = _probed(last, memory.jobs, facts, now, settings.probe)
+    jobs = probed(memory.jobs, facts.jobs, facts.datasets, now, settings.probe)
     held = [name for name, order in last.pools.items() if order.target]
     wanted = permitted_bids(results_bids(facts.results, held), facts.need, int(settings.results_share * free))
     bids = [*stream_bids(facts.streams, free, memory.streams, now), *wanted]
@@ -153,7 +134,7 @@ def decide(before: Plan, facts: Facts, now: float, settings: ManagerParams) -> P
     capacity = free - sum(order.target for order in results.values())
     orders = _by_importance(last, facts, spaced, capacity)
     datasets, rotations, events = _rotated(last, facts, orders, memory.rotations, jobs, now, settings)
-    told = {name: _told(fact, jobs[name]) for name, fact in sorted(facts.jobs.items())}
+    told = {name: order_of(fact, jobs[name]) for name, fact in sorted(facts.jobs.items())}
     left = max(0, capacity - sum(order.target for order in datasets.values()))
     streams, remembered = stream_orders(last.pools, facts.streams, left, memory.streams, now)
     pools = {**dataset_pools(datasets), **results, **streams, **pinned}
@@ -176,82 +157,6 @@ def _of_results(
     left = max(0, spaces.free - sum(target - spaces.won.get(name, 0) for name, target in granted.items()))
     tenant = int(settings.results_share * spaces.capacity)
     return {**bidders, **shared_orders(facts.need, ResultsRoom(left, granted, tenant))}
-
-
-def _told(fact: JobFacts, known: RememberedJob) -> JobOrder:
-    if fact.wants == "auto":
-        return known.probe.order
-    return JobOrder(fact.wants == "on", Phase.STEADY)
-
-
-def _uses_cache(fact: JobFacts, known: RememberedJob) -> bool:
-    """Whether chunks are held for it; true while it is refused hits, because it will soon get them."""
-    if fact.wants != "auto":
-        return fact.wants == "on"
-    return known.probe.cache or known.probe.stage is Stage.MEASURING
-
-
-# --- jobs
-
-
-def _by_dataset(facts: Facts) -> dict[str, list[str]]:
-    found = defaultdict(list)
-    for name in sorted(facts.jobs):
-        found[facts.jobs[name].dataset].append(name)
-    return found
-
-
-def _probed(
-    before: Plan, memory: Mapping[str, RememberedJob], facts: Facts, now: float, settings: ProbeSettings
-) -> dict[str, RememberedJob]:
-    """Update the state of each job by its last report. One job of a dataset is refused hits at a time."""
-    jobs = {}
-    for dataset, names in _by_dataset(facts).items():
-        order = before.of(dataset)
-        held = CachingMode.FULL if order is None else order.held
-        known = {name: _remembered(memory, name, dataset) for name in names}
-        probing = [name for name in names if facts.jobs[name].wants == "auto"]
-        turn = _next_turn({name: known[name] for name in probing}, facts, now, settings)
-        for name in names:
-            if name in probing:
-                probe = step(
-                    known[name].probe,
-                    facts.jobs[name].totals,
-                    held=held,
-                    turn=name == turn,
-                    now=now,
-                    settings=settings,
-                )
-                jobs[name] = _noted(replace(known[name], probe=probe), known[name].probe.measurements, held)
-            else:
-                jobs[name] = RememberedJob(dataset)
-    return jobs
-
-
-def _remembered(memory: Mapping[str, RememberedJob], name: str, dataset: str) -> RememberedJob:
-    known = memory.get(name)
-    return known if known is not None and known.dataset == dataset else RememberedJob(dataset)
-
-
-def _next_turn(known: Mapping[str, RememberedJob], facts: Facts, now: float, settings: ProbeSettings) -> str:
-    """The job that may be probed now: new ones first, in the order of arrival."""
-    if any(one.probe.stage is Stage.REFUSING for one in known.values()):
-        return ""
-    waiting = [name for name, one in known.items() if due(one.probe, now, settings)]
-    return min(
-        waiting,
-        key=lambda name: (known[name].probe.stage is not Stage.WAITING, facts.jobs[name].joined_at, name),
-        default="",
-    )
-
-
-def _noted(known: RememberedJob, measurements: int, held: CachingMode) -> RememberedJob:
-    """Store a new measurement under the mode in which it was made."""
-    if known.probe.measurements == measurements:
-        return known
-    if held is CachingMode.CHUNKED:
-        return replace(known, chunked=known.probe.benefit)
-    return replace(known, full=known.probe.benefit)
 
 
 # --- space
@@ -283,7 +188,7 @@ class _Spaces:
         self._settings = terms.settings
         self._gains = {
             dataset: self._gain_of(dataset, {name: jobs[name] for name in names})
-            for dataset, names in _by_dataset(facts).items()
+            for dataset, names in by_dataset(facts.jobs).items()
             if dataset in facts.datasets
         }
         chosen = {name for name, fact in facts.datasets.items() if fact.override in ("pin", "never")}
@@ -357,41 +262,17 @@ class _Spaces:
         """The benefit of a dataset, whole and in two chunks: the additional GPUs that its jobs would need without it."""
         order = self._before.of(dataset)
         weight = self._settings.hysteresis if order is not None and order.caching in IN_USE else 1.0
-        full = chunked = 0.0
+        full = 0.0
         for name, known in jobs.items():
-            fact = self._facts.jobs[name]
-            more, some = _gains(fact, known, self._settings.assumed_benefit)
-            full += weight * fact.gpus * more
-            chunked += weight * fact.gpus * some
-        return full, chunked
-
-
-def _gains(fact: JobFacts, known: RememberedJob, assumed: float) -> tuple[float, float]:
-    """t_miss / t_hit - 1 of one job, with its dataset held whole and with two chunks of it."""
-    if fact.wants == "off":
-        return 0.0, 0.0
-    if not known.probe.cache:
-        again = LEAST_BENEFIT - 1 if known.probe.stage is Stage.MEASURING else 0.0
-        return again, again * CHUNKED_SHARE
-    full, chunked = _above(known.full), _above(known.chunked)
-    if not known.full and not known.chunked:
-        full = _above(assumed)
-    if not known.full and known.chunked:
-        full = chunked / CHUNKED_SHARE
-    if not known.chunked:
-        chunked = full * CHUNKED_SHARE
-    return max(full, chunked), chunked
-
-
-def _above(benefit: float) -> float:
-    return benefit - 1 if benefit >= LEAST_BENEFIT else 0.0
+            full += weight * gain_of(self._facts.jobs[name], known, self._settings.assumed_benefit)
+        return full, CHUNKED_SHARE * full
 
 
 def _by_importance(
     before: Plan, facts: Facts, orders: Mapping[str, PoolOrder], capacity: int
 ) -> Mapping[str, PoolOrder]:
     """The orders, with pools ranked by importance where jobs send scores. Access streams keep what they were given."""
-    named = _by_dataset(facts)
+    named = by_dataset(facts.jobs)
     scored = {
         dataset: ScoredDataset(
             reports,
@@ -429,7 +310,7 @@ def _rotated(
     settings: ManagerParams,
 ) -> tuple[dict[str, PoolOrder], dict[str, RotationMemory], list[dict[str, Any]]]:
     """The orders with the chunks of those datasets that are held in part; what must be remembered of them; what happened."""
-    named = _by_dataset(facts)
+    named = by_dataset(facts.jobs)
     rotations: dict[str, RotationMemory] = {}
     found: dict[str, PoolOrder] = {}
     events: list[dict[str, Any]] = []
@@ -442,7 +323,7 @@ def _rotated(
         views = [
             JobView(name, facts.jobs[name].upcoming, facts.jobs[name].epoch_left)
             for name in named.get(dataset, ())
-            if _uses_cache(facts.jobs[name], jobs[name])
+            if facts.jobs[name].wants != "off"
         ]
         chunks, rotations[dataset], happened = rotate(
             last.chunks if last is not None and same else ChunkRotation(),

@@ -16,11 +16,11 @@ class Phase(StrEnum):
     """The phase of a job's measurement (Quiver, section 4.5 and 5.3)."""
 
     PROBE_MISS = "probe-miss"
-    """It is refused hits, to measure its time per mini-batch without the cache."""
+    """Its time per mini-batch without hits is measured: a job that would have hits is refused them, a cold one has none."""
     MEASURE = "measure"
-    """It reads as usual, until its time with the cache is measured."""
+    """It reads as usual, until its time with hits is measured."""
     STEADY = "steady"
-    """Both times are known from the last probe."""
+    """It reads as usual, and its time is measured further."""
 
 
 class WhyCaching(StrEnum):
@@ -113,8 +113,13 @@ class PoolOrder:
 
 @dataclass(frozen=True, slots=True)
 class JobOrder:
-    """The plan for one job: whether it uses the cache, and what is being measured. ``benefit``: t_miss / t_hit, 0 unknown."""
+    """The plan for one job: whether it gets hits, and what is being measured. ``benefit``: t_miss / t_full, 0 unknown."""
 
     cache: bool
     phase: Phase
     benefit: float = 0.0
+
+    @property
+    def refused(self) -> bool:
+        """Whether it is refused hits for a measurement. What it reads is stored and shared as usual."""
+        return not self.cache and self.phase is Phase.PROBE_MISS

@@ -1,28 +1,36 @@
-"""Probing: a job's benefit of the cache, measured by refusing it hits for a while.
+"""Probing: what a mini-batch of a job takes without the cache and with all of its data cached, from the job's reports.
 
 Quiver, sections 4.5 and 5.3: a new job is refused all hits for about 100 mini-batches, then reads as usual, and the ratio of its
-times per mini-batch, t_miss / t_hit, is its benefit. A job that gains nothing leaves the cache. Since the load on the origin
-changes, this is repeated from time to time.
+times per mini-batch, t_miss / t_hit, is its benefit. That costs reads of the store, and in a cache that holds a part of the
+dataset, t_hit depends on the part. So both times are derived here, by the share of hits *h*:
 
-    WAITING ──its turn──▶ REFUSING ──batches──▶ MEASURING ──batches with hits──▶ RESTING
-                              ▲                     ▲                              │
-                              └──── due, its turn ──┴── due, without the cache ────┘
+    t(h) = t_miss - h (t_miss - t_full)
+
+Two measurements at different shares give t_miss and t_full. A *low* one is made with few hits, a *high* one with more.
+The benefit is t_miss / t_full; t(h) at the share that a job has is what it takes now.
+
+    COLD ──a window with few hits, or hits come──▶ MEASURING ──a window with hits──▶ RESTING
+                                                       ▲                             │  ▲
+                                                       └────── REFUSING ◀────────────┘  │
+                                                                  └── hits known ───────┘
 
 Jobs report totals that only grow, one set for each phase of the directives (``Phase``); what counts is how much they grew from
-one report to the next. Where the paper is silent:
+one report to the next. A *window* is ``batches`` of them, or half an epoch.
 
-- *The first mini-batches of a phase do not count*: the job's pipeline still holds data that was read under the other rule. Nor
-  does the report in which they end.
-- *Mini-batches with few hits say nothing about t_hit*: of a dataset that is just being loaded, only those reports count in which
-  at least half of the items were hits. If these do not come together within ``patience`` times the usual number, the job rests,
-  and is measured whenever the hits do come; its t_miss is not asked for again. Such a job is taken for one that gains nothing
-  only if it hardly waited for data even while it was refused hits: no cache can bring more than t_miss / (t_miss - waited).
-- *Again*: every half hour; sooner if the time per mini-batch has changed by a quarter since, but each time that this happens only
-  after twice the time, so that a restless job is not refused hits all the time.
-- *A job without the cache* is probed the other way round: its time as it rests is t_miss, and it gets hits for a while.
-- *While the dataset's mode changes*, from two chunks to all of it for example, no time is measured across the change.
+- *A cold job has no hits to refuse.* Its first mini-batches are the low measurement.
+- *Ordinary reports renew both.* Each window without hits is the new low measurement, each other one the new high one.
+- *A job that is warm from the start is refused hits*, for a tenth of an epoch at most, not in its first epoch, and not at all if
+  its epochs are shorter than ``ENOUGH`` or ``epoch`` seconds: a phase takes some seconds to reach a job and to come back, and
+  hits refused meanwhile are reads of the store. What it reads is stored and shared as usual.
+- *Again*: every half hour; sooner if the time at the same share has changed by a quarter, but each time that this happens
+  only after twice the time, so that a restless job is not refused hits all the time.
+- *Without two measurements* the waiting tells what can be gained at most (``StepTimes.known`` is false).
+- *The first mini-batches of a phase do not count*: the job's pipeline still holds data that was read before. Nor does the report
+  in which they end.
+- *A benefit is replaced* when it has changed by a twentieth, so that noise makes no new plans.
 - *Turns*: one job of a dataset is refused hits at a time (the caller gives the turns), so that probing never takes the cache from
   a whole multi-job. One that is refused hits and takes no step at all gives its turn away.
+- *What a job did before this manager knew it* counts: its totals by phase are its measurements (``_seeded``).
 """
 
 from __future__ import annotations
@@ -32,19 +40,22 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal
 
-from gateway.policies.items.datasets import CachingMode
 from gateway.policies.space.orders import JobOrder, Phase
 
 LEAST_BENEFIT = 1.05
-"""t_miss / t_hit below which a job gains nothing worth its space."""
+"""t_miss / t_full below which a job gains nothing worth its space."""
 MOST_BENEFIT = 1000.0
 """The largest benefit. A larger ratio means that the job's clock was too coarse."""
-LEAST_HITS = 0.5
-"""Share of hits from which a report tells the time with the cache."""
+FEW_HITS = 0.1
+"""Share of hits up to which a window is a low measurement. Two measurements must differ by as much."""
 SKIPPED = 0.2
-"""Share of ``batches`` by which each phase begins before it counts."""
+"""Share of a window by which each phase begins before it counts."""
 ENOUGH = 0.2
-"""Share of ``batches`` that must do when patience is at its end."""
+"""Share of ``batches`` that must do where an epoch has no more, or hits come early."""
+REFUSED = 0.1
+"""Share of an epoch for which a job is refused hits at most."""
+_SAME = 0.05
+"""Change of a benefit that is not told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,27 +74,62 @@ class ProbeSettings:
     """Parameters of probing jobs; times in seconds."""
 
     batches: int = 100
-    """Mini-batches that each side is measured for; 0 switches probing off."""
+    """Mini-batches of a measurement; 0 switches probing off."""
     patience: int = 20
-    """Limit of the wait for batches with hits, in multiples of ``batches``."""
+    """Limit of the wait for hits, in multiples of ``batches``."""
     every: float = 1800.0
-    """From one measurement to the next."""
+    """From one measurement without hits to the next."""
     soonest: float = 60.0
     """The same when the job's time per mini-batch has drifted: doubled each time until it is ``every``."""
     drift: float = 0.25
     """Share by which the time per mini-batch must change to count as drifted."""
     stall: float = 300.0
     """A job being refused hits that takes no step for so long gives its turn to another."""
+    epoch: float = 30.0
+    """Length of an epoch from which on a job may be refused hits."""
 
 
 class Stage(StrEnum):
     """The state of a job's probing."""
 
-    WAITING = "waiting"
-    """New; another job of its dataset is being probed."""
+    COLD = "cold"
+    """New: as long as there are hardly any hits, its time without them is measured."""
     REFUSING = "refusing"
     MEASURING = "measuring"
     RESTING = "resting"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A measurement: the ``share`` of hits, and the seconds of ``each`` mini-batch, of which it ``waited`` for data."""
+
+    share: float
+    each: float
+    waited: float
+
+    @property
+    def busy(self) -> float:
+        """Seconds of a mini-batch in which the job did not wait: no cache can save them."""
+        return max(0.0, self.each - self.waited)
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Seconds of a mini-batch: without hits, and with hits only. ``known``: both were measured; otherwise the second is the least
+    that it can be, by the waiting."""
+
+    miss: float
+    full: float
+    known: bool
+
+    @property
+    def benefit(self) -> float:
+        """t_miss / t_full, at least 1."""
+        return max(1.0, min(self.miss / self.full, MOST_BENEFIT)) if self.full > 0 else MOST_BENEFIT
+
+    def at(self, share: float) -> float:
+        """Seconds of a mini-batch at a share of hits."""
+        return self.miss - share * (self.miss - self.full)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +137,7 @@ class ReportWindow:
     """The reports that count since a stage began: ``steps`` that took ``seconds``, of which ``waited`` for data.
 
     ``last``: the totals up to which reports were read; ``skip``: steps that are yet to be ignored; ``seen``: all steps, whether
-    they count or not; ``moved_at``: when the last of them was reported.
+    they count or not; ``moved_at``: when the last of them was reported; ``warm``: a report had more than ``FEW_HITS``.
     """
 
     last: PhaseTotals = PhaseTotals()
@@ -99,11 +145,21 @@ class ReportWindow:
     steps: int = 0
     seconds: float = 0.0
     waited: float = 0.0
+    items: int = 0
+    hits: int = 0
     seen: int = 0
     moved_at: float = 0.0
+    warm: bool = False
 
-    def read(self, totals: PhaseTotals, now: float, least_hits: float, skip: int) -> ReportWindow:
-        """Record a report. Lower totals mean that the job was restarted, so its ``skip`` steps are due."""
+    def read(self, totals: PhaseTotals, now: float, skip: int, *, cold: bool) -> ReportWindow:
+        """Record a report. Lower totals mean that the job was restarted, so its ``skip`` steps are due.
+
+        Args:
+            totals: of the phase.
+            now: seconds.
+            skip: steps by which a phase begins.
+            cold: a report with more than few hits does not count.
+        """
         steps, seconds = totals.steps - self.last.steps, totals.seconds - self.last.seconds
         waited, items = totals.waited - self.last.waited, totals.items - self.last.items
         hits = totals.hits - self.last.hits
@@ -112,52 +168,84 @@ class ReportWindow:
         if steps == 0:
             return self
         noted = replace(self, last=totals, seen=self.seen + steps, moved_at=now)
+        if cold and hits > FEW_HITS * items:
+            return replace(noted, warm=True)
         if self.skip > 0:
             return replace(noted, skip=max(0, self.skip - steps))
-        if hits < least_hits * items or (least_hits > 0 and items == 0):
-            return noted
         return replace(
-            noted, steps=self.steps + steps, seconds=self.seconds + seconds, waited=self.waited + min(waited, seconds)
+            noted,
+            steps=self.steps + steps,
+            seconds=self.seconds + seconds,
+            waited=self.waited + min(waited, seconds),
+            items=self.items + items,
+            hits=self.hits + hits,
         )
 
     @property
-    def each(self) -> float:
-        """Seconds per step, 0 if none counted."""
-        return self.seconds / self.steps if self.steps else 0.0
+    def sample(self) -> Sample | None:
+        """What was measured; ``None`` if nothing counted."""
+        if not self.steps or self.seconds <= 0:
+            return None
+        share = min(1.0, self.hits / self.items) if self.items else 0.0
+        return Sample(share, self.seconds / self.steps, self.waited / self.steps)
+
+    @property
+    def emptied(self) -> ReportWindow:
+        """The beginning of the next window."""
+        return replace(self, steps=0, seconds=0.0, waited=0.0, items=0, hits=0)
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeState:
     """The state of probing of one job; it begins as ``ProbeState()``.
 
-    ``cache`` and ``benefit`` (0: unknown) are the last verdict, the ``measurements``-th, given at ``measured_at``. ``miss`` and
-    ``hit`` are the seconds per mini-batch it rests on, ``waited`` the share of ``miss`` without data, ``steady`` the seconds per
-    mini-batch since. ``spacing``: seconds after which a drift is followed next. ``held``: how the dataset was held last.
+    ``low`` and ``high`` are the measurements in force, ``latest`` is the last window, with the space that the dataset has.
+    ``benefit`` (0: unknown) is the verdict, the ``measurements``-th. ``low_at``: when ``low`` was measured, or the job was last
+    refused hits in vain. ``spacing``: seconds after which a drift is followed next; ``drifted``: there was one since ``low_at``.
     """
 
-    stage: Stage = Stage.WAITING
-    held: CachingMode = CachingMode.NONE
+    stage: Stage = Stage.COLD
     window: ReportWindow = ReportWindow()
-    cache: bool = True
+    low: Sample | None = None
+    high: Sample | None = None
+    latest: Sample | None = None
     benefit: float = 0.0
     measurements: int = 0
-    measured_at: float = 0.0
-    miss: float = 0.0
-    hit: float = 0.0
-    waited: float = 0.0
-    steady: float = 0.0
+    low_at: float | None = None
     spacing: float = 0.0
+    drifted: bool = False
 
     @property
     def order(self) -> JobOrder:
-        """The plan for the job. While it is refused hits, it does not use the cache at all."""
+        """The plan for the job. While it is refused hits it takes none, but stores what it reads."""
         match self.stage:
+            case Stage.COLD:
+                return JobOrder(True, Phase.PROBE_MISS, self.benefit)
             case Stage.REFUSING:
                 return JobOrder(False, Phase.PROBE_MISS, self.benefit)
-            case Stage.WAITING | Stage.MEASURING:
+            case Stage.MEASURING:
                 return JobOrder(True, Phase.MEASURE, self.benefit)
             case Stage.RESTING:
-                return JobOrder(self.cache, Phase.STEADY, self.benefit)
+                return JobOrder(True, Phase.STEADY, self.benefit)
+
+    @property
+    def times(self) -> StepTimes | None:
+        """What a mini-batch takes without hits and with hits only; ``None`` if nothing tells."""
+        return step_times(self.low, self.high)
+
+
+def step_times(low: Sample | None, high: Sample | None) -> StepTimes | None:
+    """Both times by two measurements; by one of them, what its waiting tells; ``None`` without a measurement."""
+    if low is not None and high is not None and high.share - low.share >= FEW_HITS:
+        saved = (low.each - high.each) / (high.share - low.share)
+        if saved <= 0:
+            return StepTimes(high.each, high.each, known=True)
+        miss = low.each + saved * low.share
+        return StepTimes(miss, min(miss, max(miss - saved, min(low.busy, high.busy))), known=True)
+    only = low or high
+    if only is None or only.share > 1 - FEW_HITS:
+        return None
+    return StepTimes(only.busy + only.waited / (1 - only.share), only.busy, known=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,17 +277,18 @@ def measuring(known: ProbeState | None, batches: int) -> Measuring | None:
 
 
 def times(known: ProbeState | None, totals: Mapping[Phase, PhaseTotals]) -> tuple[float, float]:
-    """Seconds of a mini-batch of a job, without the cache and with it; 0: not known.
+    """Seconds of a mini-batch of a job, without the cache and with the hits that it has; 0: not known.
 
-    Those of its last verdict, whose quotient is its benefit. Until there is one, the means of all that it reported of either
-    phase, the mini-batches included that will not count.
+    Until they are measured, the means of all that it reported, the mini-batches included that will not count.
 
     Args:
         known: of the job; ``None`` if it was never probed.
         totals: what the job has done so far, per phase.
     """
-    miss, hit = (0.0, 0.0) if known is None else (known.miss, known.hit)
-    return miss or _mean(totals, Phase.PROBE_MISS), hit or _mean(totals, Phase.MEASURE)
+    measured = None if known is None else known.times
+    miss = measured.miss if measured is not None and measured.known else 0.0
+    now = 0.0 if known is None or known.latest is None else known.latest.each
+    return miss or _mean(totals, Phase.PROBE_MISS), now or _mean(totals, Phase.STEADY) or _mean(totals, Phase.MEASURE)
 
 
 def _mean(totals: Mapping[Phase, PhaseTotals], phase: Phase) -> float:
@@ -207,146 +296,179 @@ def _mean(totals: Mapping[Phase, PhaseTotals], phase: Phase) -> float:
     return found.seconds / found.steps if found.steps else 0.0
 
 
-def due(state: ProbeState, now: float, settings: ProbeSettings) -> bool:
-    """Whether the job should be probed, and only waits for its turn."""
-    if settings.batches == 0:
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """When a job is looked at: ``now`` in seconds of a clock that all leaders share; ``epoch``: mini-batches of one of its
+    epochs, 0 if that is not known; ``mine``: it may be refused hits now, if it is due."""
+
+    now: float
+    epoch: int = 0
+    mine: bool = False
+
+    def window(self, settings: ProbeSettings) -> int:
+        """Mini-batches of a measurement."""
+        return min(settings.batches, max(1, self.epoch // 2)) if self.epoch else settings.batches
+
+    def refusal(self, settings: ProbeSettings) -> int:
+        """Mini-batches that may be refused hits, without those that are skipped; 0: an epoch is too short."""
+        if not self.epoch:
+            return settings.batches
+        most = REFUSED * self.epoch
+        return min(settings.batches, int(most / (1 + SKIPPED))) if most >= ENOUGH * settings.batches else 0
+
+
+def due(state: ProbeState, totals: Mapping[Phase, PhaseTotals], turn: Turn, settings: ProbeSettings) -> bool:
+    """Whether the job should be refused hits, and only waits for its turn."""
+    if settings.batches == 0 or state.stage is not Stage.RESTING or state.latest is None:
         return False
-    if state.stage is not Stage.RESTING:
-        return state.stage is Stage.WAITING
-    passed = now - state.measured_at
-    early = _drifted(state, settings) or (state.measurements == 0 and state.miss == 0)
+    if state.latest.share <= FEW_HITS or not turn.refusal(settings):
+        return False
+    steps = sum(total.steps for total in totals.values())
+    if turn.epoch and (steps < turn.epoch or turn.epoch * state.latest.each < settings.epoch):
+        return False
+    if state.low_at is None:
+        return True
+    passed = turn.now - state.low_at
+    early = state.drifted or state.low is None
     return passed >= settings.every or (early and passed >= max(state.spacing, settings.soonest))
 
 
-def step(
-    state: ProbeState,
-    totals: Mapping[Phase, PhaseTotals],
-    *,
-    held: CachingMode,
-    turn: bool,
-    now: float,
-    settings: ProbeSettings,
-) -> ProbeState:
+def step(state: ProbeState, totals: Mapping[Phase, PhaseTotals], turn: Turn, settings: ProbeSettings) -> ProbeState:
     """The state after the job's last report.
 
     Args:
         state: the state before.
         totals: what the job has done so far, per phase.
-        held: how its dataset has been held since the last step; with ``NONE`` no hits can come.
-        turn: it may be refused hits now, if it is due.
-        now: seconds of a clock that all leaders share.
+        turn: when this is, and whether the job may be refused hits.
         settings: how jobs are probed.
     """
     if settings.batches == 0:
-        return replace(state, stage=Stage.RESTING, held=held, cache=True, benefit=0.0)
-    if held is not state.held and state.stage in (Stage.MEASURING, Stage.RESTING):
-        emptied = replace(state.window, steps=0, seconds=0.0, waited=0.0, skip=_skip(settings))
-        state = replace(state, window=emptied)
-    state = _not_after(replace(state, held=held), now)
-    if turn and due(state, now, settings):
-        return _begin(state, totals, now, settings)
+        return ProbeState(stage=Stage.RESTING)
+    state = _not_after(state, turn.now)
+    if state == ProbeState():
+        state = _seeded(totals, turn, settings)
+    if turn.mine and due(state, totals, turn, settings):
+        return _begin(state, totals, turn, settings)
     match state.stage:
-        case Stage.WAITING:
-            return state
+        case Stage.COLD:
+            return _cold(_read(state, totals, turn, settings), totals, turn, settings)
         case Stage.REFUSING:
-            return _refuse(_read(state, totals, Phase.PROBE_MISS, 0.0, now, settings), totals, now, settings)
-        case Stage.MEASURING:
-            return _measure(_read(state, totals, Phase.MEASURE, LEAST_HITS, now, settings), totals, now, settings)
-        case Stage.RESTING:
-            least = LEAST_HITS if _is_open(state) else 0.0
-            return _rest(_read(state, totals, Phase.STEADY, least, now, settings), totals, now, settings)
+            return _refuse(_read(state, totals, turn, settings), totals, turn, settings)
+        case Stage.MEASURING | Stage.RESTING:
+            return _observe(_read(state, totals, turn, settings), totals, turn, settings)
 
 
 def _not_after(state: ProbeState, now: float) -> ProbeState:
     """The state without times that are yet to come, as a clock that was set back makes them: no wait depends on how far."""
-    if max(state.measured_at, state.window.moved_at) <= now:
+    if max(state.low_at or 0.0, state.window.moved_at) <= now:
         return state
     window = replace(state.window, moved_at=min(state.window.moved_at, now))
-    return replace(state, measured_at=min(state.measured_at, now), window=window)
+    return replace(state, low_at=None if state.low_at is None else min(state.low_at, now), window=window)
 
 
-def _skip(settings: ProbeSettings) -> int:
-    return int(SKIPPED * settings.batches)
+def _seeded(totals: Mapping[Phase, PhaseTotals], turn: Turn, settings: ProbeSettings) -> ProbeState:
+    """The state of a job that this manager does not know: a new one, or one with a history."""
+    window = turn.window(settings)
+    samples = {phase: ReportWindow().read(total, turn.now, 0, cold=False) for phase, total in totals.items()}
+    told = [samples[phase] for phase in (Phase.STEADY, Phase.MEASURE) if phase in samples]
+    high = next((found.sample for found in told if found.steps >= window), None)
+    if high is None:
+        return _enter(ProbeState(), Stage.COLD, {}, turn, settings)
+    cold = samples.get(Phase.PROBE_MISS, ReportWindow())
+    low = cold.sample if cold.steps >= ENOUGH * window else None
+    if low is not None and low.share > FEW_HITS:
+        low = None
+    known = replace(ProbeState(), latest=high, low=low, low_at=None if low is None else turn.now)
+    return _judged(_enter(_with(known, high), Stage.RESTING, totals, turn, settings))
 
 
-def _read(
-    state: ProbeState,
-    totals: Mapping[Phase, PhaseTotals],
-    phase: Phase,
-    least_hits: float,
-    now: float,
-    settings: ProbeSettings,
-) -> ProbeState:
-    report = totals.get(phase, state.window.last)
-    return replace(state, window=state.window.read(report, now, least_hits, _skip(settings)))
+def _phase(stage: Stage) -> Phase:
+    match stage:
+        case Stage.COLD | Stage.REFUSING:
+            return Phase.PROBE_MISS
+        case Stage.MEASURING:
+            return Phase.MEASURE
+        case Stage.RESTING:
+            return Phase.STEADY
+
+
+def _skip(stage: Stage, turn: Turn, settings: ProbeSettings) -> int:
+    window = turn.refusal(settings) if stage is Stage.REFUSING else turn.window(settings)
+    return int(SKIPPED * window)
+
+
+def _read(state: ProbeState, totals: Mapping[Phase, PhaseTotals], turn: Turn, settings: ProbeSettings) -> ProbeState:
+    report = totals.get(_phase(state.stage), state.window.last)
+    skip, cold = _skip(state.stage, turn, settings), state.stage is Stage.COLD
+    return replace(state, window=state.window.read(report, turn.now, skip, cold=cold))
 
 
 def _enter(
-    state: ProbeState, stage: Stage, totals: Mapping[Phase, PhaseTotals], now: float, settings: ProbeSettings
+    state: ProbeState, stage: Stage, totals: Mapping[Phase, PhaseTotals], turn: Turn, settings: ProbeSettings
 ) -> ProbeState:
-    phase = {Stage.REFUSING: Phase.PROBE_MISS, Stage.MEASURING: Phase.MEASURE}.get(stage, Phase.STEADY)
-    window = ReportWindow(last=totals.get(phase, PhaseTotals()), skip=_skip(settings), moved_at=now)
-    return replace(state, stage=stage, window=window)
+    last = totals.get(_phase(stage), PhaseTotals())
+    return replace(state, stage=stage, window=ReportWindow(last, _skip(stage, turn, settings), moved_at=turn.now))
 
 
-def _is_open(state: ProbeState) -> bool:
-    """Whether only its time with the cache is missing."""
-    return state.cache and state.benefit == 0 and state.miss > 0
-
-
-def _drifted(state: ProbeState, settings: ProbeSettings) -> bool:
-    reference = state.hit if state.cache else state.miss
-    return min(reference, state.steady) > 0 and abs(state.steady / reference - 1) > settings.drift
-
-
-def _begin(state: ProbeState, totals: Mapping[Phase, PhaseTotals], now: float, settings: ProbeSettings) -> ProbeState:
+def _begin(state: ProbeState, totals: Mapping[Phase, PhaseTotals], turn: Turn, settings: ProbeSettings) -> ProbeState:
     doubled = min(2 * max(state.spacing, settings.soonest), settings.every)
-    spacing = doubled if _drifted(state, settings) else settings.soonest
-    state = replace(state, spacing=spacing)
-    if state.cache:
-        return _enter(state, Stage.REFUSING, totals, now, settings)
-    return _enter(replace(state, miss=state.steady or state.miss), Stage.MEASURING, totals, now, settings)
+    spacing = doubled if state.drifted else settings.soonest
+    return _enter(replace(state, spacing=spacing), Stage.REFUSING, totals, turn, settings)
 
 
-def _refuse(state: ProbeState, totals: Mapping[Phase, PhaseTotals], now: float, settings: ProbeSettings) -> ProbeState:
+def _cold(state: ProbeState, totals: Mapping[Phase, PhaseTotals], turn: Turn, settings: ProbeSettings) -> ProbeState:
+    window, length = state.window, turn.window(settings)
+    if not window.warm and window.steps < length:
+        return state
+    if (sample := window.sample) is not None and window.steps >= ENOUGH * length:
+        state = replace(state, low=sample, low_at=turn.now, latest=sample)
+    return _enter(state, Stage.MEASURING, totals, turn, settings)
+
+
+def _refuse(state: ProbeState, totals: Mapping[Phase, PhaseTotals], turn: Turn, settings: ProbeSettings) -> ProbeState:
     window = state.window
-    if window.steps >= settings.batches:
-        known = replace(state, miss=window.each, waited=window.waited / window.seconds if window.seconds > 0 else 0.0)
-        return _enter(known, Stage.MEASURING, totals, now, settings)
-    if now - window.moved_at >= settings.stall:
-        return _enter(replace(state, measured_at=now), Stage.RESTING, totals, now, settings)
+    if (sample := window.sample) is not None and window.steps >= turn.refusal(settings):
+        known = replace(state, low=sample, low_at=turn.now, drifted=False, measurements=state.measurements + 1)
+        return _judged(_enter(known, Stage.RESTING, totals, turn, settings))
+    if turn.now - window.moved_at >= settings.stall:
+        return _enter(replace(state, low_at=turn.now), Stage.RESTING, totals, turn, settings)
     return state
 
 
-def _measure(state: ProbeState, totals: Mapping[Phase, PhaseTotals], now: float, settings: ProbeSettings) -> ProbeState:
+def _observe(state: ProbeState, totals: Mapping[Phase, PhaseTotals], turn: Turn, settings: ProbeSettings) -> ProbeState:
+    """Take a window of ordinary reports, once it is complete."""
     window = state.window
-    if window.steps >= settings.batches:
-        return _conclude(state, window.each, totals, now, settings)
-    if state.held is not CachingMode.NONE and window.seen < settings.patience * settings.batches:
+    sample = window.sample
+    if sample is None or window.steps < turn.window(settings):
         return state
-    if window.steps >= ENOUGH * settings.batches:
-        return _conclude(state, window.each, totals, now, settings)
-    if state.miss > 0 and LEAST_BENEFIT * (1 - state.waited) > 1:
-        return _conclude(state, state.miss * (1 - state.waited), totals, now, settings)
-    return _enter(replace(state, measured_at=now), Stage.RESTING, totals, now, settings)
+    state = replace(state, latest=sample, window=window.emptied)
+    if sample.share <= FEW_HITS:
+        state = replace(state, low=sample, low_at=turn.now, drifted=False)
+    else:
+        state = _with(state, sample, settings.drift)
+    late = state.window.seen >= settings.patience * turn.window(settings)
+    if state.stage is Stage.MEASURING and (state.high is not None or late):
+        known = state.times is not None and state.times.known
+        state = replace(state, measurements=state.measurements + known)
+        return _enter(_judged(state), Stage.RESTING, totals, turn, settings)
+    return _judged(state)
 
 
-def _conclude(
-    state: ProbeState, hit: float, totals: Mapping[Phase, PhaseTotals], now: float, settings: ProbeSettings
-) -> ProbeState:
-    benefit = min(state.miss / hit, MOST_BENEFIT) if hit > 0 else 0.0
-    cache = benefit >= LEAST_BENEFIT or benefit == 0
-    verdict = replace(
-        state, cache=cache, benefit=benefit, measurements=state.measurements + 1, measured_at=now, hit=hit, steady=0.0
-    )
-    return _enter(verdict, Stage.RESTING, totals, now, settings)
-
-
-def _rest(state: ProbeState, totals: Mapping[Phase, PhaseTotals], now: float, settings: ProbeSettings) -> ProbeState:
-    window = state.window
-    if window.steps < settings.batches:
+def _with(state: ProbeState, sample: Sample, drift: float = 1.0) -> ProbeState:
+    """The state with a new high measurement, unless it is too near to the low one."""
+    if state.low is not None and sample.share - state.low.share < FEW_HITS:
         return state
-    if _is_open(state):
-        return _conclude(state, window.each, totals, now, settings)
-    emptied = replace(window, steps=0, seconds=0.0, waited=0.0, seen=0)
-    return replace(state, steady=window.each, window=emptied)
+    before = state.high
+    same = before is not None and abs(before.share - sample.share) <= FEW_HITS
+    moved = before is not None and same and abs(sample.each / before.each - 1) > drift
+    return replace(state, high=sample, drifted=state.drifted or moved)
+
+
+def _judged(state: ProbeState) -> ProbeState:
+    """The state with the benefit that its measurements tell."""
+    found = state.times
+    if found is None or not found.known:
+        return state
+    if state.benefit and abs(found.benefit / state.benefit - 1) <= _SAME:
+        return state
+    return replace(state, benefit=found.benefit)

@@ -16,12 +16,10 @@ from gateway.policies.space.stream_space import StreamMemory
 
 @dataclass(frozen=True, slots=True)
 class RememberedJob:
-    """A job. ``full`` and ``chunked``: its benefit as measured while its dataset was held so, 0 unknown."""
+    """A job on a dataset, and what was measured of it."""
 
     dataset: str
     probe: ProbeState = field(default_factory=ProbeState)
-    full: float = 0.0
-    chunked: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ import numpy as np
 from gateway.policies.items.batch import choose
 from gateway.policies.items.datasets import CachingMode, decide
 from gateway.policies.items.demand import JOBS
-from gateway.policies.space.manager import DatasetFacts, Facts, JobFacts, ManagerParams
+from gateway.policies.space.benefit import JobFacts
+from gateway.policies.space.manager import DatasetFacts, Facts, ManagerParams
 from gateway.policies.space.manager import decide as decide_plan
 from gateway.policies.space.orders import JobOrder, Phase
 from gateway.policies.space.plan import Plan

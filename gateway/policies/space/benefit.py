@@ -1,0 +1,193 @@
+"""The jobs' part of the plan: what each job gains from the cache, measured once for equal jobs.
+
+``probing`` measures one job; here are the jobs of a dataset together.
+
+- *Equal jobs share a measurement.* Jobs are equal if tenant, dataset, batch size, GPUs and ranks agree, and if a mini-batch
+  keeps them busy for the same time, as in a sweep over parameters: the network is the same where its computing is. The time
+  without hits that one of them measured last is that of all, so the others are not refused hits.
+- *One job of a dataset is refused hits at a time*: first those without a measurement, in the order of arrival.
+- *A job with caching on* is never refused hits; it is measured by its ordinary reports, and counts ``assumed`` at least.
+- *A job that gains nothing* reads through the cache all the same, and so saves reads of the store. That is worth ``LEAST_GAIN``,
+  which gets its dataset only room that nobody else wants.
+- *Before anything is measured* a job counts as one that gains ``assumed``: a new dataset deserves a try. It counts less if its
+  waiting tells that less is to be had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from gateway.policies.space.orders import JobOrder, Phase
+from gateway.policies.space.probing import (
+    LEAST_BENEFIT,
+    PhaseTotals,
+    ProbeSettings,
+    ProbeState,
+    Sample,
+    Stage,
+    Turn,
+    due,
+    step,
+)
+from gateway.policies.space.remembered import RememberedJob
+
+LEAST_GAIN = 0.001
+"""Gain per GPU of a job whose time the cache does not shorten: it saves reads of the store."""
+_DONORS = 8
+"""Measurements of equal jobs that are compared with a job's, the newest ones."""
+_INDISTINCT = 0.05
+"""Share of a mini-batch below which differences in computing do not matter."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """The facts of a job: its registration, and its last heartbeat.
+
+    ``upcoming`` and ``epoch_left`` as in ``chunks.JobView``, ``totals`` cumulative per phase, ``joined_at`` on the clock of
+    ``now``; ``wants`` is ``"auto"``, ``"on"`` (the cache whatever it gains) or ``"off"``. ``batch_size``: items of a mini-batch
+    of one of its ``ranks``, 0 if that is not known.
+    """
+
+    tenant: str
+    job: str
+    dataset: str
+    gpus: int
+    upcoming: tuple[int, ...] = ()
+    epoch_left: int = 0
+    totals: Mapping[Phase, PhaseTotals] = field(default_factory=dict)
+    joined_at: float = 0.0
+    wants: str = "auto"
+    batch_size: int = 0
+    ranks: int = 1
+
+    def epoch(self, items: int) -> int:
+        """Mini-batches of one rank in an epoch of so many items; 0 if that is not known."""
+        return items // (self.batch_size * self.ranks) if self.batch_size and items else 0
+
+
+class SizedDataset(Protocol):
+    """What must be known of a dataset."""
+
+    @property
+    def items(self) -> int:
+        """Number of items."""
+
+
+def by_dataset(jobs: Mapping[str, JobFacts]) -> dict[str, list[str]]:
+    """The jobs' names by dataset, in order."""
+    names: dict[str, list[str]] = {}
+    for name in sorted(jobs):
+        names.setdefault(jobs[name].dataset, []).append(name)
+    return names
+
+
+def probed(
+    memory: Mapping[str, RememberedJob],
+    jobs: Mapping[str, JobFacts],
+    datasets: Mapping[str, SizedDataset],
+    now: float,
+    settings: ProbeSettings,
+) -> dict[str, RememberedJob]:
+    """The memory of all jobs after their last reports."""
+    after = {}
+    for dataset, names in by_dataset(jobs).items():
+        items = datasets[dataset].items if dataset in datasets else 0
+        known = _shared({name: _remembered(memory, name, dataset) for name in names}, jobs)
+        turns = {name: Turn(now, jobs[name].epoch(items)) for name in names}
+        chosen = _next_turn(known, jobs, turns, settings)
+        for name in names:
+            if jobs[name].wants == "off":
+                after[name] = RememberedJob(dataset)
+                continue
+            turn = replace(turns[name], mine=name == chosen)
+            after[name] = RememberedJob(dataset, step(known[name], _totals(jobs[name]), turn, settings))
+    return after
+
+
+def _remembered(memory: Mapping[str, RememberedJob], name: str, dataset: str) -> ProbeState:
+    known = memory.get(name)
+    return known.probe if known is not None and known.dataset == dataset else ProbeState()
+
+
+def _totals(fact: JobFacts) -> Mapping[Phase, PhaseTotals]:
+    """The totals by phase. A job that is not probed reports all in one phase, whichever is measured."""
+    if fact.wants == "auto":
+        return fact.totals
+    return dict.fromkeys(Phase, fact.totals.get(Phase.STEADY, PhaseTotals()))
+
+
+def _next_turn(
+    known: Mapping[str, ProbeState], jobs: Mapping[str, JobFacts], turns: Mapping[str, Turn], settings: ProbeSettings
+) -> str:
+    """The job that may be refused hits now; empty for none."""
+    if any(state.stage is Stage.REFUSING for state in known.values()):
+        return ""
+    waiting = [
+        name
+        for name, state in known.items()
+        if jobs[name].wants == "auto" and due(state, jobs[name].totals, turns[name], settings)
+    ]
+    return min(waiting, key=lambda name: (known[name].low is not None, jobs[name].joined_at, name), default="")
+
+
+def _shared(known: Mapping[str, ProbeState], jobs: Mapping[str, JobFacts]) -> dict[str, ProbeState]:
+    """The states, with the newest measurement without hits of equal jobs."""
+    kinds: dict[tuple[str, int, int, int], list[ProbeState]] = {}
+    for name, state in known.items():
+        if state.low is not None and state.low_at is not None:
+            kinds.setdefault(_kind(jobs[name]), []).append(state)
+    donors = {kind: sorted(states, key=lambda one: -(one.low_at or 0.0))[:_DONORS] for kind, states in kinds.items()}
+    return {name: _adopting(state, donors.get(_kind(jobs[name]), ())) for name, state in known.items()}
+
+
+def _kind(fact: JobFacts) -> tuple[str, int, int, int]:
+    return fact.tenant, fact.batch_size, fact.gpus, fact.ranks
+
+
+def _adopting(state: ProbeState, donors: Sequence[ProbeState]) -> ProbeState:
+    own = state.latest
+    if own is None or state.stage in (Stage.COLD, Stage.REFUSING):
+        return state
+    for donor in donors:
+        if state.low is not None and state.low_at is not None and (donor.low_at or 0.0) <= state.low_at:
+            return state
+        assert donor.low is not None
+        if _equally_busy(own, donor.low):
+            return replace(state, low=donor.low, low_at=donor.low_at, spacing=donor.spacing, drifted=False)
+    return state
+
+
+def _equally_busy(one: Sample, other: Sample) -> bool:
+    most = max(one.busy, other.busy)
+    return abs(one.busy - other.busy) <= max(0.25 * most, _INDISTINCT * max(one.each, other.each))
+
+
+def order_of(fact: JobFacts, known: RememberedJob) -> JobOrder:
+    """What a job is told."""
+    match fact.wants:
+        case "auto":
+            return known.probe.order
+        case "on":
+            return JobOrder(True, Phase.STEADY, known.probe.benefit)
+        case _:
+            return JobOrder(False, Phase.STEADY)
+
+
+def gain_of(fact: JobFacts, known: RememberedJob, assumed: float) -> float:
+    """The additional GPUs that a job would need without the cache, if all of its dataset were cached: gpus x (benefit - 1)."""
+    if fact.wants == "off":
+        return 0.0
+    benefit = expected_benefit(known.probe, assumed)
+    if fact.wants == "on":
+        benefit = max(benefit, assumed)
+    return fact.gpus * max(LEAST_GAIN, benefit - 1 if benefit >= LEAST_BENEFIT else 0.0)
+
+
+def expected_benefit(state: ProbeState, assumed: float) -> float:
+    """The benefit as measured; else what is assumed, unless the job's waiting tells that less is to be had."""
+    if state.benefit:
+        return state.benefit
+    found = state.times
+    return assumed if found is None else min(assumed, found.benefit)
