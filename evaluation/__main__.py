@@ -5,6 +5,7 @@ import time
 from importlib import import_module
 
 NAMES = (
+    "bound",
     "scenarios",
     "multi_job",
     "small_cache",

@@ -83,8 +83,10 @@ def together(runs: Sequence[Run], seconds: float = 0.0) -> list[Log]:
         return [each.result() for each in begun]
 
 
-def through_fleet(fleet: Fleet, training: Training, number: int = 0) -> Run:
-    """A job that reads through the gateways, with the loader."""
+def through_fleet(
+    fleet: Fleet, training: Training, number: int = 0, on_epoch: Callable[[int], None] = lambda epoch: None
+) -> Run:
+    """A job that reads through the gateways, with the loader; ``on_epoch`` gets the number of each epoch that has ended."""
     endpoint = fleet.endpoints[number % len(fleet.endpoints)]
 
     def run(stop: threading.Event) -> Log:
@@ -101,7 +103,7 @@ def through_fleet(fleet: Fleet, training: Training, number: int = 0) -> Run:
             credentials=CREDENTIALS,
         ) as job:
             loader = Loader(endpoint, training.data.name, batch_size=training.batch, **_options(training, job))
-            _train(training, log, stop, lambda epoch: job.watch(loader.epoch(epoch)))
+            _train(training, log, stop, lambda epoch: job.watch(loader.epoch(epoch)), on_epoch)
         return log
 
     return run
@@ -132,7 +134,13 @@ def _options(training: Training, job: Job | None = None) -> dict[str, Any]:
     }
 
 
-def _train(training: Training, log: Log, stop: threading.Event, batches: Callable[[int], Any]) -> None:
+def _train(
+    training: Training,
+    log: Log,
+    stop: threading.Event,
+    batches: Callable[[int], Any],
+    on_epoch: Callable[[int], None] = lambda epoch: None,
+) -> None:
     for epoch in count():
         if training.epochs and epoch == training.epochs:
             return
@@ -146,6 +154,7 @@ def _train(training: Training, log: Log, stop: threading.Event, batches: Callabl
                 return
         log.epochs.append(time.monotonic() - began)
         log.seen.append(seen)
+        on_epoch(epoch)
 
 
 @dataclass(frozen=True)

@@ -67,8 +67,8 @@ def _intro() -> str:
         "cache is computation, the additional time without one is waiting for the store. Everything else follows from the model "
         "and the policies.\n\nEach kind of job has its speedup over the run without a cache, and the share of its items that "
         "were hits. `read` is the share that it fetched itself; other jobs' reads brought the rest. A dataset's mode has the "
-        "share of it that was cached at the end. `simulate` prints more columns. A simulated item may stand for many: its size is "
-        "`item` of its dataset, and the rules know items, not bytes."
+        "share of it that was cached at the end. `simulate` prints more columns. A simulated item may stand for many: its size "
+        "is `item` of its dataset, and the rules know items, not bytes."
     )
 
 
