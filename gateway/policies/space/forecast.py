@@ -1,0 +1,72 @@
+"""What a job's mini-batch is expected to take with the space that its dataset has, and with more.
+
+With a share *c* of a dataset cached, the jobs together read (1 - c) of its items in an epoch (decision 0047). So each of J jobs
+has the share of hits 1 - (1 - c) / J, and its time follows from its measurements (``probing``). Jobs out of step, or of
+different speeds, divide the reads in another way: a job's misses beside the expected ones are a factor that is taken
+from its last window.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gateway.policies.space.plan import Plan
+from gateway.policies.space.probing import ProbeState
+
+MORE = 0.1
+"""Share of a dataset by which its space is imagined larger."""
+_MOST_FACTOR = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Seconds of a mini-batch: ``measured`` last, ``predicted`` with the present space, and with a tenth of the dataset ``more``.
+
+    ``hits`` is the share of hits of the last window.
+    """
+
+    hits: float
+    measured: float
+    predicted: float
+    more: float
+
+
+def forecast(plan: Plan, job: str) -> Forecast | None:
+    """The forecast of a job, ``tenant/job``; ``None`` until its times are known.
+
+    Args:
+        plan: with its memory and inputs.
+        job: its name.
+    """
+    known, order = plan.memory.jobs.get(job), plan.jobs.get(job)
+    if known is None or order is None or not (order.cache or order.refused):
+        return None
+    pool = plan.of(known.dataset)
+    inputs = plan.inputs.get("datasets", {})
+    size = inputs.get(known.dataset, {}).get("size", 0) if isinstance(inputs, dict) else 0
+    if not size:
+        return None
+    readers = sum(
+        1
+        for name, other in plan.memory.jobs.items()
+        if other.dataset == known.dataset and (told := plan.jobs.get(name)) is not None and (told.cache or told.refused)
+    )
+    cached = 0.0 if pool is None else min(1.0, pool.target / size)
+    return forecast_at(known.probe, cached, max(1, readers))
+
+
+def forecast_at(state: ProbeState, cached: float, jobs: int) -> Forecast | None:
+    """The forecast of a job whose dataset is cached by the share ``cached`` and read by so many ``jobs``."""
+    found, latest = state.times, state.latest
+    if found is None or latest is None or not found.known:
+        return None
+    expected = (1 - cached) / jobs
+    # Without misses to compare, or while the space is still being filled, the expectation stands.
+    factor = (1 - latest.share) / expected if expected > 0 and latest.share > 0 else 1.0
+    factor = min(_MOST_FACTOR, factor) if factor > 0 else 1.0
+    more = (1 - min(1.0, cached + MORE)) / jobs
+
+    def seconds(misses: float) -> float:
+        return max(found.full, found.at(1 - min(1.0, factor * misses)))
+
+    return Forecast(latest.share, latest.each, seconds(expected), seconds(more))
