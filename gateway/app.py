@@ -85,7 +85,7 @@ from gateway.wiring.config_file import LAUNCH, ConfigFile
 from gateway.wiring.datasets import dataset_rules, others_of, share
 from gateway.wiring.fleet import FleetServices, Start, join
 from gateway.wiring.live import Changing, Live, endpoints_of, rules_of
-from gateway.wiring.manager import Management, keep_chunks, manage, scores_of
+from gateway.wiring.manager import Management, keep_plan, manage, scores_of
 from gateway.wiring.operations import WorkerServices, finder, fleetwide, operate
 from gateway.wiring.spools import spooling
 from gateway.wiring.streams import ReaderRights, watch_streams
@@ -364,7 +364,7 @@ class Larder:
         assert isinstance(scores, ItemScores)
         self._exchange = ScoreExchange(scores, fleet, time.time)
         shelves = OpenDatasets(registrations.find, registry.contents, origin.has)
-        keep_chunks(settings, management, engine, shelves, self._stack)
+        keep_plan(settings, management, engine, shelves, self._stack)
         return registrations
 
     def _serve_peers(self, ground: WorkerServices, objects: PeerObjects, registrations: Registrations) -> NodeWatch:

@@ -178,12 +178,12 @@ class ManagerSettings(Section):
         description="mini-batches of a new job that get no hits, to measure the cache's benefit; 0 disables probing",
     )
     preload_bandwidth: Size = Field(
-        0, description="bytes per second with which one node loads chunks ahead; 0 means unlimited"
+        0, description="bytes per second with which one node loads important items ahead; 0 means unlimited"
     )
     force_eviction: Seconds = Field(
         60.0,
         gt=0,
-        description="after the first job has finished a chunk, those still in it lose it; longer than a chunk takes to load",
+        description="without effect: what leaves is decided by the demand for items; accepted from older files",
     )
     job_expire: Seconds = Field(30.0, ge=1, le=86_400, description="silence after which a job is dropped")
 

@@ -204,7 +204,7 @@ CACHE_ROOM = Gauge(
 )
 EVICTED_BLOBS = Counter(
     "larder_evicted_blobs_total",
-    "Blobs evicted to make room; rotated chunks count in larder_chunk_items_total, ended streams in the released bytes",
+    "Blobs evicted to make room; replaced items count in larder_replaced_items_total, ended streams in the released bytes",
 )
 EVICTED_BYTES = Counter("larder_evicted_bytes_total", "Bytes of evicted blobs")
 CORRUPT_BLOBS = Counter("larder_corrupt_blobs_total", "Blobs dropped because their bytes did not match their digest")
@@ -269,7 +269,7 @@ JOBS_CACHED = Gauge(
 )
 PLANNED_DATASETS = Gauge(
     "larder_planned_datasets",
-    "Datasets in the current plan, by caching mode: full, static, chunked, none",
+    "Datasets in the current plan, by caching mode: full, part, none",
     ["caching"],
     multiprocess_mode="livemostrecent",
 )
@@ -278,8 +278,7 @@ PLANNED_BYTES = Gauge(
 )
 PLAN_CHANGES = Counter(
     "larder_plan_changes_total",
-    "Plan changes by this node's leader: allocated, released (a dataset); judged, gone (a job); started, loaded, "
-    "marked, unreferenced, forced (a chunk)",
+    "Plan changes by this node's leader: allocated, released (a dataset); judged, gone (a job)",
     ["what"],
 )
 JOB_PHASES = Counter(
@@ -310,14 +309,6 @@ ZONE_PROBLEMS = Gauge(
     multiprocess_mode="livesum",
 )
 MANAGER_DEPOSED = Counter("larder_manager_deposed_total", "Plans refused because another worker has become leader")
-CHUNK_ITEMS = Counter(
-    "larder_chunk_items_total",
-    "Items of rotated chunks on this node by result: loaded, failed, evicted",
-    ["result"],
-)
-PRELOADED_BYTES = Counter(
-    "larder_preloaded_bytes_total", "Bytes of items of rotated chunks that this node loaded ahead"
-)
 REPLACED_ITEMS = Counter(
     "larder_replaced_items_total",
     "Items of datasets in mode static that this node evicted for items of the same dataset that more jobs need",
@@ -392,7 +383,7 @@ ALL = (
     DATASET_BYTES, DISK_STATE,
     JOB_REQUESTS, JOBS, JOBS_CACHED, JOB_PHASES, PLANNED_DATASETS, PLANNED_BYTES, PLAN_CHANGES, PLAN_VERSION, MANAGER_LEADING,
     ZONE_PROBLEMS,
-    MANAGER_DEPOSED, PIPELINES, PIPELINE_DECISIONS, CHUNK_ITEMS, PRELOADED_BYTES, REPLACED_ITEMS,
+    MANAGER_DEPOSED, PIPELINES, PIPELINE_DECISIONS, REPLACED_ITEMS,
     SCORE_PARTS, SCORED_ITEMS, UNIMPORTANT_ITEMS, IMPORTANT_ITEMS, IMPORTANT_BYTES,
     STREAM_ACCESSES, STREAMS, RELEASED_BYTES,
     BUILD, READY, MEMORY, LOOP_LAG, CONFIG_RELOADS, ADMIN_CHANGES, CATALOG_VERSION, CATALOG_REACHABLE,

@@ -35,7 +35,7 @@ class Engine:
         channel: announces writes to the fleet.
         entries: most objects kept in memory.
         max_fills: most fills at once.
-        preload_bandwidth: bytes per second for chunks loaded ahead, 0 for no limit.
+        preload_bandwidth: bytes per second for important items loaded ahead, 0 for no limit.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Engine:
         self.lane = Lane(
             load_limits(self.blocks.half, preload_bandwidth),
             {
-                LoadClass.CHUNK: lambda running: self.fetches.active - len(running),
+                LoadClass.IMPORTANT: lambda running: self.fetches.active - len(running),
                 LoadClass.STREAM: self.blocks.besides,
                 LoadClass.WARMUP: self.blocks.besides,
             },

@@ -35,7 +35,7 @@ def load_limits(places: int, bandwidth: int) -> dict[LoadClass, LoadLimits]:
 
     Args:
         places: fills that warm-ups and readers may have under way before warm-ups wait.
-        bandwidth: bytes per second for chunks, 0 for no limit.
+        bandwidth: bytes per second for important items, 0 for no limit.
     """
     return {
         # Announcing items must not make a job slower.
@@ -43,7 +43,7 @@ def load_limits(places: int, bandwidth: int) -> dict[LoadClass, LoadLimits]:
         LoadClass.REWRITTEN: LoadLimits(16),
         # As many as a sequential stream initially reads ahead, beside the reader's own reads.
         LoadClass.STREAM: LoadLimits(16, DEPTH, places),
-        LoadClass.CHUNK: LoadLimits(16, BESIDE, AT_ONCE, bandwidth),
+        LoadClass.IMPORTANT: LoadLimits(16, BESIDE, AT_ONCE, bandwidth),
         LoadClass.WARMUP: LoadLimits(16, BESIDE, places),
     }
 

@@ -19,7 +19,7 @@ from gateway.store.shared.leases import FillLeases
 from gateway.store.store import Store
 
 
-def _everything(_content: Content, _index: int) -> bool:
+def _everything(_content: Content) -> bool:
     return True
 
 
@@ -49,7 +49,7 @@ class Services:
 
     ``heard`` tells which writes elsewhere in the fleet this worker knows of. ``fleet`` calls other nodes; ``None`` outside a
     fleet. ``moved`` takes objects over from their previous homes, except those that were forgotten a short while ago; ``None``
-    outside a fleet. ``keeps`` tells whether the plan has space for an item of a dataset, ``scores`` how important the item is.
+    outside a fleet. ``keeps`` tells whether the plan has space for a dataset, ``scores`` how important an item is.
     """
 
     store: Store
@@ -62,7 +62,7 @@ class Services:
     heard: HeardWrites = field(default_factory=HeardWrites)
     fleet: PeerNodes | None = None
     moved: Callable[[ObjectKey, OriginIdentity], Awaitable[Moved | None]] | None = None
-    keeps: Callable[[Content, int], bool] = _everything
+    keeps: Callable[[Content], bool] = _everything
     scores: ScoredItems = field(default_factory=_Unscored)
 
     def trusted_since(self) -> float:

@@ -18,7 +18,7 @@ UNKNOWN_LENGTH = 2**64 - 1
 MAX_ITEMS = 100_000_000
 """Most items of one dataset: indices are 32 bits wide, and the index of this many can be built in 4 GiB of memory."""
 
-CACHING = ("auto", "full", "static", "chunked", "none")
+CACHING = ("auto", "full", "part", "none", "static", "chunked")
 """Modes that a client may request; all but the first are also values of directives."""
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")

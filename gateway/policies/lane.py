@@ -3,7 +3,7 @@
 No client waits for a background load, so readers come first. A class of loads yields to readers and to more urgent classes:
 while those are reading, only a few of its units run, and none when they take all places. Loads of one class take turns.
 
-A load is work of many units: the items of a chunk, the objects of a prefix. The scheduler knows neither; it hands out turns.
+A load is work of many units: the important items of a dataset, the objects of a prefix. The scheduler knows neither; it hands out turns.
 The executor of the gateway is gateway/engine/lane.py.
 """
 
@@ -30,8 +30,8 @@ class LoadClass(IntEnum):
     """It was written, and a rule says ``warm_on_write``."""
     STREAM = 2
     """The pattern of an access stream says that it will be read."""
-    CHUNK = 3
-    """It belongs to a chunk that the plan holds."""
+    IMPORTANT = 3
+    """Jobs draw it often, by the scores that they report."""
     WARMUP = 4
     """An operator asked for it."""
 

@@ -1,4 +1,4 @@
-"""Wires the management of the zone: jobs and plan in Redis, the manager's loop, the node's chunks."""
+"""Wires the management of the zone: jobs and plan in Redis, the manager's loop, the node's part in the plan."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from functools import partial
 
 from gateway.config import Settings
 from gateway.engine.engine import Engine
-from gateway.engine.space.chunk_keeper import ChunkKeeper, PlanExchange
 from gateway.engine.space.held_results import HeldReporter
 from gateway.engine.space.importance_keeper import ImportanceKeeper, ImportanceLinks
 from gateway.engine.space.item_scores import ItemScores
 from gateway.engine.space.job_readers import JobReaders, OpenDatasets
 from gateway.engine.space.manager import Coordination, Electorate, Manager, Silences, settings_of
+from gateway.engine.space.plan_keeper import PlanExchange, PlanKeeper
 from gateway.engine.space.planned import Planned
 from gateway.engine.space.preload import Preloader
 from gateway.engine.space.read_tally import ReadTally
@@ -59,9 +59,7 @@ def manage(settings: Settings, url: str, membership: Membership, stack: AsyncExi
         return ready or settings.cache.capacity
 
     electorate = Electorate(lambda: membership.nodes.values(), may_lead)
-    chosen = settings_of(
-        settings.manager.probe_batches, settings.manager.force_eviction, settings.results.tenant_percent
-    )
+    chosen = settings_of(settings.manager.probe_batches, settings.results.tenant_percent)
     manager = Manager(parts, electorate, chosen, settings.manager.job_expire)
     keep_running(repeat("manager", manager.turn, pace.heartbeat), stack, manager.stop)
     planned = Planned(lambda: parts.plans.plan, capacity)
@@ -74,7 +72,7 @@ def scores_of(store: Store, management: Management) -> ItemScores:
     return ItemScores(ScoreTables(store.directory.generations), store.pools, lambda: management.parts.plans.plan)
 
 
-def keep_chunks(
+def keep_plan(
     settings: Settings, management: Management, engine: Engine, shelves: OpenDatasets, stack: AsyncExitStack
 ) -> None:
     """Execute the plan on this node, in the worker with the node lock, until the stack is closed."""
@@ -82,8 +80,8 @@ def keep_chunks(
     assert isinstance(scores, ItemScores)
     preloader = Preloader(engine.fetches, engine.lane)
     told = PlanExchange(management.planned, parts.jobs, parts.reports, management.membership)
-    keeper = ChunkKeeper(store, preloader, shelves, told, settings.cache.eviction, scores)
-    keep_running(repeat("chunk keeper", keeper.turn, settings.fleet.heartbeat), stack, keeper.stop)
+    keeper = PlanKeeper(store, shelves, told, settings.cache.eviction, scores)
+    keep_running(repeat("plan keeper", keeper.turn, settings.fleet.heartbeat), stack, keeper.stop)
     held = HeldReporter(store, partial(parts.held.tell, management.membership.me))
     keep_running(repeat("held results", held.turn, settings.fleet.heartbeat, DOWN), stack)
     membership = management.membership

@@ -86,7 +86,7 @@ def test_a_node_that_is_gone_stays_listed() -> None:
 
 
 ITEMS = 1000
-WHOLE = PoolOrder(CachingMode.FULL, 10, 10, WhyCaching.BENEFIT, target=9 * 10**8)
+WHOLE = PoolOrder(CachingMode.FULL, WhyCaching.BENEFIT, target=9 * 10**8)
 
 
 OTHER = "cd" * 32
@@ -182,7 +182,7 @@ def starved(order: PoolOrder, chunk: int = 10**8, **parts: Any) -> FleetReading:
 def test_a_dataset_with_jobs_that_gets_no_space_is_named() -> None:
     """Rule: a dataset that the plan gives nothing although jobs would gain is a problem, with what stands in the way; without
     jobs, or if an operator or the jobs' own measurement decided so, it is none."""
-    nothing = PoolOrder(CachingMode.NONE, 10, 10, WhyCaching.NO_ROOM)
+    nothing = PoolOrder(CachingMode.NONE, WhyCaching.NO_ROOM)
     [problem] = problems_of(starved(nothing), 0.0)
     assert problem.kind == "no-space"
     assert "Dataset images gets no space, although job j reads it" in problem.what
@@ -237,7 +237,7 @@ def test_a_job_that_gains_nothing_is_named() -> None:
 
 def test_a_dataset_of_which_not_even_two_chunks_fit_is_named() -> None:
     """Rule: two chunks that are more than all caches are another problem than others that gain more."""
-    order = PoolOrder(CachingMode.NONE, 10, 10, WhyCaching.NO_ROOM)
+    order = PoolOrder(CachingMode.NONE, WhyCaching.NO_ROOM)
     kinds = [problems_of(starved(order, chunk), 0.0)[0].kind for chunk in (10**9, 10**8)]
     assert kinds == ["too-large", "no-space"]
 

@@ -19,9 +19,9 @@ from tests.digests import Row
 from tests.engine.datasets import Data, Shelf, equal_bodies, shelved
 
 CAPACITY = 100_000
-GIVEN = PoolOrder(CachingMode.FULL, 10, 10, WhyCaching.BENEFIT)
-TAKEN = PoolOrder(CachingMode.NONE, 10, 10, WhyCaching.NO_BENEFIT)
-IDLE = PoolOrder(CachingMode.FULL, 10, 10, WhyCaching.NO_JOBS)
+GIVEN = PoolOrder(CachingMode.FULL, WhyCaching.BENEFIT)
+TAKEN = PoolOrder(CachingMode.NONE, WhyCaching.NO_BENEFIT)
+IDLE = PoolOrder(CachingMode.FULL, WhyCaching.NO_JOBS)
 
 
 @dataclass

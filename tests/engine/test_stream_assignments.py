@@ -40,7 +40,7 @@ class Node:
     async def follow(self, target: int, order: str = "uniform") -> dict[str, int]:
         """Follow a plan for some turns; the bytes of each pool."""
         mode = CachingMode.FULL if target else CachingMode.NONE
-        self.orders[STREAM] = PoolOrder(mode, 1, 1, WhyCaching.BENEFIT, target, order=order)
+        self.orders[STREAM] = PoolOrder(mode, WhyCaching.BENEFIT, target, order=order)
         return await self.turn()
 
     async def turn(self) -> dict[str, int]:
@@ -112,12 +112,12 @@ async def test_what_leaves_a_prefix_without_space_is_no_sign_of_a_small_cache(no
 async def test_a_stream_that_has_ended_is_released_for_one_that_grows(node: Node, target: int, released: bool) -> None:
     """Rule: in a half-empty cache it is released as a whole once another stream's target exceeds the free space."""
     other = "stream:bucket/b/"
-    node.orders[other] = PoolOrder(CachingMode.FULL, 1, 1, WhyCaching.BENEFIT, 20_000, order="uniform")
+    node.orders[other] = PoolOrder(CachingMode.FULL, WhyCaching.BENEFIT, 20_000, order="uniform")
     await node.follow(80_000)
     await node.fill("a/", 30)
     await node.fill("b/", 10)
     assert (await node.turn())[STREAM] == 30_000
-    node.orders[other] = PoolOrder(CachingMode.FULL, 1, 1, WhyCaching.BENEFIT, target, order="uniform")
+    node.orders[other] = PoolOrder(CachingMode.FULL, WhyCaching.BENEFIT, target, order="uniform")
     after = await node.follow(0)
     assert after.get(STREAM, 0) == (0 if released else 30_000)
     assert after[other] == 10_000

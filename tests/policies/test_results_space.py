@@ -75,7 +75,7 @@ def test_what_nobody_wins_is_for_results():
 
 def test_the_room_is_the_target_and_what_is_free():
     """Rule: without a pool, the room is the plan's rest; the targets of other pools are not room."""
-    other = PoolOrder(CachingMode.FULL, 1, 1, WhyCaching.BENEFIT, 300)
+    other = PoolOrder(CachingMode.FULL, WhyCaching.BENEFIT, 300)
     mine = replace(other, target=200)
     assert results_room(Plan(), 1000, [POOL]) == int(USABLE * 1000)
     assert results_room(Plan(pools={"dataset:d": other}), 1000, [POOL]) == int(USABLE * 1000) - 300

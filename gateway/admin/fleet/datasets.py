@@ -12,7 +12,7 @@ from fastapi import APIRouter, Response
 from fastapi import Path as PathParameter
 from pydantic import Field
 
-from gateway.admin.fleet.documents import ChunkHeld, DatasetSummary, JobDocument
+from gateway.admin.fleet.documents import DatasetSummary, JobDocument
 from gateway.admin.fleet.overrides import Decision, decision_of, note_sizes, replace_override
 from gateway.admin.fleet.reading import FleetReading
 from gateway.admin.fleet.view import (
@@ -20,7 +20,6 @@ from gateway.admin.fleet.view import (
     dataset_ids,
     dataset_summary,
     datasets_of,
-    held_documents,
     job_document,
 )
 from gateway.admin.http.documents import RequestModel
@@ -57,8 +56,7 @@ class Override(RequestModel):
     )
     quota: Annotated[int, Field(ge=1, le=2**60)] | None = Field(
         None,
-        description="most bytes that it may take, in any mode: the whole dataset, two chunks or nothing, as fits; null: no "
-        "limit",
+        description="most bytes that it may take, whatever its jobs gain; null: no limit",
         examples=[40_000_000_000],
     )
 
@@ -82,11 +80,10 @@ class DatasetDocument(DatasetSummary):
     registered: list[Registered] = Field(description="by tenant and name")
     override: OverrideDocument
     inputs: dict[str, Any] = Field(
-        description="the manager's inputs: size, chunk, gains, wishes; empty if it does not plan the dataset",
-        examples=[{"size": 147_900_000_000, "chunk": 14_790_000_000, "gain": 11.68, "chunked_gain": 5.49}],
+        description="the manager's inputs: size, gain, jobs, wishes; empty if it does not plan the dataset",
+        examples=[{"size": 147_900_000_000, "gain": 11.68, "jobs": 4, "requested": "auto"}],
     )
     jobs: list[JobDocument] = Field(description="that train on it")
-    timeline: list[ChunkHeld] = Field(description="chunks that were held within the last two days")
 
 
 @router.get("/datasets", summary="List datasets")
@@ -106,13 +103,9 @@ async def list_datasets(
 async def show_dataset(
     dataset: DatasetId, _caller: Reader, operations: Ops, parts: Parts, response: Response
 ) -> DatasetDocument:
-    """One dataset: its plan and the reason, its jobs, and the chunks held over time."""
+    """One dataset: its plan and the reason, and its jobs."""
     reading = await operations.fleet.look()
     found = _one(reading, dataset)
-    try:
-        timeline = await operations.fleet.sources.samples.timeline(reading.at - _TWO_DAYS)
-    except DOWN:
-        timeline = {}
     override = override_document(await decision_of(parts.catalog, found))
     response.headers["ETag"] = override.etag
     inputs = reading.plan.inputs.get("datasets", {})
@@ -124,7 +117,6 @@ async def show_dataset(
         override=override,
         inputs=dict(inputs.get(found, {})),
         jobs=[job_document(reading, job) for job in reading.jobs if job.record.dataset == found],
-        timeline=held_documents(timeline.get(found, [])),
     )
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from gateway.edge.documents import ResponseModel
 from gateway.edge.pipelines import PipelineDocument
 
 _ID = "331088130435"
 _AT = "2026-03-02T14:30:00.000Z"
-Mode = Literal["full", "static", "chunked", "none"]
+Mode = Literal["full", "part", "none"]
 State = Literal["JOINING", "READY", "LEAVING", "GONE"]
 Disk = Literal["normal", "unstable", "down"]
 PatternName = Literal["sequential", "random", "skewed"]
@@ -188,16 +188,6 @@ class JobDocument(ResponseModel):
     silent_seconds: float = Field(description="since its last heartbeat", examples=[1.2])
 
 
-class ChunksDocument(ResponseModel):
-    """The chunks of a dataset that is held in part; empty for other datasets."""
-
-    units: int = Field(description="how many chunks there are", examples=[10])
-    complete: list[int] = Field(description="loaded, oldest first", examples=[[4]])
-    loading: int = Field(description="-1: none", examples=[7])
-    active: int = Field(description="where a new job begins; -1: any", examples=[4])
-    marked: list[int] = Field(description="dropped once no job needs them", examples=[[]])
-
-
 class ImportanceTenth(ResponseModel):
     """A tenth of the scored items."""
 
@@ -231,10 +221,10 @@ class DatasetSummary(ResponseModel):
     names: list[str] = Field(description="under which it is registered", examples=[["imagenet-train"]])
     items: int | None = Field(description="null: not known here", examples=[1_281_167])
     bytes: int | None = Field(description="of all items; null: not known here", examples=[147_900_000_000])
-    caching: Mode | None = Field(description="the mode in force; null: not decided", examples=["chunked"])
+    caching: Mode | None = Field(description="the mode in force; null: not decided", examples=["part"])
     why: str = Field(
         description="benefit, no-benefit, no-room, no-jobs, override, requested; or how a gateway decides alone: "
-        "fits, too-large, chunk-too-large",
+        "fits, too-large",
         examples=["benefit"],
     )
     shortfall: str = Field(
@@ -243,7 +233,6 @@ class DatasetSummary(ResponseModel):
     )
     granted: int = Field(description="space in bytes that the plan gives it", examples=[29_580_000_000])
     resident_share: float = Field(description="of its items, in the cache", examples=[0.183])
-    chunks: ChunksDocument
     importance: ImportanceDocument | None = Field(description="null: no job says how important items are")
 
 
@@ -410,16 +399,6 @@ class HistoryPoint(ResponseModel):
     )
 
 
-class ChunkHeld(ResponseModel):
-    """A chunk that is or was held in the cache."""
-
-    model_config = ConfigDict(populate_by_name=True)
-
-    chunk: int = Field(examples=[4])
-    start: str = Field(alias="from", description="ISO 8601", examples=[_AT])
-    end: str | None = Field(alias="to", description="null: still held", examples=[None])
-
-
 class PastProblem(ResponseModel):
     """A problem that is over."""
 
@@ -449,6 +428,3 @@ class History(ResponseModel):
         description="oldest first; the last step is unfinished, and has the current rates"
     )
     events: list[Event] = Field(description="within these hours, newest first, at most 200")
-    chunks: dict[str, list[ChunkHeld]] = Field(
-        description="which chunks were held, by the first 12 digits of the dataset's id"
-    )

@@ -18,17 +18,14 @@ from gateway.policies.pools import dataset_pool
 
 router = APIRouter()
 _ORDER = {
-    "caching": "chunked",
-    "partitions": 10,
-    "units": 10,
+    "caching": "part",
     "why": "benefit",
     "granted": 29_580_000_000,
     "target": 29_580_000_000,
     "minimum": 0,
-    "eviction": "chunk",
-    "chunks": {"complete": [4], "loading": 7, "active": 4, "marked": []},
+    "eviction": "uniform",
 }
-_CHANGE = {"at": 1772461800.0, "version": 17, "dataset": "33108813...", "what": "allocated", "caching": "chunked"}
+_CHANGE = {"at": 1772461800.0, "version": 17, "dataset": "33108813...", "what": "allocated", "caching": "part"}
 
 
 class PlanShown(ResponseModel):
@@ -39,7 +36,7 @@ class PlanShown(ResponseModel):
     capacity: int = Field(description="of the caches of all members, in bytes", examples=[20_000_000_000_000])
     granted: int = Field(description="bytes that it gives to datasets", examples=[4_027_900_000_000])
     datasets: dict[str, dict[str, Any]] = Field(
-        description="by id: mode, cut, reason, target of the pool (also as granted), its eviction order, chunks",
+        description="by id: mode, reason, target of the pool (also as granted), its eviction order",
         examples=[{"33108813...": _ORDER}],
     )
     jobs: dict[str, dict[str, Any]] = Field(

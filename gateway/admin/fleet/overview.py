@@ -18,10 +18,8 @@ from gateway.admin.fleet.results import results_of
 from gateway.admin.fleet.streams import streams_of
 from gateway.admin.fleet.traffic import traffic_of
 from gateway.admin.fleet.view import (
-    SHORT,
     answers_of,
     datasets_of,
-    held_documents,
     jobs_of,
     newest_document,
     nodes_of,
@@ -90,7 +88,7 @@ async def show_history(
     parts: Parts,
     hours: Annotated[int, Query(ge=1, le=48, description="length of the period")] = 1,
 ) -> History:
-    """Traffic of the zone in steps of a minute or more, what happened, and the chunks held, for up to two days."""
+    """Traffic of the zone in steps of a minute or more, and what happened, for up to two days."""
     reading = await operations.fleet.look()
     events = await events_of(reading, operations, parts, reading.at - hours * 3600)
     return await through_redis(_history(operations, reading, hours, events))
@@ -110,10 +108,8 @@ async def _history(operations: Operations, reading: FleetReading, hours: int, ev
         if recent and (not long.get(name) or recent[-1].at > long[name][-1].at):
             long.setdefault(name, []).append(recent[-1])
     points = await asyncio.to_thread(history, list(long.values()), start, step, count)
-    chunks = await samples.timeline(start)
     return History(
         step_seconds=step,
         points=[*(point_document(point, step) for point in points[:-1]), newest_document(points[-1], now_of(reading))],
         events=events,
-        chunks={dataset[:SHORT]: held_documents(held) for dataset, held in chunks.items()},
     )

@@ -164,28 +164,17 @@ def _jobs(reading: FleetReading) -> Iterator[_Found]:
 
 
 def _without_space(reading: FleetReading) -> Iterator[_Found]:
-    """Datasets with jobs that get no space: two chunks are too much for the cache, or for the quota, or others gain more."""
+    """Datasets with jobs that get no space: their quota is 0, or others gain more."""
     inputs, names = reading.plan.inputs.get("datasets", {}), dataset_names(reading)
     users = _users(reading)
     for dataset, order in reading.plan.datasets.items():
         told = inputs.get(dataset) if isinstance(inputs, Mapping) else None
         if order.caching is not CachingMode.NONE or not told or dataset not in users:
             continue
-        least, quota = min(int(told["size"]), 2 * int(told["chunk"])), reading.quotas.get(dataset)
         name, jobs = _name(dataset, names), users[dataset]
-        if order.why is WhyCaching.OVERRIDE and quota is not None and quota < least:
-            kind, why = (
-                "over-quota",
-                f"its quota is {format_size(quota)}, and two of its chunks have {format_size(least)}",
-            )
+        if order.why is WhyCaching.OVERRIDE and reading.quotas.get(dataset) == 0:
+            kind, why = "over-quota", "its quota is 0"
         elif order.why is not WhyCaching.NO_ROOM:
-            continue
-        elif least > USABLE * reading.capacity:
-            what = (
-                f"Dataset {name} is too large for the cache: two of its chunks have {format_size(least)}, "
-                f"and all caches together hold {format_size(reading.capacity)}."
-            )
-            yield _Found(Trouble.of("too-large", what), dataset)
             continue
         else:
             kind, why = "no-space", "what jobs and access streams gain by the same bytes elsewhere is more"

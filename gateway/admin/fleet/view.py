@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 from gateway.admin.fleet.documents import (
     AnswersDocument,
-    ChunkHeld,
-    ChunksDocument,
     DatasetSummary,
     HistoryPoint,
     ImportanceDocument,
@@ -26,13 +24,12 @@ from gateway.admin.fleet.documents import (
 from gateway.admin.fleet.reading import FleetReading
 from gateway.edge.documents import moment
 from gateway.fleet.jobs.jobs import KnownJob
-from gateway.fleet.nodes.samples import HeldChunk
 from gateway.model.units import format_size
 from gateway.policies.health.answers import Answers, Buckets, percentile, together
 from gateway.policies.health.rates import Point, rates, ratio
 from gateway.policies.items.datasets import USABLE, CachingMode, decide
 from gateway.policies.pools import OF_KEYS
-from gateway.policies.space.orders import ChunkRotation, PoolOrder, WhyCaching
+from gateway.policies.space.orders import PoolOrder, WhyCaching
 from gateway.policies.space.probing import ProbeState, measuring, times
 
 SHORT = 12
@@ -212,7 +209,6 @@ def dataset_summary(
         shortfall="" if shortfall is None else shortfall.why,
         granted=0 if order is None else order.target,
         resident_share=round(resident_share(reading, dataset, items), 4),
-        chunks=ChunksDocument(units=order.units if order else 0, **asdict(order.chunks if order else ChunkRotation())),
         importance=importance_document(reading, dataset),
     )
 
@@ -368,11 +364,3 @@ def newest_document(point: Point, now: Now) -> HistoryPoint:
         saved_bytes=int(point.counted.cache_bytes),
         spared_requests=int(point.counted.hits + point.counted.batch_hits),
     )
-
-
-def held_documents(held: list[HeldChunk]) -> list[ChunkHeld]:
-    """The chunks of one dataset."""
-    return [
-        ChunkHeld(chunk=one.chunk, start=moment(one.start), end=None if one.end is None else moment(one.end))
-        for one in held
-    ]

@@ -184,7 +184,7 @@ class PeerItemsEdge:
         given = headers.get(READER.encode(), b"").decode("latin-1")
         reader = read_reader(principal.tenant, given) if given else None
         # Only datasets in this mode have readers, and a look-up does not say the mode.
-        caching = query.caching if reader is None else CachingMode.STATIC
+        caching = query.caching if reader is None else CachingMode.PART
         return BatchAsk(
             registration,
             principal.identity,

@@ -314,14 +314,11 @@ class BatchEndpoint:
         await send({"type": "http.response.body", "body": body})
 
     def _directives(self, content: Content, plan: InForce, reader: ReadingJob | None = None) -> RawHeaders:
-        """The headers for the job: how its dataset is cached, where to begin, the version of the plan, and who shares it."""
-        chunk = plan.chunk
-        if chunk < 0 and plan.caching is CachingMode.CHUNKED:
-            chunk = self._batches.fullest_chunk(content, self._planned.cut(content, plan.partitions, plan.units))
+        """The headers for the job: how its dataset is cached, the version of the plan, and who shares it."""
         return headers_of(
             [
                 ("x-larder-caching", plan.caching.value),
-                ("x-larder-chunk", str(chunk)),
+                ("x-larder-chunk", "-1"),
                 ("x-larder-plan", str(plan.version)),
                 ("x-larder-sharing", str(self._batches.fetches.demand.sharing(content, plan.caching, reader))),
             ]

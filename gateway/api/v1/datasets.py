@@ -147,7 +147,7 @@ class DatasetService:
             members=content.members,
             bytes=content.size,
             caching=plan.caching.value,
-            chunks=Chunks(partitions=plan.partitions, units=plan.units),
+            chunks=Chunks(),
             plan=plan.version,
             resident=content.states.resident,
             registered_at=moment(registration.registered_at),

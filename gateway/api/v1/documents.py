@@ -12,15 +12,15 @@ MOST_ITEMS = 10_000
 """Items in one page of a listing."""
 _ID = "3310881304358 1e677d5c9eb047b1f7a3bccdeccac3aa28a09be4e528862199d".replace(" ", "")
 
-CachingWanted = Literal["auto", "full", "static", "chunked", "none"]
+CachingWanted = Literal["auto", "full", "part", "none", "static", "chunked"]
 assert CachingWanted.__args__ == CACHING  # type: ignore[attr-defined]
 
 
 class Chunks(BaseModel):
-    """Division of the dataset: chunk ``c`` is stripe unit ``c`` of every partition."""
+    """For clients of earlier versions: the dataset is one chunk."""
 
-    partitions: int = Field(examples=[10])
-    units: int = Field(examples=[10])
+    partitions: int = Field(1, examples=[1])
+    units: int = Field(1, examples=[1])
 
 
 class Dataset(BaseModel):
@@ -31,12 +31,12 @@ class Dataset(BaseModel):
     items: int = Field(examples=[1281167])
     members: int = Field(description="items of a sample, which are adjacent; 1 without samples", examples=[1])
     bytes: int = Field(description="of all items whose length is known", examples=[146_000_000_000])
-    caching: Literal["full", "static", "chunked", "none"] = Field(
+    caching: Literal["full", "part", "none"] = Field(
         description="the mode for a reader that begins now: from the fleet's plan if it includes the dataset, else from its size",
-        examples=["chunked"],
+        examples=["part"],
     )
     chunks: Chunks
-    plan: int = Field(description="version of the plan that caching and chunks come from", examples=[1])
+    plan: int = Field(description="version of the plan that caching comes from", examples=[1])
     resident: int = Field(
         description="items in the cache of the answering node; in a fleet, each node caches its share",
         examples=[256_000],

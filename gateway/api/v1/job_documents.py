@@ -9,20 +9,21 @@ from pydantic_core import PydanticCustomError
 
 from gateway.edge.documents import ResponseModel
 from gateway.edge.pipelines import PipelineDocument
-from gateway.policies.items.datasets import MOST_UNITS
 from gateway.policies.space.orders import Phase
 
 _NAME = r"^[A-Za-z0-9._-]{1,128}$"
 _COUNT = Annotated[int, Field(ge=0, le=2**53)]
 _TIME = Annotated[float, Field(ge=0, le=1e10, allow_inf_nan=False)]
-_CHUNK = Annotated[int, Field(ge=0, lt=MOST_UNITS)]
+_MOST_CHUNKS = 1000
+"""Of a dataset, for clients of earlier versions."""
+_CHUNK = Annotated[int, Field(ge=0, lt=_MOST_CHUNKS)]
 _STAGE = Annotated[int, Field(ge=1, le=1024)]
 MOST_MARKS = 16
 """Marks of a pipeline."""
 
 PhaseName = Literal["probe-miss", "measure", "steady"]
 assert set(PhaseName.__args__) == set(Phase)  # type: ignore[attr-defined]
-Mode = Literal["full", "static", "chunked", "none"]
+Mode = Literal["full", "part", "none"]
 
 
 class _StrictModel(BaseModel):
@@ -129,11 +130,9 @@ class Heartbeat(_StrictModel):
     rank: int = Field(ge=0, lt=16_384, examples=[0])
     epoch: int = Field(ge=0, lt=2**31, examples=[3])
     upcoming: list[_CHUNK] = Field(
-        max_length=MOST_UNITS + 2,
-        description="chunks in order: the one in use, the rest of this epoch, the first two of the next",
-        examples=[[4, 7, 1, 0]],
+        default_factory=list, max_length=_MOST_CHUNKS + 2, description="of earlier versions; ignored", examples=[[]]
     )
-    epoch_left: int = Field(ge=0, le=MOST_UNITS, description="how many of upcoming are of this epoch", examples=[2])
+    epoch_left: int = Field(0, ge=0, le=_MOST_CHUNKS, description="of earlier versions; ignored", examples=[0])
     phases: dict[PhaseName, PhaseTimes] = Field(
         default_factory=dict, description="by the phase named in the directives"
     )
@@ -141,30 +140,11 @@ class Heartbeat(_StrictModel):
     pipeline: PipelineReport | None = Field(None, description="a new report, if the fleet is to find the workers")
     profile: ProfileReport | None = Field(None, description="a new profile, if the fleet is to find what to cache")
 
-    @field_validator("epoch_left")
-    @classmethod
-    def _of_upcoming(cls, left: int, info: ValidationInfo) -> int:
-        upcoming = info.data.get("upcoming")
-        if upcoming is None:
-            return left
-        if not left <= len(upcoming) <= left + 2:
-            raise PydanticCustomError(
-                "contradiction",
-                "upcoming has {length} chunks; epoch_left must be that number, or one or two less",
-                {"length": len(upcoming)},
-            )
-        for part in (upcoming[:left], upcoming[left:]):
-            if len(set(part)) < len(part):
-                raise PydanticCustomError(
-                    "contradiction", "upcoming names a chunk twice in one epoch, which uses each once"
-                )
-        return left
-
 
 class EpochRequest(_StrictModel):
-    """A job's proposal for the order of chunks in an epoch."""
+    """A proposal for the order of chunks in an epoch, of a client of an earlier version."""
 
-    order: list[_CHUNK] = Field(min_length=1, max_length=MOST_UNITS, examples=[[2, 0, 1]])
+    order: list[_CHUNK] = Field(min_length=1, max_length=_MOST_CHUNKS, examples=[[2, 0, 1]])
 
     @field_validator("order")
     @classmethod
@@ -183,12 +163,12 @@ class EpochOrder(BaseModel):
 class Directives(BaseModel):
     """Instructions to a job."""
 
-    caching: Mode = Field(description="the caching mode for this job", examples=["chunked"])
+    caching: Mode = Field(description="the caching mode for this job", examples=["part"])
     cache: bool = Field(description="whether to use the cache; false if it is refused to the job, or does not pay")
     phase: PhaseName = Field(description="the phase being measured; count times of mini-batches under it")
-    chunk: int = Field(description="the chunk where a new job should begin; -1: any", examples=[4])
+    chunk: int = Field(-1, description="for clients of earlier versions: -1", examples=[-1])
     plan: int = Field(description="version of the plan", examples=[17])
-    preload: bool = Field(description="the fleet loads chunks ahead; do not announce them")
+    preload: bool = Field(True, description="for clients of earlier versions: do not announce items")
     heartbeat: float = Field(description="seconds between two heartbeats of a rank", examples=[1.0])
 
 
@@ -229,8 +209,6 @@ class Job(ResponseModel):
     joined_at: str = Field(description="ISO 8601, by Redis's clock")
     silent: float = Field(description="seconds since its last heartbeat")
     epoch: int = Field(description="of the slowest rank; -1: no heartbeat yet")
-    upcoming: list[int] = Field(description="of the slowest rank")
-    epoch_left: int
     phase: PhaseName
     cache: bool
     benefit: float = Field(description="t_miss / t_hit; 0: not known", examples=[2.3])
@@ -255,15 +233,6 @@ class PipelineList(BaseModel):
     next: str | None = _NEXT
 
 
-class ChunksInForce(BaseModel):
-    """The chunks of a rotated dataset."""
-
-    complete: list[int] = Field(description="loaded, oldest first")
-    loading: int
-    active: int
-    marked: list[int] = Field(description="complete, older than another; dropped once no job needs them")
-
-
 class ImportanceInForce(BaseModel):
     """Cache state of a dataset that is kept by importance."""
 
@@ -279,12 +248,9 @@ class PlannedDataset(BaseModel):
     """The plan for one dataset."""
 
     caching: Mode
-    partitions: int
-    units: int
     why: str = Field(examples=["benefit"])
     granted: int = Field(description="bytes")
-    order: str = Field(description="in which its items leave", examples=["uniform", "chunk", "importance"])
-    chunks: ChunksInForce
+    order: str = Field(description="in which its items leave", examples=["uniform", "importance"])
     importance: ImportanceInForce | None
     inputs: dict[str, Any] = Field(description="what the manager saw")
 

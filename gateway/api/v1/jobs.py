@@ -45,7 +45,6 @@ from gateway.model.datasets import ApiError, UnknownDataset, is_job_name
 from gateway.model.errors import LarderError
 from gateway.model.keys import Principal
 from gateway.policies.items.datasets import CachingMode
-from gateway.policies.space.chunk_order import Opening
 from gateway.policies.space.orders import Phase
 from gateway.policies.space.probing import PhaseTotals, times
 from gateway.store.datasets.opened import FindRegistration, Registration
@@ -114,7 +113,7 @@ class JobService:
             for name, one in said.phases.items()
         }
         queue = -1 if said.queue is None else said.queue
-        beat = Beat(said.rank, said.epoch, tuple(said.upcoming), said.epoch_left, totals, queue)
+        beat = Beat(said.rank, said.epoch, totals, queue)
         if principal.read_only:
             require_own(principal, await self._jobs.record(_key(principal, job)))
         record = await self._jobs.beat(_key(principal, job), beat)
@@ -128,18 +127,14 @@ class JobService:
         registration = await self._at_hand(principal.tenant, record.dataset)
         return HeartbeatTaken(directives=self._directives(record, registration), pipeline=pipeline)
 
-    async def order(self, principal: Principal, job: str, epoch: int, proposal: list[int]) -> EpochOrder:
-        """The order of an epoch's chunks."""
+    async def order(self, principal: Principal, job: str, proposal: list[int]) -> EpochOrder:
+        """The order of an epoch's chunks, of which only clients of earlier versions know: all ranks propose the same one."""
         key = _key(principal, job)
         record = await self._jobs.record(key)
         if record is None:
             raise _unknown(job)
         require_own(principal, record)
-        asked = Opening.under(self._plans.dataset(record.dataset), key, epoch, tuple(proposal))
-        order = await self._jobs.order(key, asked)
-        if order is None:
-            raise _unknown(job)
-        return EpochOrder(order=list(order))
+        return EpochOrder(order=proposal)
 
     async def remove(self, principal: Principal, job: str) -> None:
         """Forget a job."""
@@ -201,14 +196,11 @@ class JobService:
             caching = order.caching if order is not None else CachingMode.NONE
         if not of_job.cache and not of_job.refused:
             caching = CachingMode.NONE
-        rotated = order is not None and order.caching is CachingMode.CHUNKED
         return Directives(
             caching=caching.value,
             cache=of_job.cache,
             phase=of_job.phase.value,
-            chunk=order.chunks.active if order is not None and rotated else -1,
             plan=plans.plan.version,
-            preload=rotated,
             heartbeat=self._heartbeat,
         )
 
@@ -222,8 +214,6 @@ class JobService:
             joined_at=moment(known.joined_at),
             silent=round(max(0.0, known.silent), 3),
             epoch=known.epoch,
-            upcoming=list(known.upcoming),
-            epoch_left=known.epoch_left,
             phase=order.phase.value,
             cache=order.cache,
             benefit=order.benefit,
@@ -360,10 +350,10 @@ async def agree_on_order(
     caller: Asking,
     service: Service,
 ) -> EpochOrder:
-    """The order of chunks that all ranks of the job follow in this epoch. The first proposal decides it."""
+    """The proposal, for clients of earlier versions: they agree on an order of chunks."""
     async with _counted("order"):
         said = await parsed(request, caller, EpochRequest)
-        return await service.order(caller.principal, job, epoch, said.order)
+        return await service.order(caller.principal, job, said.order)
 
 
 @router.get("/pipelines", summary="List pipelines", dependencies=WITHOUT_BODY)

@@ -77,8 +77,8 @@ _OFFERS_QUERY = [
 _DIRECTIVES = {
     name: {"schema": {"type": kind}, "description": description}
     for name, kind, description in (
-        ("x-larder-caching", "string", "full, static, chunked or none"),
-        ("x-larder-chunk", "integer", "the chunk with most resident items; -1 when there is none"),
+        ("x-larder-caching", "string", "full, part or none"),
+        ("x-larder-chunk", "integer", "for clients of earlier versions: -1"),
         ("x-larder-plan", "integer", "version of the plan"),
         ("x-larder-sharing", "integer", "other active jobs on the dataset, if it is static; 0: there are no offers"),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from gateway.api.v1.job_documents import ChunksInForce, ImportanceInForce, PlanDocument, PlannedDataset, PlannedJob
+from gateway.api.v1.job_documents import ImportanceInForce, PlanDocument, PlannedDataset, PlannedJob
 from gateway.policies.space.orders import ImportanceOrder
 from gateway.policies.space.plan import Plan
 
@@ -30,17 +30,9 @@ def plan_document(
         datasets={
             dataset: PlannedDataset(
                 caching=order.caching.value,
-                partitions=order.partitions,
-                units=order.units,
                 why=order.why.value,
                 granted=order.target,
                 order=order.eviction,
-                chunks=ChunksInForce(
-                    complete=list(order.chunks.complete),
-                    loading=order.chunks.loading,
-                    active=order.chunks.active,
-                    marked=list(order.chunks.marked),
-                ),
                 importance=_importance(order.importance, tenant),
                 inputs=of_datasets.get(dataset, {}),
             )

@@ -89,7 +89,7 @@ def _same(listed_id: str, wanted: str) -> bool:
 
 
 def _show(_options: Namespace, found: Mapping[str, Any]) -> None:
-    chunks, inputs, override = (found.get(name) or {} for name in ("chunks", "inputs", "override"))
+    inputs, override = (found.get(name) or {} for name in ("inputs", "override"))
     registered = [f"{each.get('tenant')}/{each.get('name')}" for each in found.get("registered") or ()]
     facts(
         (
@@ -103,7 +103,6 @@ def _show(_options: Namespace, found: Mapping[str, Any]) -> None:
             ("quota", size(override.get("quota"))),
             ("granted", size(found.get("granted"))),
             ("resident", share(found.get("resident_share"))),
-            ("chunks", _chunks(chunks) if chunks.get("units") else None),
             ("inputs", named(inputs)),
         )
     )
@@ -132,10 +131,3 @@ def _show_importance(importance: Mapping[str, Any]) -> None:
     ]
     line()
     table(_TENTHS, [*tenths, {"items": "not scored", **(importance.get("unscored") or {})}])
-
-
-def _chunks(chunks: Mapping[str, Any]) -> str:
-    """The chunks of a rotated dataset that are held."""
-    complete = " ".join(map(str, chunks.get("complete") or ())) or "none"
-    loading = chunks.get("loading", -1)
-    return f"{complete} of {chunks['units']} complete{f', {loading} loading' if loading >= 0 else ''}"

@@ -13,14 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import resource
-import time
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-from cachetools import TTLCache
 from numpy.typing import NDArray
 
 from gateway.engine.items.answers import Arrival, Arriving, BatchAsk, Resident, Room, Unopened
@@ -35,9 +33,8 @@ from gateway.engine.services import Services
 from gateway.model.access import Access
 from gateway.model.frames import ItemStatus
 from gateway.policies.items.batch import BatchMode, Positions, is_silent, may_replace
-from gateway.policies.items.datasets import CachingMode, refreshes_recency
-from gateway.policies.space.chunk_cut import ChunkCut, fullest_chunk
-from gateway.store.datasets.content import RESIDENT, VERIFIED, Content
+from gateway.policies.items.datasets import CachingMode
+from gateway.store.datasets.content import RESIDENT, VERIFIED
 from gateway.store.items import ItemFile, close_files
 
 LARGEST_OPEN_BATCH = 1024
@@ -45,9 +42,6 @@ LARGEST_OPEN_BATCH = 1024
 _LOOK = 0.25
 _AT_A_TIME = 4096
 _HOMES = 3
-_COUNTED_FOR = 2.0
-"""Seconds for which the fullest chunk of a dataset is cached, for ``_COUNTED`` datasets."""
-_COUNTED = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +65,6 @@ class Batches:
         self._prefetcher = Prefetcher(services, fetches, lane)
         # A quarter: connections and blobs need descriptors too.
         self._room = Room(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
-        self._fullest: TTLCache[str, int] = TTLCache(_COUNTED, _COUNTED_FOR, time.monotonic)
 
     async def open(self, ask: BatchAsk) -> Resident | Arriving:
         """Decide what to deliver, and open the resident items."""
@@ -109,14 +102,6 @@ class Batches:
             consumer.note(ask.indices[opened.positions])
         return opened
 
-    def fullest_chunk(self, content: Content, cut: ChunkCut) -> int:
-        """The chunk with most resident items, at most ``_COUNTED_FOR`` seconds old; -1 if none has any."""
-        chunk = self._fullest.get(content.tag)
-        if chunk is None:
-            chunk = fullest_chunk(np.flatnonzero(content.states.believed()), cut)
-            self._fullest[content.tag] = chunk
-        return chunk
-
     async def _ready(self, ask: BatchAsk, positions: Positions) -> list[ItemFile | None]:
         """The verified files of these items; ``None`` for the others."""
         if ask.caching is CachingMode.NONE or ask.refused:
@@ -125,11 +110,11 @@ class Batches:
         indices = ask.indices[positions]
         digests = content.digests_of(indices)
         files = await self._items.open_all(content, indices, digests)
-        ranked, now = refreshes_recency(ask.caching), self._services.now()
+        now = self._services.now()
         accesses = []
         for index, digest, file in zip(indices.tolist(), digests, files, strict=True):
             if file is not None:
-                accesses.append(Access(content.id, index, digest if ranked else b"", True, now, ask.identity))
+                accesses.append(Access(content.id, index, digest, True, now, ask.identity))
         self._services.store.accesses.record_all(accesses)
         return files
 
@@ -389,7 +374,7 @@ class Batches:
     async def prefetch(self, ask: BatchAsk) -> dict[str, int]:
         """Fetch the items in the background, in random order; returns how many are resident, being fetched, and refused.
 
-        Items are refused if the queue would exceed half of the cache: they would displace the chunk in use.
+        Items are refused if the queue would exceed half of the cache: they would displace each other.
         """
         await self.known.prepare(ask)
         counts = PrefetchCounts(0, 0, 0)

@@ -1,6 +1,6 @@
 """Residency by demand, performed: who reads, what others still need, and what makes room for what (policies/items/demand.py).
 
-It governs datasets in mode ``static``. Each node decides alone about the items that are at home there: it has seen every batch
+It governs datasets in mode ``part``. Each node decides alone about the items that are at home there: it has seen every batch
 that delivered them. The facts are in a table that all workers of the node share (store/datasets/demand.py).
 
 Items that are loaded at the same moment get their room together: one look at the residents, and one transaction that evicts those
@@ -127,7 +127,7 @@ class ItemDemand:
     @staticmethod
     def consumer(content: Content, caching: CachingMode, reader: ReadingJob | None) -> Consumer | None:
         """The job that a batch is for; ``None`` if it names none, or if demand does not govern the dataset."""
-        if reader is None or caching is not CachingMode.STATIC:
+        if reader is None or caching is not CachingMode.PART:
             return None
         table = content.demand(make=True)
         return None if table is None else Consumer(table, reader, table.bit_of(reader))
@@ -135,7 +135,7 @@ class ItemDemand:
     @staticmethod
     def sharing(content: Content, caching: CachingMode, reader: ReadingJob | None) -> int:
         """The number of active jobs on a dataset, other than the reader's."""
-        table = content.demand() if caching is CachingMode.STATIC else None
+        table = content.demand() if caching is CachingMode.PART else None
         if table is None:
             return 0
         others = table.active()

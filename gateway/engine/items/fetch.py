@@ -52,7 +52,7 @@ from gateway.model.keys import ObjectKey
 from gateway.model.objects import BlobRef, Header
 from gateway.net.exchange import StreamedResponse
 from gateway.policies.fleet.ring import item_key
-from gateway.policies.items.datasets import CachingMode, may_evict_for
+from gateway.policies.items.datasets import CachingMode
 from gateway.policies.pools import dataset_pool
 from gateway.policies.reads.admission import forbidden
 from gateway.store.datasets.content import FETCHING, NOT_KNOWN, RESIDENT, UNKNOWN_LENGTH, VERIFIED
@@ -235,7 +235,7 @@ class ItemFetches:
         keep = keep and not cached and self._may_keep(wanted, wanted.location, length)
         keep = keep and await self._services.scores.admits(wanted.registration.content, wanted.index)
         room = Reserved()
-        if keep and wanted.mode is CachingMode.STATIC and length != UNKNOWN_LENGTH:
+        if keep and wanted.mode is CachingMode.PART and length != UNKNOWN_LENGTH:
             room = await self.demand.reserve(wanted, length)
             keep = room.held
         try:
@@ -340,15 +340,15 @@ class ItemFetches:
         """Whether the cache may store the item, judging by its ``length``, if known."""
         if wanted.mode is CachingMode.NONE or not self._services.rules.for_path(location.path).cache:
             return False
-        if not self._services.keeps(wanted.registration.content, wanted.index):
+        if not self._services.keeps(wanted.registration.content):
             return False
-        # Whether there is room in static mode is decided with the demand for the item.
+        # Whether there is room in a part is decided with the demand for the item.
         return length == UNKNOWN_LENGTH or length <= self._services.capacity // 2
 
     async def _begun(self, wanted: Wanted, length: int) -> GrowingBlob | None:
         """Begin a blob; ``None`` if the cache does not accept it."""
         try:
-            if may_evict_for(wanted.mode):
+            if wanted.mode is CachingMode.FULL:
                 return await self._store.create(length)
             return self._store.begin(length) if self._store.admits(length) else None
         except DiskUnavailable:
@@ -359,7 +359,7 @@ class ItemFetches:
         growing = (room.take() or await self._begun(wanted, length)) if keep else None
         if growing is not None:
             return await self._into_store(
-                wanted, stream, growing, for_good=not (room.instead or may_evict_for(wanted.mode))
+                wanted, stream, growing, for_good=not (room.instead or wanted.mode is CachingMode.FULL)
             )
         if wanted.store_only:
             return _not_taken()
@@ -446,10 +446,7 @@ def _checked(response: StreamedResponse, *, ranged: bool, expected: int) -> int:
 
 def _count_ahead(purpose: Purpose, stored: StoredItem) -> None:
     size = stored.blob.size
-    if purpose is Purpose.CHUNK:
-        metrics.CHUNK_ITEMS.labels("loaded").inc()
-        metrics.PRELOADED_BYTES.inc(size)
-    elif purpose is Purpose.IMPORTANCE and not stored.flags:
+    if purpose is Purpose.IMPORTANCE and not stored.flags:
         metrics.IMPORTANT_ITEMS.inc()
         metrics.IMPORTANT_BYTES.inc(size)
 

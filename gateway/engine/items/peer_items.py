@@ -290,7 +290,7 @@ def _on_behalf_of(wanted: Wanted) -> list[tuple[str, str]]:
     headers = [principal_header(wanted.registration.tenant, wanted.identity)]
     if wanted.refused:
         headers.append((REFUSED, "1"))
-    if wanted.reader is None or wanted.mode is not CachingMode.STATIC:
+    if wanted.reader is None or wanted.mode is not CachingMode.PART:
         return headers
     return [*headers, reader_header(wanted.reader)]
 

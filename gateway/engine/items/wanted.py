@@ -27,7 +27,6 @@ class Purpose(Enum):
 
     READER = "reader"
     PREFETCH = "prefetch"
-    CHUNK = "chunk"
     IMPORTANCE = "importance"
 
 

@@ -106,10 +106,10 @@ class WarmDataset:
         if size > limit:
             raise WarmupRefused(
                 f"dataset: it has {format_size(size)}, and the caches of the fleet hold {format_size(limit)}: add nodes, or let "
-                "jobs use it in chunks, which are loaded ahead without a warm-up"
+                "jobs use what fits, which needs no warm-up"
             )
         mode = self._datasets.planned.of(registration).caching
-        if mode not in (CachingMode.FULL, CachingMode.STATIC):
+        if mode not in (CachingMode.FULL, CachingMode.PART):
             raise WarmupRefused(
                 f"dataset: the plan caches it as {mode.value!r}, not whole; pin it (larder-gateway datasets pin), "
                 "or leave it to the plan"

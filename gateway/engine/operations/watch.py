@@ -22,7 +22,6 @@ from gateway.model.counters import Counters, Sample
 from gateway.policies.health.answers import Answers
 from gateway.policies.health.rates import lately
 from gateway.policies.health.troubles import COUNTED, TURNOVER, NodeFacts, Trouble, troubles, worst_first
-from gateway.policies.items.datasets import CachingMode
 from gateway.policies.space.plan import Plan
 from gateway.store.datasets.content import Content
 from gateway.store.store import Store
@@ -119,7 +118,6 @@ class NodeWatch:
             self._skew = (asked + time.time()) / 2 - at
             self._note(at, found)
             await self._samples.say(self._me.node, self.document)
-            await self._tell_of_chunks()
         except DOWN:
             self.speaks = False
             found = await asyncio.to_thread(counted)
@@ -212,13 +210,3 @@ class NodeWatch:
             if len(found) >= _MOST_DATASETS:
                 break
         return found
-
-    async def _tell_of_chunks(self) -> None:
-        plan = self._seen.plan()
-        if plan.version:
-            held = {
-                name: order.chunks.held
-                for name, order in plan.datasets.items()
-                if order.caching is CachingMode.CHUNKED and order.chunks.held
-            }
-            await self._samples.held(plan.fence, plan.version, held)

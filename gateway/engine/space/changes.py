@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from gateway.policies.space.orders import JobOrder, PoolOrder
@@ -12,8 +12,8 @@ from gateway.policies.space.plan import Plan
 def changes(before: Plan, after: Plan, now: float) -> list[dict[str, Any]]:
     """One document per change; ``at`` is ``now``, in seconds; nothing when ``after`` is ``before``.
 
-    Of a dataset: ``what`` is allocated, released, or what happened to ``chunk`` (``policies.space.chunks.ChunkReason``), with
-    the ``jobs`` that lost it. Of a job: ``what`` is judged, with its phase and whether it uses the cache, or gone.
+    Of a dataset: ``what`` is allocated or released. Of a job: ``what`` is judged, with its phase and whether it uses the
+    cache, or gone.
     """
     if after is before:
         return []
@@ -26,7 +26,6 @@ def changes(before: Plan, after: Plan, now: float) -> list[dict[str, Any]]:
             for dataset in datasets
             for change in _of_dataset(before.datasets.get(dataset), after.datasets.get(dataset))
         ),
-        *(_of_chunk(common, event) for event in after.inputs.get("events", ())),
         *(
             {**common, "job": job, **change}
             for job in jobs
@@ -39,13 +38,8 @@ def _of_dataset(before: PoolOrder | None, after: PoolOrder | None) -> Iterator[d
     if after is None:
         yield {"what": "released"}
         return
-    if before is None or (before.caching, before.why, before.units) != (after.caching, after.why, after.units):
+    if before is None or (before.caching, before.why) != (after.caching, after.why):
         yield {"what": "allocated", "caching": after.caching.value, "why": after.why.value, "granted": after.target}
-
-
-def _of_chunk(common: Mapping[str, Any], event: Mapping[str, Any]) -> dict[str, Any]:
-    lost = {"jobs": event["jobs"]} if event["jobs"] else {}
-    return {**common, "dataset": event["dataset"], "what": event["reason"], "chunk": event["chunk"], **lost}
 
 
 def _of_job(before: JobOrder | None, after: JobOrder | None) -> Iterator[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """The manager's loop: once per heartbeat the leader of the zone decides which pool gets which space, and every node follows.
 
 Every worker of a node that is READY tries for the lease (gateway/fleet/jobs/leadership.py). The leader reads the jobs, the nodes'
-reports of their chunks and the operators' overrides, and has ``policies.space.manager.decide`` make the next plan from the last
+reports of what they hold and the operators' overrides, and has ``policies.space.manager.decide`` make the next plan from the last
 one. The plan is the only state, so another leader continues from it. Time is Redis's, which is one clock for all leaders.
 
 Redis lost: no gateway leads and every node keeps its plan. Redis emptied: the jobs are unknown until they register again, which
@@ -34,10 +34,10 @@ from gateway.fleet.nodes.announcer import DOWN
 from gateway.fleet.nodes.beginnings import Beginnings
 from gateway.fleet.nodes.live import LiveExchange
 from gateway.fleet.nodes.reports import (
-    CHUNKS,
     DEMAND,
     DEMAND_SILENCE,
     HELD,
+    HELD_ITEMS,
     MISSES,
     SCORES,
     STREAMS,
@@ -48,7 +48,7 @@ from gateway.fleet.nodes.reports import (
 from gateway.fleet.nodes.trends import Trends
 from gateway.model.fleet import Node, NodeState
 from gateway.policies.health.misses import MissReport
-from gateway.policies.items.datasets import USABLE, CachingMode
+from gateway.policies.items.datasets import USABLE, CachingMode, wanted_mode
 from gateway.policies.pools import RESULTS, STREAM
 from gateway.policies.space.autocache import COMPUTE, CacheReason
 from gateway.policies.space.benefit import JobFacts
@@ -101,7 +101,7 @@ class Coordination:
         return cls(
             Jobs(redis, prefix, silences.jobs),
             Plans(redis, prefix),
-            NodeReports(redis, prefix, CHUNKS, silences.nodes),
+            NodeReports(redis, prefix, HELD_ITEMS, silences.nodes),
             NodeReports(redis, prefix, STREAMS, silences.nodes),
             NodeReports(redis, prefix, SCORES, silences.nodes),
             PipelineDecisions(redis, prefix, silences.jobs, ReadTimes(redis, prefix)),
@@ -250,7 +250,6 @@ class Manager:
                 items,
                 requested,
                 overrides.get(dataset, ""),
-                _loaded(plan.of(dataset), dataset, told),
                 _share(dataset, items, told),
                 quotas.get(dataset),
             )
@@ -263,7 +262,7 @@ class Manager:
             pipelines = await parts.pipelines.of([job.record.key for job in jobs])
             self._results = _results(jobs, pipelines)
             _show_pipelines(pipelines.values())
-        facts = {job.record.key: _facts_of(job, plan) for job in jobs}
+        facts = {job.record.key: _facts_of(job) for job in jobs}
         need = _needs(await parts.results.all(), self._results, overrides, quotas)
         pins = pins_of(overrides, quotas)
         return Facts(capacity, datasets, facts, self._streams, self._scores, self._results, need, pins)
@@ -361,18 +360,10 @@ def _claimed(records: Iterable[JobRecord]) -> dict[str, tuple[int, int, str]]:
         sizes: dict[str, int] = {}
         for record in those:
             sizes[record.tenant] = max(record.size, sizes.get(record.tenant, 0))
-        wishes = {record.requested for record in those}
+        wishes = {wanted_mode(record.requested) for record in those}
         size = median_low([size for size in sizes.values() if size] or [0])
         found[dataset] = (size, those[0].items, wishes.pop() if len(wishes) == 1 else "auto")
     return found
-
-
-def _loaded(order: PoolOrder | None, dataset: str, told: list[dict[str, NodeReport]]) -> bool:
-    """Whether every node that is READY has its part of the chunk that is being loaded."""
-    if order is None or order.caching is not CachingMode.CHUNKED or order.chunks.loading < 0:
-        return False
-    missing = NodeReport()
-    return bool(told) and all(report.get(dataset, missing).chunk == order.chunks.loading for report in told)
 
 
 def _by_dataset(reports: Mapping[str, Mapping[str, ScoreReport]]) -> dict[str, dict[str, ScoreReport]]:
@@ -389,20 +380,13 @@ def _share(dataset: str, items: int, told: list[dict[str, NodeReport]]) -> float
     return min(1.0, resident / items) if items else 1.0
 
 
-def _facts_of(job: KnownJob, plan: Plan) -> JobFacts:
-    record, order = job.record, plan.of(job.record.dataset)
-    upcoming, left = job.upcoming, job.epoch_left
-    if order is not None:
-        # A job that was cut into other chunks than the fleet cuts into has nothing to say about the latter.
-        left = sum(chunk < order.units for chunk in upcoming[:left])
-        upcoming = tuple(chunk for chunk in upcoming if chunk < order.units)
+def _facts_of(job: KnownJob) -> JobFacts:
+    record = job.record
     return JobFacts(
         record.tenant,
         record.job,
         record.dataset,
         record.gpus,
-        upcoming,
-        left,
         job.totals,
         job.joined_at,
         record.caching,
@@ -411,8 +395,8 @@ def _facts_of(job: KnownJob, plan: Plan) -> JobFacts:
     )
 
 
-def settings_of(probe_batches: int, force_eviction: float, results_percent: int = 50) -> ManagerParams:
+def settings_of(probe_batches: int, results_percent: int = 50) -> ManagerParams:
     """The policy's settings, from the configuration."""
     usual = ManagerParams()
     probe = replace(usual.probe, batches=probe_batches)
-    return replace(usual, probe=probe, force_after=force_eviction, results_share=results_percent / 100)
+    return replace(usual, probe=probe, results_share=results_percent / 100)

@@ -3,25 +3,20 @@
 The plan knows datasets that jobs have registered for. For all others each gateway decides by the registration, the dataset's size
 and the capacity of the whole fleet (policies/items/datasets.py), which comes out the same everywhere.
 
-Of a dataset whose chunks are rotated only the items of the held chunks are kept; the others are delivered all the same. So at
-most two chunks take space, whatever jobs read.
+Which items of a dataset are kept in its space is decided by the demand for them (policies/items/demand.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 
 from gateway.model.datasets import is_job_name
 from gateway.policies.items.datasets import PLAN, CachingMode, decide
-from gateway.policies.space.chunk_cut import ChunkCut
 from gateway.policies.space.orders import Phase
 from gateway.policies.space.plan import Plan
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.opened import Registration
-
-_cut = lru_cache(maxsize=256)(ChunkCut)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +24,11 @@ class InForce:
     """Caching of a dataset, for one reader.
 
     ``caching`` is none if the reader's job does not use the cache (``cache``). One that is ``refused`` hits gets none, but what
-    it reads is stored and shared as usual. ``planned`` says whether the fleet's plan decides; ``chunk`` is where a new job
-    begins, -1 for none; ``version`` of the plan.
+    it reads is stored and shared as usual. ``planned`` says whether the fleet's plan decides; ``version`` of the plan.
     """
 
     caching: CachingMode
-    partitions: int
-    units: int
     planned: bool = False
-    chunk: int = -1
     version: int = PLAN
     cache: bool = True
     phase: Phase = Phase.STEADY
@@ -79,20 +70,11 @@ class Planned:
         if order is None:
             alone = decide(registration.caching, registration.content.size, self._capacity())
             mode = alone.caching if cache or refused else CachingMode.NONE
-            return InForce(
-                mode, alone.partitions, alone.units, version=version, cache=cache, phase=phase, refused=refused
-            )
+            return InForce(mode, version=version, cache=cache, phase=phase, refused=refused)
         mode = order.caching if cache or refused else CachingMode.NONE
-        chunk = order.chunks.active if order.caching is CachingMode.CHUNKED else -1
-        return InForce(mode, order.partitions, order.units, True, chunk, version, cache, phase, refused)
+        return InForce(mode, True, version, cache, phase, refused)
 
-    def keeps(self, content: Content, index: int) -> bool:
-        """Whether the plan has a place for an item; every item of a dataset outside the plan has one."""
+    def keeps(self, content: Content) -> bool:
+        """Whether the plan has space for a dataset; one outside the plan has some."""
         order = self._plan().of(content.id)
-        if order is None or order.caching is not CachingMode.CHUNKED:
-            return order is None or order.caching is not CachingMode.NONE
-        return self.cut(content, order.partitions, order.units).chunk_of(index) in order.chunks.held
-
-    def cut(self, content: Content, partitions: int, units: int) -> ChunkCut:
-        """Division of a dataset into chunks."""
-        return _cut(content.id, content.items, partitions, units, content.members)
+        return order is None or order.caching is not CachingMode.NONE

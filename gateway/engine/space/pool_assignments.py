@@ -15,13 +15,12 @@ first by id. The index keeps pools over a restart, and they stay until a plan is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.engine.space.chunk_eviction import Keeps
 from gateway.engine.space.item_scores import ItemScores
 from gateway.policies.pools import OF_KEYS, STREAM, Pool, dataset_pool, place_of, with_default
 from gateway.policies.space.plan import Plan, node_pools
@@ -56,14 +55,19 @@ class PoolAssignments:
 
     Args:
         store: of the node.
-        keeps: whether the plan has a place for an item of a dataset.
+        keeps: whether the plan has space for a dataset.
         order: eviction order of the pool ``default``.
         node: this node's id.
         scores: how important items are.
     """
 
     def __init__(
-        self, store: Store, keeps: Keeps, order: str, node: str = "", scores: ItemScores | None = None
+        self,
+        store: Store,
+        keeps: Callable[[Content], bool],
+        order: str,
+        node: str = "",
+        scores: ItemScores | None = None,
     ) -> None:
         self._store = store
         self._keeps = keeps
@@ -180,7 +184,7 @@ class PoolAssignments:
         return given and (not self._given[dataset_pool(content.id)] or other.id < content.id)
 
     def _wants(self, content: Content, digest: bytes) -> bool:
-        return any(self._keeps(content, int(index)) for index in content.indices_of(digest))
+        return self._keeps(content) and len(content.indices_of(digest)) > 0
 
 
 def _orders(pools: Iterable[Pool]) -> dict[str, str]:

@@ -1,10 +1,7 @@
-"""Loading items before jobs need them, in the background lane: this node's part of a chunk (Quiver, section 5.1), or the most
-important ones of a list (SHADE, section 4.2).
+"""Loading items before jobs need them, in the background lane: the most important ones of a list (SHADE, section 4.2).
 
-The order of a chunk is random, so that several nodes and jobs find different items in the cache. An item that the origin cannot
-give now is tried again, as another job's reader if there is one. One that the origin has not, or refuses to all readers, is left
-out: a chunk is complete when all that can be had is there, or it would hold up the rotation. Nodes that have an item already are
-asked before the origin (gateway/engine/items/homes.py).
+An item that the origin cannot give now is tried again, as another job's reader if there is one. One that the origin has not, or
+refuses to all readers, is left out. Nodes that have an item already are asked before the origin (gateway/engine/items/homes.py).
 """
 
 from __future__ import annotations
@@ -16,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway import metrics
 from gateway.engine.items.fetch import ItemFetches
 from gateway.engine.items.homes import HolderLookup
 from gateway.engine.items.wanted import FailedItem, Purpose, Wanted
@@ -60,29 +56,24 @@ class Preloader:
     def __init__(self, fetches: ItemFetches, lane: Lane) -> None:
         self._fetches = fetches
         self._lane = lane
-        self._random = np.random.default_rng()
 
-    async def load(self, readers: Sequence[Reader], indices: Indices, purpose: Purpose = Purpose.CHUNK) -> int:
+    async def load(self, readers: Sequence[Reader], indices: Indices, purpose: Purpose) -> int:
         """Bring items into the cache that are not there; how many could not be had.
 
         Args:
             readers: of the same content, at least one.
             indices: whose home is here.
-            purpose: why. Important items are loaded in the order given, because there may be no time for all.
+            purpose: why. They are loaded in the order given, because there may be no time for all.
         """
         content = readers[0].registration.content
         left = missing_of(content, indices)
         for number in range(ROUNDS):
-            if purpose is Purpose.CHUNK:
-                self._random.shuffle(left)
             reader = readers[number % len(readers)]
             left = await self._round(reader, left, purpose)
             if not len(left):
                 return 0
             if number + 1 < ROUNDS:
                 await asyncio.sleep(_AGAIN * 2**number)
-        if purpose is Purpose.CHUNK:
-            metrics.CHUNK_ITEMS.labels("failed").inc(len(left))
         return len(left)
 
     async def _round(self, reader: Reader, indices: Indices, purpose: Purpose) -> Indices:
@@ -100,12 +91,12 @@ class Preloader:
             length = int(content.lengths[index])
             return 0 if length == UNKNOWN_LENGTH else length
 
-        await self._lane.add(LoadClass.CHUNK, indices.tolist(), fetch).ended()
+        await self._lane.add(LoadClass.IMPORTANT, indices.tolist(), fetch).ended()
         return np.array(failed, dtype=np.uint32)
 
     async def _fetch(self, reader: Reader, index: int, source: HolderLookup | None, purpose: Purpose) -> ItemStatus:
         wanted = Wanted(
-            reader.registration, index, reader.identity, CachingMode.CHUNKED, purpose, here=True, source=source
+            reader.registration, index, reader.identity, CachingMode.FULL, purpose, here=True, source=source
         )
         outcome = await self._fetches.fetch(wanted)
         return outcome.status if isinstance(outcome, FailedItem) else ItemStatus.OK

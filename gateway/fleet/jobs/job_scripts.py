@@ -2,9 +2,7 @@
 
 Each begins with ``COMMON``, which forgets the jobs that have been silent for too long.
 
-``BEAT`` keeps the whole heartbeats of a job of few ranks. Of one with many it keeps each rank's counts and the beginning of its
-position, and one whole heartbeat: that of the slowest rank, in a field of its own. A rank that falls behind it, or comes after it
-has been silent, takes the place; when the slowest rank overtakes others, the place is theirs with their next heartbeats.
+``drop`` also removes what earlier versions kept of a job: its place in its dataset, and the orders of its epochs.
 """
 
 from __future__ import annotations
@@ -43,56 +41,16 @@ return {string.format('%.0f', now), time[1] .. '.' .. time[2], redis.call('HGET'
   redis.call('HGET', K .. 'jobs:ranks', ARGV[3]) or 0}
 """
 BEAT = """
-local name, rank, json, epoch, left, short = ARGV[2], tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[8]
-local whole, slowest = tonumber(ARGV[9]), ARGV[10]
+local name, rank, json = ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local known = redis.call('HGET', K .. 'jobs', name)
 local record = record_of(known)
 if not record then return false end
 if rank < record.ranks then
-  local beats, stamp = K .. 'job:' .. name, string.format('%.0f', now) .. ' '
-  if record.ranks <= whole then
-    redis.call('HSET', beats, rank, stamp .. json)
-  else
-    redis.call('HSET', beats, rank, stamp .. short)
-    local at, said = string.match(redis.call('HGET', beats, slowest) or '', '^(%d+) (.*)$')
-    local fine, last = pcall(cjson.decode, said or '')
-    fine = fine and type(last) == 'table' and last.e and last.l and last.r
-    local own = fine and last.r == rank
-    local behind = fine and (epoch < last.e or (epoch == last.e and tonumber(left) > last.l))
-    if json ~= short and (not fine or own or behind or tonumber(at) < now - silence) then
-      redis.call('HSET', beats, slowest, stamp .. json)
-    elseif own then
-      redis.call('HDEL', beats, slowest)
-    end
-  end
+  redis.call('HSET', K .. 'job:' .. name, rank, string.format('%.0f', now) .. ' ' .. json)
   redis.call('ZADD', K .. 'jobs:seen', now, name)
-  redis.call('ZADD', K .. 'using:' .. record.dataset, 'XX', now, name)
-  local places = K .. 'places:' .. record.dataset
-  local opened, _, count = string.match(redis.call('HGET', places, name) or '', '^(%d+) (%d+) (%d+)$')
-  if opened and opened ~= ARGV[7] then
-    redis.call('HSET', places, name, string.format('%.0f', epoch) .. ' ' .. left .. ' ' .. count)
-  end
 end
 return known
 """
 REMOVE = "return drop(ARGV[2])"
 NOW = "return string.format('%.0f', now)"
 STATE = "return {redis.call('GET', K .. 'registrations:version'), redis.call('HLEN', K .. 'jobs')}"
-OPENING = """
-local name, epoch = ARGV[2], ARGV[3]
-local job = redis.call('HGET', K .. 'jobs', name)
-local record = record_of(job)
-if not record then return false end
-local epochs, using, places = K .. 'job:' .. name .. ':epochs', K .. 'using:' .. record.dataset, K .. 'places:' .. record.dataset
-redis.call('ZREMRANGEBYSCORE', using, '-inf', now - silence)
-if redis.call('EXISTS', using) == 0 then redis.call('DEL', places) end
-redis.call('ZADD', K .. 'jobs:seen', now, name)
-local order = redis.call('HGET', epochs, epoch)
-if order then
-  redis.call('ZADD', using, now, name)
-  return {string.format('%.0f', now), job, {epoch, order}, {name}, {name, redis.call('HGET', places, name)}}
-end
-local sequence = redis.call('HMGET', K .. 'sequence', record.dataset, record.dataset .. ARGV[4])
-return {string.format('%.0f', now), job, redis.call('HGETALL', epochs), redis.call('ZRANGE', using, 0, -1),
-  redis.call('HGETALL', places), sequence[1], sequence[2]}
-"""

@@ -1,23 +1,13 @@
-"""The jobs of a zone in Redis: datasets, positions, and the orders of their epochs.
+"""The jobs of a zone in Redis: their datasets, and what their ranks report.
 
 A job is identified by tenant and name; all its ranks register the same name and send separate heartbeats. Gateways serve ranks of
-one job at the same moment, so its first registration and its first request for an epoch's order are decided by policies and
-applied by compare-and-set. All times are Redis's clock: those of nodes and clients may differ by minutes. A job that has been
-silent for ``silence`` is dropped with all its state; so is the position of a silent rank, but its counts stay in its job's sums.
+one job at the same moment, so its registration is decided by a policy and applied by compare-and-set. All times are Redis's clock: those of nodes and clients may differ by minutes. A job that has been
+silent for ``silence`` is dropped with all its state; so is the epoch of a silent rank, but its counts stay in its job's sums.
 
-How ranks become one job (``merged``). They run in step, so the position of the job is that of the rank with most left: the
-lowest epoch, and in it the longest rest. So a chunk that only the slowest rank still needs is kept for it. A rank without
-upcoming chunks has ended, and is ignored. Totals are the means over all registered ranks, items and hits the sums: a constant
-divisor keeps the means growing when a rank joins late.
+How ranks become one job (``merged``). They run in step, so the epoch of the job is the lowest. Totals are the means over all
+registered ranks, items and hits the sums: a constant divisor keeps the means growing when a rank joins late.
 
-The order of an epoch is that of ``policies/space/chunk_order.py``, for all ranks that ask. Of two jobs that open an epoch of one
-dataset at the same time, the second sees the sequence of the first: ``sequence`` keeps the last one and, since a new one may be
-equal to it, counts new ones (``LEADS``). Earlier versions decide in a script, on the same keys but without the count. Between an
-old and a new node, two jobs that open an epoch in the same instant may therefore both set a sequence, if the first one sets the
-sequence that was already there. They then rotate separately until their next epochs; within each job all ranks still agree.
-
-Everything is bounded: jobs and ranks of a tenant (``policies/fleet/job_limits.py``), chunks in a heartbeat, the heartbeats that
-are kept whole (``job_scripts.py``), orders of a job. Lists are read page by page. docs/operations.md has the bounds of all that
+Everything is bounded: jobs and ranks of a tenant (``policies/fleet/job_limits.py``), heartbeats. Lists are read page by page. docs/operations.md has the bounds of all that
 tenants have in Redis. If Redis is lost, every call raises (``DOWN``); jobs continue without it.
 """
 
@@ -35,21 +25,15 @@ from redis.asyncio import Redis
 
 from gateway.fleet.jobs import job_scripts as scripts
 from gateway.fleet.redis.compare_and_set import Change, CompareAndSet
-from gateway.fleet.redis.connection import PAGE, hashes, pairs, text_of
+from gateway.fleet.redis.connection import PAGE, hashes, text_of
 from gateway.fleet.redis.documents import Document
 from gateway.policies.fleet.job_limits import JobLimits, JobUsage, Registering, registering
-from gateway.policies.items.datasets import MOST_UNITS
-from gateway.policies.space.chunk_order import Opening, OrderState, Place, late_under, open_epoch
 from gateway.policies.space.orders import JobOrder, Phase
 from gateway.policies.space.plan import Plan
 from gateway.policies.space.probing import PhaseTotals
 
-WHOLE = 8
-"""Ranks of a job whose heartbeats are kept whole; of a job with more ranks, only that of the slowest is."""
 SLOWEST = 65_536
-"""The field of that heartbeat among those of the ranks, whose numbers are lower."""
-LEADS = " leads"
-"""Suffix of a dataset's id: the field that counts the sequences that jobs have begun."""
+"""A field among the heartbeats of the ranks, whose numbers are lower: earlier versions keep a second one of the slowest there."""
 _AT_ONCE = 500
 """Heartbeats, about, that are read without letting requests go first."""
 _SCANNED = 1000
@@ -71,8 +55,8 @@ class OtherDataset(Exception):
 class JobRecord:
     """A job's registration, with what its gateway knows of the dataset.
 
-    ``caching``: auto, on or off. ``origin`` and ``access_key_id`` are the origin identity (without its secret) that preloads
-    chunks; ``name`` is one of the tenant's names of the dataset. ``size`` (bytes), ``items`` and ``requested`` (a caching mode
+    ``caching``: auto, on or off. ``origin`` and ``access_key_id`` are the origin identity (without its secret) that reads
+    items ahead; ``name`` is one of the tenant's names of the dataset. ``size`` (bytes), ``items`` and ``requested`` (a caching mode
     or auto) come from the registration of the dataset. ``owner`` is the access key that registered the job.
     """
 
@@ -106,23 +90,18 @@ class JobRecord:
 class Beat:
     """One rank's validated heartbeat.
 
-    ``upcoming``: the chunk in use, the rest of this epoch in order (``epoch_left`` of them, including the one in use), then
-    the first two of the next. ``totals`` count from the job's start, by the phase of the directives.
+    ``totals`` count from the job's start, by the phase of the directives.
     """
 
     rank: int
     epoch: int
-    upcoming: tuple[int, ...]
-    epoch_left: int
     totals: Mapping[Phase, PhaseTotals]
     queue: int = -1
 
-    def to_text(self, most: int = MOST_UNITS + 2) -> str:
-        """The form in Redis, with at most so many upcoming chunks."""
+    def to_text(self) -> str:
+        """The form in Redis."""
         totals: dict[Phase, _Totals] = {phase: astuple(total) for phase, total in self.totals.items()}
-        return _SAID.text(
-            _BeatDocument(self.epoch, self.upcoming[:most], self.epoch_left, totals, self.queue, self.rank)
-        )
+        return _SAID.text(_BeatDocument(self.epoch, totals, self.queue, self.rank))
 
 
 _Totals = tuple[NonNegativeInt, FiniteFloat, FiniteFloat, NonNegativeInt, NonNegativeInt]
@@ -130,14 +109,14 @@ _Totals = tuple[NonNegativeInt, FiniteFloat, FiniteFloat, NonNegativeInt, NonNeg
 
 @dataclass(frozen=True, slots=True)
 class _BeatDocument:
-    """A heartbeat: epoch, upcoming chunks, how many are left of the epoch, totals by phase, queue, rank."""
+    """A heartbeat: epoch, totals by phase, queue, rank. ``u`` and ``l`` are what earlier versions expect."""
 
     e: int
-    u: tuple[int, ...]
-    l: NonNegativeInt  # noqa: E741
     t: dict[Phase, _Totals]
     q: int
     r: int = -1
+    u: tuple[int, ...] = ()
+    l: NonNegativeInt = 0  # noqa: E741
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +132,6 @@ _NAMED = Document[_Named](_Named)
 _SAID = Document[_BeatDocument](_BeatDocument)
 _RECORD = Document[JobRecord](JobRecord)
 _SIZE = Document[tuple[int, int, str]](tuple[NonNegativeInt, NonNegativeInt, str])
-_CHUNKS = Document[tuple[int, ...]](tuple[int, ...])
 
 
 def _beat(rank: bytes, text: bytes, now: float) -> tuple[float, Beat] | None:
@@ -163,8 +141,7 @@ def _beat(rank: bytes, text: bytes, now: float) -> tuple[float, Beat] | None:
         return None
     at, said = found
     totals = {phase: PhaseTotals(*values) for phase, values in said.t.items()}
-    number = said.r if int(rank) == SLOWEST else int(rank)
-    return now - at, Beat(number, said.e, said.u, said.l, totals, said.q)
+    return now - at, Beat(int(rank), said.e, totals, said.q)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +152,6 @@ class KnownJob:
     joined_at: float
     silent: float
     epoch: int = -1
-    upcoming: tuple[int, ...] = ()
-    epoch_left: int = 0
     totals: Mapping[Phase, PhaseTotals] = field(default_factory=dict)
     ranks_heard: int = 0
 
@@ -201,12 +176,7 @@ def merged(
     present = [beat for age, beat in of_job if age <= silence]
     if not present:
         return KnownJob(record, joined_at, silent, totals=totals)
-    whole = [beat for beat in present if beat.upcoming and len(beat.upcoming) >= beat.epoch_left]
-    last = min(
-        whole or [beat for beat in present if beat.upcoming] or present,
-        key=lambda beat: (beat.epoch, -beat.epoch_left, beat.rank),
-    )
-    return KnownJob(record, joined_at, silent, last.epoch, last.upcoming, last.epoch_left, totals, len(present))
+    return KnownJob(record, joined_at, silent, min(beat.epoch for beat in present), totals, len(present))
 
 
 def _mean(totals: Sequence[PhaseTotals], ranks: int) -> PhaseTotals:
@@ -239,7 +209,6 @@ class Jobs:
         self._registering = redis.register_script(scripts.COMMON + scripts.REGISTERING)
         self._beat = redis.register_script(scripts.COMMON + scripts.BEAT)
         self._remove = redis.register_script(scripts.COMMON + scripts.REMOVE)
-        self._opening = redis.register_script(scripts.COMMON + scripts.OPENING)
         self._swap = CompareAndSet(redis)
         self._now = redis.register_script(scripts.COMMON + scripts.NOW)
         self._state = redis.register_script(scripts.COMMON + scripts.STATE)
@@ -290,9 +259,7 @@ class Jobs:
 
     async def beat(self, key: str, beat: Beat) -> JobRecord | None:
         """Store a rank's heartbeat; returns the job, ``None`` if there is none. An unregistered rank changes nothing."""
-        late = late_under(beat.epoch)
-        said = beat.rank, beat.to_text(), beat.epoch, beat.epoch_left, late, beat.to_text(1), WHOLE, SLOWEST
-        known = await self._call(self._beat, key, *said)
+        known = await self._call(self._beat, key, beat.rank, beat.to_text())
         return None if known is None else _readable(known)
 
     async def remove(self, key: str) -> bool:
@@ -382,49 +349,6 @@ class Jobs:
         known = [text_of(dataset) for dataset in await self._redis.hkeys(f"{self._prefix}sizes")]
         if gone := [dataset for dataset in known if dataset not in needed]:
             await self._redis.hdel(f"{self._prefix}sizes", *gone)
-            await self._redis.hdel(f"{self._prefix}sequence", *gone, *(dataset + LEADS for dataset in gone))
-
-    async def order(self, key: str, asked: Opening) -> tuple[int, ...] | None:
-        """The order of chunks in a job's epoch, the same for all ranks; ``None`` if there is no such job.
-
-        Raises:
-            Contended: too many jobs opened epochs of the dataset at the same time; one of ``DOWN``.
-        """
-        return await self._swap(partial(self._open, key, asked))
-
-    async def _open(self, key: str, asked: Opening) -> Change[tuple[int, ...] | None]:
-        found = await self._call(self._opening, key, asked.epoch, LEADS)
-        record = None if found is None else _readable(found[1])
-        if record is None:
-            return Change(None)
-        now, job, orders, using, places, *last = found
-        places = pairs(places)
-        sequence, led = last or (None, None)
-        state = OrderState(
-            {int(epoch): _CHUNKS.read(order) or () for epoch, order in pairs(orders).items()},
-            {text_of(name): _place(places.get(name)) for name in using},
-            _CHUNKS.read(sequence) or (),
-        )
-        opened = open_epoch(asked, state)
-        of_job, dataset, prefix = f"{self._prefix}job:{key}:epochs", record.dataset, self._prefix
-        change = Change[tuple[int, ...] | None](opened.order, [(f"{prefix}jobs", key, job)])
-        change.unchanged.append((of_job, str(asked.epoch), pairs(orders).get(str(asked.epoch).encode())))
-        if opened.place is not None:
-            place = f"{opened.place.epoch} {opened.place.left} {opened.place.chunks}"
-            change.commands.append(("HSET", f"{prefix}places:{dataset}", key, place))
-        if opened.opens:
-            change.unchanged += [
-                (f"{prefix}sequence", dataset, sequence),
-                (f"{prefix}sequence", dataset + LEADS, led),
-            ]
-            change.commands += [("HDEL", of_job, str(epoch)) for epoch in opened.forgotten]
-            change.commands.append(("HSET", of_job, str(asked.epoch), _CHUNKS.text(opened.order)))
-            change.commands.append(("ZADD", f"{prefix}using:{dataset}", int(now), key))
-        if opened.sequence is not None:
-            change.commands.append(("HSET", f"{prefix}sequence", dataset, _CHUNKS.text(opened.sequence)))
-            if not opened.follows:
-                change.commands.append(("HINCRBY", f"{prefix}sequence", dataset + LEADS, 1))
-        return change
 
     async def _call(self, script: Any, *arguments: object) -> Any:
         return await script(keys=[self._prefix], args=[round(1000 * self._silence), *arguments])
@@ -435,20 +359,11 @@ class Jobs:
         if found is None or None in beats.values():
             return None
         joined, record = found
-        # The whole heartbeat of the slowest rank comes last, and replaces its short one.
-        last = sorted(beats.items(), key=lambda entry: int(entry[0]) == SLOWEST)
-        of_ranks = {beat[1].rank: beat for _, beat in last if beat is not None}
-        return merged(record, joined, (now - seen) / 1000, [*of_ranks.values()], self._silence)
+        of_ranks = [beat for field, beat in beats.items() if beat is not None and int(field) != SLOWEST]
+        return merged(record, joined, (now - seen) / 1000, of_ranks, self._silence)
 
 
 def _readable(value: bytes | str) -> JobRecord | None:
     """A registration; ``None`` if another version wrote it: the job is unknown here until it registers again."""
     found = _RECORD.timed(value)
     return None if found is None else found[1]
-
-
-def _place(text: bytes | None) -> Place | None:
-    try:
-        return None if text is None else Place(*map(int, text.split()))
-    except _UNREADABLE:
-        return None

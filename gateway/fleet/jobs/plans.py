@@ -66,7 +66,7 @@ return {stamp, redis.call('GET', KEYS[1] .. 'plan') or '', ARGV[2] == '1' and re
 
 _PLAN: TypeAdapter[Plan] = TypeAdapter(Plan)
 _MEMORY: TypeAdapter[ManagerMemory] = TypeAdapter(ManagerMemory)
-_ENTRIES = ("jobs", "rotations")
+_ENTRIES = ("jobs",)
 """Parts of the memory of which each entry is read by itself."""
 _FIELDS = tuple(one.name for one in fields(Plan))
 
@@ -92,7 +92,7 @@ def read_plan(document: dict[str, Any]) -> Plan:
 
 
 def read_memory(document: Any) -> ManagerMemory:
-    """Parse a plan's memory. What cannot be read is forgotten: a job or a dataset by itself, any other part as a whole."""
+    """Parse a plan's memory. What cannot be read is forgotten: a job by itself, any other part as a whole."""
     try:
         return _MEMORY.validate_python(document)
     except ValidationError as error:

@@ -44,7 +44,7 @@ return found
 
 
 class NodeReport(NamedTuple):
-    """One node's report on one dataset: the chunk that it has loaded as far as it can, -1 for none, and items in its cache."""
+    """One node's report on one dataset: items in its cache. ``chunk`` is what earlier versions report, and expect."""
 
     chunk: int = -1
     resident: int = 0
@@ -68,8 +68,8 @@ class ReportKind(Generic[T]):
     document: Document[T]
 
 
-CHUNKS = ReportKind("loaded", Document[dict[str, NodeReport]](dict[str, NodeReport]))
-"""Chunks that nodes load, by dataset."""
+HELD_ITEMS = ReportKind("loaded", Document[dict[str, NodeReport]](dict[str, NodeReport]))
+"""Items that nodes hold, by dataset."""
 STREAMS = ReportKind("streams", Document[NodeStreams](NodeStreams))
 """Access streams that nodes see."""
 SCORES = ReportKind("scores", Document[dict[str, ScoreReport]](dict[str, ScoreReport]))

@@ -25,7 +25,7 @@ from gateway.fleet.redis.compare_and_set import Change, CompareAndSet
 from gateway.fleet.redis.connection import pairs, text_of
 from gateway.fleet.redis.documents import Document
 from gateway.model.counters import Counters, Sample
-from gateway.policies.fleet.samples import held_changes, minute_begins, surplus
+from gateway.policies.fleet.samples import minute_begins, surplus
 
 EVERY = 5.0
 """Seconds between two samples."""
@@ -61,14 +61,6 @@ class NodeSample(NamedTuple):
 
     age: float
     document: Mapping[str, Any]
-
-
-class HeldChunk(NamedTuple):
-    """A chunk and the time for which it was held (``end`` is ``None`` while it still is), in seconds of Redis's clock."""
-
-    chunk: int
-    start: float
-    end: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,58 +205,6 @@ class Samples:
         lists = await pipeline.execute() if keys else []
         # Parsing two days of fifty nodes takes half a second.
         return await asyncio.to_thread(_all, dict(zip(keys, lists, strict=True)))
-
-    # --- chunks
-
-    async def held(self, fence: int, version: int, chunks: Mapping[str, Sequence[int]]) -> None:
-        """Record which chunks are held under a plan, by dataset; ignored if a newer plan was recorded."""
-        names = [f"{dataset}/{chunk}" for dataset, those in chunks.items() for chunk in those]
-        await self._swap(partial(self._hold, (fence, version), names))
-
-    async def _hold(self, stamp: tuple[int, int], names: Sequence[str]) -> Change[None]:
-        key, stamps = f"{self._prefix}timeline", f"{self._prefix}timeline:stamps"
-        pipeline = self._redis.pipeline(transaction=False)
-        pipeline.time()
-        pipeline.hget(stamps, "plan")
-        pipeline.hgetall(f"{key}:open")
-        (seconds, micros), seen, found = await pipeline.execute()
-        known = {text_of(name): since for name, since in found.items()}
-        change = Change(None, [(stamps, "plan", seen)])
-        begun, ended = held_changes(known, names)
-        last = _STAMP.read(seen)
-        if last is not None and (stamp < last or (stamp == last and not begun and not ended)):
-            return change
-        now = 1000 * seconds + micros // 1000
-        change.commands += [("HSET", stamps, "plan", _STAMP.text(stamp)), ("EXPIRE", stamps, _KEPT)]
-        for name in begun:
-            change.unchanged.append((f"{key}:open", name, None))
-            change.commands.append(("HSET", f"{key}:open", name, now))
-        for name in ended:
-            change.unchanged.append((f"{key}:open", name, known[name]))
-            change.commands.append(("HDEL", f"{key}:open", name))
-            change.commands.append(("LPUSH", f"{key}:closed", f"{name} {text_of(known[name])} {now}"))
-        if ended:
-            change.commands.append(("LTRIM", f"{key}:closed", 0, _MOST_CLOSED - 1))
-            change.commands.append(("EXPIRE", f"{key}:closed", _KEPT))
-        return change
-
-    async def timeline(self, since: float) -> dict[str, list[HeldChunk]]:
-        """The chunks that were held, by dataset, oldest first; those that ended before ``since`` (seconds) are left out."""
-        pipeline = self._redis.pipeline(transaction=False)
-        pipeline.hgetall(f"{self._prefix}timeline:open")
-        pipeline.lrange(f"{self._prefix}timeline:closed", 0, _MOST_CLOSED - 1)
-        opened, closed = await pipeline.execute()
-        rows = [f"{text_of(name)} {text_of(start)} -" for name, start in opened.items()] + [
-            text_of(row) for row in closed
-        ]
-        found: dict[str, list[HeldChunk]] = {}
-        for row in rows:
-            place, start, end = row.split(" ")
-            dataset, _, chunk = place.rpartition("/")
-            one = HeldChunk(int(chunk), int(start) / 1000, None if end == "-" else int(end) / 1000)
-            if one.end is None or one.end >= since:
-                found.setdefault(dataset, []).append(one)
-        return {dataset: sorted(those, key=lambda one: (one.start, one.chunk)) for dataset, those in found.items()}
 
 
 def _all(lists: Mapping[str, Sequence[bytes | str]]) -> dict[str, list[Sample]]:

@@ -1,8 +1,8 @@
-"""Caching mode and number of chunks of a dataset.
+"""Caching mode of a dataset: all of it, as many bytes as it was given, or nothing.
 
-Only three choices make sense for a dataset that is read once per epoch in random order (Quiver, section 5.3): all of it, two
-chunks that are rotated, or nothing. A fourth, keeping whatever came first, is what a plain "never evict" cache does: its epoch
-hit ratio is exactly the cached fraction, which makes it the yardstick for the others.
+A dataset that is read once per epoch in random order saves a read of the store for each of its bytes that are in the cache. So any
+number of bytes is of use (``policies/space/allocation.py``). Which items these are is decided by the demand for them
+(``policies/items/demand.py``).
 """
 
 from __future__ import annotations
@@ -10,15 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-PARTITIONS = 10
-UNITS = 10
-LARGEST_CHUNK = 15 * 1000**3
-"""Bytes: a chunk is a tenth of the dataset or this, whichever is smaller (Quiver, section 5.3)."""
 USABLE = 0.9
 """Share of the cache that survives an eviction, which stops at this watermark (gateway/policies/watermarks.py)."""
-MOST_UNITS = 1000
 PLAN = 1
-"""Version of the decision about caching and chunks; there is one decision per dataset and size of the cache so far."""
+"""Version of the decision about caching; there is one decision per dataset and size of the cache so far."""
+OLDER = ("static", "chunked")
+"""Names of ``part`` in earlier versions, which had two ways to hold a part. They are in stored registrations and plans."""
 
 
 class CachingMode(StrEnum):
@@ -26,12 +23,19 @@ class CachingMode(StrEnum):
 
     FULL = "full"
     """Every item is kept."""
-    STATIC = "static"
-    """The first items stay; nothing is evicted for others."""
-    CHUNKED = "chunked"
-    """Two chunks' space: the one in use, and the next one being loaded."""
+    PART = "part"
+    """Items are kept in the space that the dataset was given, by the demand for them."""
     NONE = "none"
     """No item is stored, and none is served from the cache."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> CachingMode | None:
+        return cls.PART if value in OLDER else None
+
+
+def wanted_mode(requested: str) -> str:
+    """The present name of a mode that a registration asks for, or ``auto``."""
+    return requested if requested == "auto" else CachingMode(requested).value
 
 
 class PlanReason(StrEnum):
@@ -40,18 +44,14 @@ class PlanReason(StrEnum):
     REQUESTED = "requested"
     FITS = "fits"
     TOO_LARGE = "too-large"
-    """The dataset does not fit, but two chunks do."""
-    CHUNK_TOO_LARGE = "chunk-too-large"
-    """Not even two of the smallest chunks fit."""
+    """A part of it fits."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetPlan:
-    """The decision: mode, and the cut into ``partitions`` of ``units`` stripe units each (see policies/space/chunk_cut.py)."""
+    """The decision about one dataset."""
 
     caching: CachingMode
-    partitions: int
-    units: int
     reason: PlanReason
 
 
@@ -63,32 +63,8 @@ def decide(requested: str, size: int, capacity: int) -> DatasetPlan:
         size: bytes of all items, as far as they are known.
         capacity: bytes of the cache.
     """
-    room = int(USABLE * capacity)
-    units = units_of(size, room)
-    fits_twice = 2 * size <= room * units
     if requested != "auto":
-        return DatasetPlan(CachingMode(requested), PARTITIONS, units, PlanReason.REQUESTED)
-    if size <= room:
-        return DatasetPlan(CachingMode.FULL, PARTITIONS, units, PlanReason.FITS)
-    if fits_twice:
-        return DatasetPlan(CachingMode.CHUNKED, PARTITIONS, units, PlanReason.TOO_LARGE)
-    return DatasetPlan(CachingMode.STATIC, PARTITIONS, units, PlanReason.CHUNK_TOO_LARGE)
-
-
-def units_of(size: int, room: int) -> int:
-    """Number of chunks of a dataset of ``size`` bytes; two of them fit into ``room`` bytes where possible."""
-    return min(max(UNITS, -(-size // LARGEST_CHUNK), -(-2 * size // max(1, room))), MOST_UNITS)
-
-
-def may_evict_for(mode: CachingMode) -> bool:
-    """Whether other blobs may be evicted to store an item of a dataset in this mode."""
-    return mode in (CachingMode.FULL, CachingMode.CHUNKED)
-
-
-def refreshes_recency(mode: CachingMode) -> bool:
-    """Whether a read makes an item younger in the pool ``default``.
-
-    Not in chunked mode: a job reads an item again only in its next epoch, but the items of the next chunk, which were loaded
-    earlier, soon. So items leave in the order of loading.
-    """
-    return mode is not CachingMode.CHUNKED
+        return DatasetPlan(CachingMode(requested), PlanReason.REQUESTED)
+    if size <= int(USABLE * capacity):
+        return DatasetPlan(CachingMode.FULL, PlanReason.FITS)
+    return DatasetPlan(CachingMode.PART, PlanReason.TOO_LARGE)

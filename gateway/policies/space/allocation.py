@@ -1,78 +1,120 @@
-"""Allocation of the fleet's space to datasets: room for all of one, for two chunks, or none.
+"""Allocation of the fleet's space: each byte goes where it saves most.
 
-Quiver, section 5.3: intermediate sizes are useless, as substitutable hits make two rotated chunks as good as any other part, so a
-dataset has three options, and the budget goes to the highest ratio of benefit to cost. Three things need a reading.
+An epoch reads every item of a dataset once. With x of its N bytes in the cache, chosen by the demand for them (``policies/items/
+demand.py``), the J jobs on it read N - x bytes of the store in each epoch, all together, once they share what one of them loads.
+Sharing needs a *window*: room for what some have consumed and others have not. Without it each job reads for itself. So the
+share of their reads that the jobs save is
+
+    h(x) = 0 without space;  1 - (1 - x/N) / J  from the window on
+
+and linear in between. The curve is concave: first the window, which is worth most if many jobs share it, then any number of bytes
+at the same worth each. Quiver (section 5.3) says that sizes between two chunks and all are useless. That is true of hits, of
+which substitution makes as many with two chunks as with any part, and false of reads.
 
 *What a gain is.* The paper calls g = b x gpus the GPUs saved, with b = t_miss / t_hit, so that a job which gains nothing (b = 1)
 would still claim space in proportion to its GPUs. We take g = gpus x (b - 1): the GPUs that would be needed on top to do without
-the cache; a job below ``probing.LEAST_BENEFIT`` adds nothing. The gain of two chunks is stated on its own, because it is lower:
-the paper's "co-operative miss", 2.35 instead of 3.88 for ResNet50 (Table 3).
+the cache. ``gain`` is that sum over all jobs of a dataset when every read is a hit, and x bytes bring ``gain`` x h(x).
 
-*Upgrades.* Going from two chunks to all of it is a move of its own: what it adds, by the bytes it adds. That orders the paper's
-example (section 7.6: 16 GPUs for each of three datasets, chunks of 15 GB) by gain per GB as
+*One ledger.* The curves fall into slices of constant worth per byte, and so do the bids of access streams and results: a stream's
+bytes save seconds of its readers' waiting per second, in the same currency (``stream_space.py``). The slices are granted by worth per
+byte until the budget is spent. As all curves are concave, no other division brings more. Equals share in proportion to what they
+ask for. What streams win is not granted to datasets, nor kept for those without jobs.
 
-    ImageNet chunked 0.72 > OpenImages chunked 0.31 > ImageNet full +0.20 > LibriSpeech chunked 0.15
-        > OpenImages full +0.022 > LibriSpeech full +0.008
+*Hysteresis.* Moving space costs refills. The bytes that a dataset already has count for more by a factor. The others do not, so
+a dataset keeps what it has without getting more.
 
-and its decisions follow: all three chunked with 100 GB; ImageNet whole and the others chunked with 200; ImageNet and OpenImages
-whole with 700.
-
-*What nearly fits.* Greed alone would give LibriSpeech, with 700 GB, the last bytes that OpenImages needs to be whole. So a move
-that does not fit may displace others whose loss together is smaller than what it brings. One that still does not fit blocks
-nothing after it. (The paper's own outcomes only fit its budgets in binary gigabytes: 154 + 2 x 15 + 2 x 15 GB is 214 GB, that is
-199.3 GiB. With 200 decimal ones LibriSpeech gets nothing.)
-
-*Streams bid.* Access streams share what datasets leave (``stream_space.py``), but first they bid for it in the same ledger. The
-currency is the same: a job that runs b times as long without the cache would wait b - 1 seconds more for each second with it,
-times its GPUs; a stream's bytes save seconds of its readers' waiting per second. Streams can use any number of bytes, so a bid is
-made in slices. What they win is not granted to datasets, nor kept for those without jobs.
-
-Pinned datasets come first, then those whose registration asks for a mode, then the rest. A quota takes away the options that cost
-more, and "static", of which nobody knows what it comes to; whoever is pinned, or asks for more, gets two chunks if they fit it.
+Pinned datasets come first, then those whose registration asks for a mode, then the rest. Who asks for ``full`` gets all or, like
+one that asks for ``part``, two per cent, what it wins, and what nobody wins. A quota cuts the curve off. A dataset whose jobs were
+not measured yet gets two per cent before anything is weighed, or its gain would never be known.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
-from gateway.policies.items.datasets import CachingMode
+from gateway.policies.items.datasets import CachingMode, wanted_mode
 from gateway.policies.space.orders import WhyCaching
 
-MOST_EXCHANGES = 64
-"""Moves that did not fit and for which room is sought: those that would bring most."""
-SLICES = 8
-"""Parts of what a stream can use that it may win by themselves."""
+WINDOW = 0.02
+"""Share of a dataset that lets its jobs share what one of them loads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A dataset that wants space.
 
-    ``size`` and ``chunk`` (of one chunk) are in bytes. ``gain`` is the sum of gpus x (t_miss / t_hit - 1) over its jobs if it is
-    held whole, ``chunked_gain`` the same with two chunks. ``override`` is ``"pin"``, ``"never"`` or empty, ``requested`` a
-    ``CachingMode`` or ``"auto"``. ``quota`` is how many bytes an operator lets it have at most; ``None``: any number.
+    Args:
+        dataset: its id.
+        size: of all items, in bytes.
+        gain: the sum of gpus x (t_miss / t_hit - 1) over its jobs, with hits only.
+        jobs: number of jobs that read it through the cache.
+        held: bytes that it has now.
+        window: bytes that its jobs need to share loads; ``None``: the share ``WINDOW``.
+        override: ``"pin"``, ``"never"`` or empty.
+        requested: a ``CachingMode`` or ``"auto"``.
+        quota: bytes that an operator lets it have at most; ``None``: any number.
+        measured: whether the gain of one of its jobs is known.
     """
 
     dataset: str
     size: int
-    chunk: int
     gain: float
-    chunked_gain: float
+    jobs: int = 1
+    held: int = 0
+    window: int | None = None
     override: str = ""
     requested: str = "auto"
     quota: int | None = None
+    measured: bool = True
+
+    @property
+    def wanted(self) -> str:
+        """What its registration asks for, by its present name."""
+        return wanted_mode(self.requested)
+
+    @property
+    def refused(self) -> bool:
+        """Whether it gets nothing whatever it gains."""
+        return self.override == "never" or (not self.override and self.wanted == CachingMode.NONE)
+
+    @property
+    def asks(self) -> bool:
+        """Whether it asks for a mode with space, so that it also gets what nobody wins."""
+        return not self.override and self.wanted in (CachingMode.FULL, CachingMode.PART)
+
+    @property
+    def limit(self) -> int:
+        """Bytes that it may have, and can use."""
+        return self.size if self.quota is None else min(self.size, self.quota)
 
     @property
     def bounded(self) -> bool:
         """Whether an operator lets it have less than all of it."""
-        return self.quota is not None and self.quota < self.size
+        return self.limit < self.size
+
+    @property
+    def shared(self) -> int:
+        """Bytes of its window."""
+        window = math.ceil(WINDOW * self.size) if self.window is None else self.window
+        return min(window, self.size)
+
+    def saved(self, granted: int) -> float:
+        """The share of its jobs' reads that so many bytes save, 0 to 1."""
+        if not self.size:
+            return 1.0
+        window = self.shared
+        if granted < window:
+            return self.saved(window) * granted / window
+        return 1 - (1 - granted / self.size) / max(1, self.jobs)
 
 
 @dataclass(frozen=True, slots=True)
 class Bid:
-    """The savings of a stream with ``size`` bytes: ``gain`` seconds of waiting per second."""
+    """The savings of a stream or of results with ``size`` bytes: ``gain`` seconds of waiting per second."""
 
     name: str
     size: int
@@ -89,207 +131,124 @@ class Allocation:
 
 
 @dataclass(frozen=True, slots=True)
-class _Option:
-    """One way to hold a dataset; ``cost`` in bytes."""
+class _Slice:
+    """So many bytes of a dataset or a bid, each worth the same."""
 
-    caching: CachingMode
-    cost: int = 0
-    gain: float = 0.0
-
-
-_NOTHING = _Option(CachingMode.NONE)
+    name: str
+    size: int
+    worth: float
 
 
-def allocate(candidates: Sequence[Candidate], budget: int, bids: Sequence[Bid] = ()) -> dict[str, Allocation]:
+def allocate(
+    candidates: Sequence[Candidate], budget: int, bids: Sequence[Bid] = (), hysteresis: float = 1.0
+) -> dict[str, Allocation]:
     """Share out ``budget`` bytes; the answer has one entry per candidate and bid, and never grants more than the budget.
 
-    The order of ``candidates`` does not matter: equals are taken in the order of their ids.
+    The order of ``candidates`` does not matter.
+
+    Args:
+        candidates: the datasets.
+        budget: bytes.
+        bids: of streams and of results.
+        hysteresis: factor on the worth of bytes that a dataset already has.
     """
-    ordered = sorted(candidates, key=lambda one: one.dataset)
-    granted: dict[str, Allocation] = {}
+    ordered = sorted(candidates, key=_precedence)
     free = max(0, budget)
-    for candidate in sorted(filter(_is_settled, ordered), key=_precedence):
-        allocation = _settle(candidate, free)
-        granted[candidate.dataset] = allocation
-        free -= allocation.granted
-    rest = [one for one in ordered if one.dataset not in granted]
-    options = {one.dataset: _options(one) for one in rest} | {bid.name: _slices(bid) for bid in bids}
-    ledger = _Ledger(dict(sorted(options.items())), free)
-    ledger.improve(ledger.fill())
-    for one in rest:
-        option = ledger.chosen(one.dataset)
-        granted[one.dataset] = Allocation(option.caching, option.cost, _why(one, option))
-    for bid in bids:
-        granted[bid.name] = Allocation(CachingMode.FULL, ledger.chosen(bid.name).cost, WhyCaching.BENEFIT)
-    return granted
+    granted: dict[str, int] = {}
+    for candidate in ordered:
+        granted[candidate.dataset] = min(_promised(candidate, free), free)
+        free -= granted[candidate.dataset]
+    slices = [
+        piece
+        for candidate in ordered
+        if not candidate.override and not candidate.refused
+        for piece in _slices(candidate, granted[candidate.dataset], hysteresis)
+    ]
+    slices += [_Slice(bid.name, bid.size, bid.gain / bid.size) for bid in bids if bid.size and bid.gain > 0]
+    won = _shared_out(slices, free)
+    free -= sum(won.values())
+    answer = {}
+    for candidate in ordered:
+        size = granted[candidate.dataset] + won[candidate.dataset]
+        if candidate.asks:
+            rest = min(free, candidate.limit - size)
+            size, free = size + rest, free - rest
+        answer[candidate.dataset] = _allocation(candidate, size)
+    return answer | {bid.name: Allocation(CachingMode.FULL, won[bid.name], WhyCaching.BENEFIT) for bid in bids}
 
 
-def _slices(bid: Bid) -> tuple[_Option, ...]:
-    """No slices, and each number of slices of a bid."""
-    parts = range(1, SLICES + 1)
-    wanted = [_Option(CachingMode.FULL, bid.size * part // SLICES, bid.gain * part / SLICES) for part in parts]
-    return (_NOTHING, *(option for option in wanted if option.cost and option.gain))
+def _precedence(candidate: Candidate) -> tuple[bool, bool, bool, float, str]:
+    """Pins, requests for all, requests for a part, the rest; among equals the highest gain per byte."""
+    density = candidate.gain / max(1, candidate.size)
+    wanted = candidate.wanted
+    return candidate.override != "pin", wanted != CachingMode.FULL, wanted == "auto", -density, candidate.dataset
 
 
-def _is_settled(candidate: Candidate) -> bool:
-    return bool(candidate.override) or candidate.requested != "auto"
+def _promised(candidate: Candidate, free: int) -> int:
+    """Bytes that it gets before anything is weighed, if there are so many."""
+    if candidate.refused:
+        return 0
+    if candidate.override == "pin":
+        return candidate.limit
+    if candidate.wanted == CachingMode.FULL and candidate.size <= min(free, candidate.limit):
+        return candidate.size
+    if candidate.asks or (candidate.gain > 0 and not candidate.measured):
+        return min(math.ceil(WINDOW * candidate.size), candidate.limit)
+    return 0
 
 
-def _precedence(candidate: Candidate) -> tuple[bool, bool, float]:
-    """Pins, then requests; what was asked to stay as it is gets what is left; among equals the highest gain per byte."""
-    static = candidate.requested == CachingMode.STATIC
-    return candidate.override != "pin", static, -_density(candidate.gain, candidate.size)
+def _slices(candidate: Candidate, granted: int, hysteresis: float) -> Iterable[_Slice]:
+    """Its curve beyond what it was granted: cut at the window, and at what it holds."""
+    ends = sorted(
+        {end for end in (candidate.shared, candidate.held, candidate.limit) if granted < end <= candidate.limit}
+    )
+    start = granted
+    for end in ends:
+        saved = candidate.saved(end) - candidate.saved(start)
+        factor = hysteresis if end <= candidate.held else 1.0
+        if candidate.gain > 0:
+            yield _Slice(candidate.dataset, end - start, factor * candidate.gain * saved / (end - start))
+        start = end
 
 
-def _density(gain: float, cost: int) -> float:
-    return gain / max(cost, 1)
+def _shared_out(slices: Iterable[_Slice], free: int) -> defaultdict[str, int]:
+    """The bytes that each gets, the worthiest first; equals get the same part of what they ask for."""
+    won: defaultdict[str, int] = defaultdict(int)
+    ordered = sorted(slices, key=lambda piece: (-piece.worth, piece.name))
+    for _, group in groupby(ordered, key=lambda piece: piece.worth):
+        equals = list(group)
+        wanted = sum(piece.size for piece in equals)
+        given = min(free, wanted)
+        for piece in equals:
+            won[piece.name] += piece.size * given // wanted
+        free -= given
+        if not free:
+            break
+    return won
 
 
-def _chunked_cost(candidate: Candidate) -> int:
-    return min(candidate.size, 2 * candidate.chunk)
+def _allocation(candidate: Candidate, granted: int) -> Allocation:
+    whole = (
+        granted == candidate.size
+        and not candidate.refused
+        and (candidate.override or candidate.wanted != CachingMode.PART)
+    )
+    # Of unknown size, all of it costs nothing.
+    if whole and (granted or candidate.override or candidate.asks or candidate.gain > 0):
+        mode = CachingMode.FULL
+    else:
+        mode = CachingMode.PART if granted or (not candidate.size and candidate.asks) else CachingMode.NONE
+    return Allocation(mode, granted, _why(candidate, mode))
 
 
-def _settle(candidate: Candidate, free: int) -> Allocation:
-    """The grant of a dataset with an override: the mode asked for, or two chunks if only they fit."""
-    room = free if candidate.quota is None else min(free, candidate.quota)
-    if candidate.override == "never":
-        return Allocation(CachingMode.NONE, 0, WhyCaching.OVERRIDE)
-    pinned = candidate.override == "pin"
-    why = WhyCaching.OVERRIDE if pinned else WhyCaching.REQUESTED
-    wanted = CachingMode.FULL if pinned else CachingMode(candidate.requested)
-    if wanted is CachingMode.NONE:
-        return Allocation(wanted, 0, why)
-    if wanted is CachingMode.STATIC and not candidate.bounded:
-        return Allocation(wanted, min(candidate.size, free), why)
-    if wanted is CachingMode.FULL and candidate.size <= room:
-        return Allocation(wanted, candidate.size, why)
+def _why(candidate: Candidate, mode: CachingMode) -> WhyCaching:
     less = WhyCaching.OVERRIDE if candidate.bounded else WhyCaching.NO_ROOM
-    if _chunked_cost(candidate) <= room:
-        kept = why if pinned or wanted is CachingMode.CHUNKED else less
-        return Allocation(CachingMode.CHUNKED, _chunked_cost(candidate), kept)
-    return Allocation(CachingMode.NONE, 0, less if _chunked_cost(candidate) <= free else WhyCaching.NO_ROOM)
-
-
-def _options(candidate: Candidate) -> tuple[_Option, ...]:
-    """Ascending in cost and gain; an option that costs more than another and brings no more is none."""
-    options = [_NOTHING]
-    for option in (
-        _Option(CachingMode.CHUNKED, _chunked_cost(candidate), candidate.chunked_gain),
-        _Option(CachingMode.FULL, candidate.size, candidate.gain),
-    ):
-        worse = option.caching is CachingMode.CHUNKED and option.cost >= candidate.size
-        allowed = candidate.quota is None or option.cost <= candidate.quota
-        if option.gain > options[-1].gain and not worse and allowed:
-            options.append(option)
-    return tuple(options)
-
-
-def _why(candidate: Candidate, option: _Option) -> WhyCaching:
-    if option.caching is not CachingMode.NONE:
+    if candidate.override:
+        return less if candidate.override == "pin" and mode is CachingMode.NONE else WhyCaching.OVERRIDE
+    if candidate.wanted != "auto":
+        return WhyCaching.REQUESTED if mode == candidate.wanted else less
+    if mode is not CachingMode.NONE:
         return WhyCaching.BENEFIT
-    if candidate.quota is not None and candidate.quota < _chunked_cost(candidate):
-        return WhyCaching.OVERRIDE
-    if max(candidate.gain, candidate.chunked_gain) <= 0:
+    if candidate.gain <= 0:
         return WhyCaching.NO_BENEFIT
-    # Without a quota, any gain comes with an option.
-    return WhyCaching.NO_ROOM if len(_options(candidate)) > 1 else WhyCaching.OVERRIDE
-
-
-class _Ledger:
-    """Which option each dataset has so far, and the space that is left."""
-
-    def __init__(self, options: Mapping[str, tuple[_Option, ...]], free: int) -> None:
-        self._options = options
-        self._level = dict.fromkeys(options, 0)
-        self.free = free
-
-    def chosen(self, dataset: str) -> _Option:
-        return self._options[dataset][self._level[dataset]]
-
-    def fill(self) -> list[tuple[str, int]]:
-        """Make every move that fits, best gain per byte first; the moves that did not fit: dataset and option."""
-        moves = [move for dataset in self._options for move in self._upgrades(dataset)]
-        heapq.heapify(moves)
-        blocked = []
-        while moves:
-            _, dataset, before, after = heapq.heappop(moves)
-            if self._level[dataset] != before:
-                continue
-            cost = self._options[dataset][after].cost - self._options[dataset][before].cost
-            if cost > self.free:
-                blocked.append((dataset, after))
-                continue
-            self._set(dataset, after)
-            for move in self._upgrades(dataset):
-                heapq.heappush(moves, move)
-        return blocked
-
-    def improve(self, blocked: Iterable[tuple[str, int]]) -> None:
-        """Let moves that did not fit displace others that together bring less."""
-        by_gain = sorted(set(blocked), key=lambda move: (-self._options[move[0]][move[1]].gain, move))
-        for dataset, level in by_gain[:MOST_EXCHANGES]:
-            if level > self._level[dataset] and self._displace(dataset, level):
-                self.fill()
-
-    def _displace(self, dataset: str, level: int) -> bool:
-        target, present = self._options[dataset][level], self.chosen(dataset)
-        need = target.cost - present.cost - self.free
-        victims = min(self._one_victim(dataset, need), self._cheap_victims(dataset, need), key=self._loss)
-        if need > 0 and not self._loss(victims) < target.gain - present.gain:
-            return False
-        for victim, lower in victims.items() if need > 0 else ():
-            self._set(victim, lower)
-        self._set(dataset, level)
-        return True
-
-    def _loss(self, victims: Mapping[str, int]) -> float:
-        if not victims:
-            return float("inf")
-        return sum(self.chosen(one).gain - self._options[one][level].gain for one, level in victims.items())
-
-    def _one_victim(self, spared: str, need: int) -> dict[str, int]:
-        """The single step down that makes room at the least loss; none if none is large enough."""
-        steps = [
-            (loss, dataset, after)
-            for dataset in self._options
-            if dataset != spared
-            for loss, freed, after in self._downgrades(dataset, self._level[dataset])
-            if freed >= need
-        ]
-        return {dataset: after for _, dataset, after in [min(steps)]} if steps else {}
-
-    def _cheap_victims(self, spared: str, need: int) -> dict[str, int]:
-        """Steps down, least loss per byte first, until there is room; none if there never is."""
-        steps = [
-            (loss / max(freed, 1), dataset, after, freed)
-            for dataset in self._options
-            if dataset != spared
-            for loss, freed, after in self._downgrades(dataset, self._level[dataset])
-        ]
-        victims: dict[str, int] = {}
-        freed_of: dict[str, int] = {}
-        for _, dataset, after, freed in sorted(steps):
-            if freed > freed_of.get(dataset, 0):
-                need -= freed - freed_of.get(dataset, 0)
-                victims[dataset], freed_of[dataset] = after, freed
-            if need <= 0:
-                return victims
-        return {}
-
-    def _upgrades(self, dataset: str) -> list[tuple[float, str, int, int]]:
-        options, level = self._options[dataset], self._level[dataset]
-        present = options[level]
-        return [
-            (-_density(option.gain - present.gain, option.cost - present.cost), dataset, level, after)
-            for after, option in enumerate(options)
-            if after > level
-        ]
-
-    def _downgrades(self, dataset: str, level: int) -> list[tuple[float, int, int]]:
-        options = self._options[dataset]
-        present = options[level]
-        return [(present.gain - one.gain, present.cost - one.cost, after) for after, one in enumerate(options[:level])]
-
-    def _set(self, dataset: str, level: int) -> None:
-        self.free += self.chosen(dataset).cost - self._options[dataset][level].cost
-        self._level[dataset] = level
+    return WhyCaching.NO_ROOM if candidate.limit else WhyCaching.OVERRIDE

@@ -45,8 +45,7 @@ _INDISTINCT = 0.05
 class JobFacts:
     """The facts of a job: its registration, and its last heartbeat.
 
-    ``upcoming`` and ``epoch_left`` as in ``chunks.JobView``, ``totals`` cumulative per phase, ``joined_at`` on the clock of
-    ``now``; ``wants`` is ``"auto"``, ``"on"`` (the cache whatever it gains) or ``"off"``. ``batch_size``: items of a mini-batch
+    ``totals`` cumulative per phase, ``joined_at`` on the clock of ``now``; ``wants`` is ``"auto"``, ``"on"`` (the cache whatever it gains) or ``"off"``. ``batch_size``: items of a mini-batch
     of one of its ``ranks``, 0 if that is not known.
     """
 
@@ -54,8 +53,6 @@ class JobFacts:
     job: str
     dataset: str
     gpus: int
-    upcoming: tuple[int, ...] = ()
-    epoch_left: int = 0
     totals: Mapping[Phase, PhaseTotals] = field(default_factory=dict)
     joined_at: float = 0.0
     wants: str = "auto"

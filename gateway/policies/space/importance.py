@@ -6,7 +6,7 @@ it is the node's *share*. So the fleet holds what one large queue would hold, th
 home that happens to have more of the important ones gets more of the space.
 
 A pool is in this order while a job on its dataset has scores that count (``importance.freshness``), unless its registration asked
-for chunks. It then needs no chunks: any number of bytes is of use, so it also gets what no other dataset was given.
+for a part by demand. It also gets what no other dataset was given.
 
 Weights move in steps of ``STEP``, because each change has all items of the dataset ranked anew.
 """
@@ -104,7 +104,7 @@ def unscored(order: PoolOrder | None) -> PoolOrder | None:
 
 
 def _may(order: PoolOrder) -> bool:
-    if order.caching is CachingMode.CHUNKED:
+    if order.caching is CachingMode.PART:
         return order.why is not WhyCaching.REQUESTED
     return order.caching is CachingMode.FULL
 

@@ -1,41 +1,37 @@
-"""The manager's decision: which dataset gets which space, which chunks are held, which jobs are probed, all in one plan.
+"""The manager's decision: which dataset gets how many bytes, which jobs are probed, all in one plan.
 
-Quiver, sections 4.5 and 5, put together: ``probing`` measures what each job gains, ``allocation`` shares the space out by that,
-``chunks`` rotates what is held in part. ``decide`` is a function of the last plan, of what is known now, and of the time. What it
-must remember (``remembered``) is in the plan, so the next leader continues from the plan in Redis. Where the paper leaves a
-choice:
+Quiver, sections 4.5 and 5, put together: ``probing`` measures what each job gains, ``allocation`` shares the space out by that.
+Which items of a dataset are in its space is decided by the nodes (``policies/items/demand.py``). ``decide`` is a function of the
+last plan, of what is known now, and of the time. What it must remember (``remembered``) is in the plan, so the next leader
+continues from the plan in Redis. Where the paper leaves a choice:
 
 - *Before anything is measured* a job counts as one that gains as much as ``assumed_benefit`` says: a new dataset deserves a try.
-  As two chunks are the cheapest way to gain, every new dataset gets those before any gets all it asks for.
-- *What two chunks bring* is what a job gained when it was measured with two chunks, *what all brings* what it gained with all.
-  Where only one is known, two chunks are taken to bring half: 0.47, 0.46 and 0.90 in the paper's Table 3.
-- *Moving space costs refills.* A dataset in use counts ``hysteresis`` times its gain, so others take its space only if they bring
-  that much more; and a fleet that has become smaller is believed after ``patience`` only, as most nodes that go come back.
-- *The cut into chunks stays* while jobs use a dataset, because they have laid out their epochs by it. It is the one that a
-  gateway without a plan decides on (``datasets.units_of``), so that a job may begin before the first plan.
-- *A job that left the cache* refers to no chunk and adds no gain. When it is probed again it counts just enough for its dataset
-  to get what nobody else wants.
+- *Moving space costs refills.* Bytes that a dataset has count ``hysteresis`` times, so others take them only if they bring that
+  much more; a dataset grows by ``GRAIN`` at least; and a fleet that has become smaller is believed after ``patience`` only, as
+  most nodes that go come back.
+- *A job that left the cache* adds no gain. When it is probed again it counts just enough for its dataset to get what nobody else
+  wants.
 - *Pinned prefixes* come first (``pinned.py``); everybody else shares the rest.
 - *Access streams* bid for space in the same ledger, with what they were worth in the last round. They share what they win.
 - *Results of pipelines* bid too (``results_space.py``). Nothing is evicted for them once their pool is full, so its target also
   has what nobody wins.
-- *A dataset without jobs* keeps what it has while there is room, and while it is within its quota. One that was never in the plan
-  comes in only when an operator lets it have less than all of it.
+- *A dataset without jobs* keeps what it has as far as there is room, and as it is within its quota. One that was never in the
+  plan comes in only when an operator lets it have less than all of it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gateway.policies.items.datasets import PARTITIONS, CachingMode, units_of
+from gateway.policies.items.datasets import CachingMode, wanted_mode
 from gateway.policies.pools import STREAM
-from gateway.policies.space.allocation import Allocation, Bid, Candidate, allocate
+from gateway.policies.space.allocation import WINDOW, Allocation, Bid, Candidate, allocate
 from gateway.policies.space.benefit import JobFacts, by_dataset, gain_of, order_of, probed
-from gateway.policies.space.chunks import ChunkEvent, JobView, RotationMemory, rotate
 from gateway.policies.space.importance import ScoredDataset, ScoreReport, important, unscored
-from gateway.policies.space.orders import ChunkRotation, PoolOrder, WhyCaching
+from gateway.policies.space.orders import PoolOrder, WhyCaching
 from gateway.policies.space.pinned import is_pinned, pinned_orders, unpinned
 from gateway.policies.space.plan import Plan, dataset_pools
 from gateway.policies.space.probing import PhaseTotals, ProbeSettings
@@ -45,26 +41,26 @@ from gateway.policies.space.results_space import ResultsUse, results_bids, resul
 from gateway.policies.space.stream_space import stream_bids, stream_orders
 from gateway.policies.streams.zone import ZoneStream
 
-CHUNKED_SHARE = 0.5
-"""Assumed gain of two chunks, as a share of that of the whole dataset, until it is measured."""
-IN_USE = (CachingMode.FULL, CachingMode.CHUNKED)
-"""Modes whose space is not taken away lightly."""
+PART_SHARE = 0.5
+"""Assumed gain of a part that was measured, as a share of that of all hits."""
+WINDOW_ITEMS = 32
+"""Items for each job that lets the jobs of a dataset share loads, at least: some batches."""
+GRAIN = 0.005
+"""Share of the space by which a dataset grows at least, so that not every new figure makes a new plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetFacts:
     """The facts of a dataset.
 
-    ``size`` in bytes; ``requested`` a ``CachingMode`` or ``"auto"``; ``override`` is ``"pin"``, ``"never"`` or empty; ``loaded``:
-    every node has its part of the chunk that the plan says is being loaded; ``resident_share`` of its items, 0 to 1;
-    ``quota``: bytes that it may take at most, ``None`` for any number.
+    ``size`` in bytes; ``requested`` a ``CachingMode`` or ``"auto"``; ``override`` is ``"pin"``, ``"never"`` or empty;
+    ``resident_share`` of its items, 0 to 1; ``quota``: bytes that it may take at most, ``None`` for any number.
     """
 
     size: int
     items: int
     requested: str = "auto"
     override: str = ""
-    loaded: bool = False
     resident_share: float = 0.0
     quota: int | None = None
 
@@ -98,10 +94,8 @@ class ManagerParams:
     """Parameters of decisions; times in seconds."""
 
     probe: ProbeSettings = field(default_factory=ProbeSettings)
-    force_after: float = 60.0
-    """After the first job has finished a chunk, those still in it lose it."""
     hysteresis: float = 1.1
-    """Factor by which another use of a dataset's space must be more valuable to replace the current one."""
+    """Factor by which another use of a dataset's bytes must be more valuable to replace the current one."""
     assumed_benefit: float = 2.0
     """t_miss / t_hit of a job that was not measured yet."""
     patience: float = 60.0
@@ -132,8 +126,7 @@ def decide(before: Plan, facts: Facts, now: float, settings: ManagerParams) -> P
     spaced = spaces.orders()
     results = _of_results(results_orders(wanted, spaces.won, spaces.free), facts, spaces, settings)
     capacity = free - sum(order.target for order in results.values())
-    orders = _by_importance(last, facts, spaced, capacity)
-    datasets, rotations, events = _rotated(last, facts, orders, memory.rotations, jobs, now, settings)
+    datasets = _by_importance(last, facts, spaced, capacity)
     told = {name: order_of(fact, jobs[name]) for name, fact in sorted(facts.jobs.items())}
     left = max(0, capacity - sum(order.target for order in datasets.values()))
     streams, remembered = stream_orders(last.pools, facts.streams, left, memory.streams, now)
@@ -144,8 +137,8 @@ def decide(before: Plan, facts: Facts, now: float, settings: ManagerParams) -> P
         version=before.version + seen,
         pools=pools,
         jobs=told,
-        memory=replace(memory, jobs=jobs, rotations=rotations, streams=remembered),
-        inputs={"capacity": memory.capacity, "datasets": spaces.inputs(), "events": events},
+        memory=replace(memory, jobs=jobs, streams=remembered),
+        inputs={"capacity": memory.capacity, "datasets": spaces.inputs()},
     )
 
 
@@ -187,7 +180,7 @@ class _Spaces:
         self.capacity = terms.capacity
         self._settings = terms.settings
         self._gains = {
-            dataset: self._gain_of(dataset, {name: jobs[name] for name in names})
+            dataset: self._gain_of({name: jobs[name] for name in names})
             for dataset, names in by_dataset(facts.jobs).items()
             if dataset in facts.datasets
         }
@@ -197,36 +190,40 @@ class _Spaces:
         self.free = 0
 
     def orders(self) -> dict[str, PoolOrder]:
-        """Decide on the datasets' pools, without chunks. Sets ``won`` to the bids' space, and ``free`` to the rest."""
-        allocations = allocate(list(self._candidates.values()), self.capacity, self._bids)
+        """Decide on the datasets' pools. Sets ``won`` to the bids' space, and ``free`` to the rest."""
+        candidates = list(self._candidates.values())
+        allocations = allocate(candidates, self.capacity, self._bids, self._settings.hysteresis)
         orders = {name: self._order(name, allocations[name]) for name in self._candidates}
-        free = self.capacity - sum(one.granted for one in allocations.values())
         self.won = {bid.name: allocations[bid.name].granted for bid in self._bids}
+        self.free = self.capacity - sum(self.won.values()) - sum(order.target for order in orders.values())
         for name in sorted(set(self._facts.datasets) - set(orders)):
-            idle, fact = unscored(self._before.of(name)), self._facts.datasets[name]
-            if idle is None:
-                if fact.bounded:
-                    orders[name] = self._order(name, Allocation(CachingMode.NONE, 0, WhyCaching.OVERRIDE))
-                continue
-            beyond = fact.quota is not None and idle.target > fact.quota
-            if beyond or (fact.bounded and idle.caching not in IN_USE):
-                orders[name] = replace(idle, caching=CachingMode.NONE, why=WhyCaching.OVERRIDE, target=0, minimum=0)
-            elif 0 < idle.target <= free:
-                free -= idle.target
-                orders[name] = replace(idle, why=WhyCaching.NO_JOBS)
-            else:
-                orders[name] = replace(idle, caching=CachingMode.NONE, why=WhyCaching.NO_JOBS, target=0, minimum=0)
-        self.free = max(0, free)
+            idle = self._idle(name)
+            if idle is not None:
+                orders[name] = idle
+                self.free -= idle.target
+        self.free = max(0, self.free)
         return dict(sorted(orders.items()))
+
+    def _idle(self, name: str) -> PoolOrder | None:
+        """The order of a dataset without jobs; ``None`` if it is not in the plan."""
+        idle, fact = unscored(self._before.of(name)), self._facts.datasets[name]
+        if idle is None:
+            return PoolOrder(CachingMode.NONE, WhyCaching.OVERRIDE) if fact.bounded else None
+        room = max(0, self.free) if fact.quota is None else min(max(0, self.free), fact.quota)
+        target = min(idle.target, room)
+        if not target:
+            why = WhyCaching.OVERRIDE if fact.bounded else WhyCaching.NO_JOBS
+            return replace(idle, caching=CachingMode.NONE, why=why, target=0, minimum=0)
+        caching = idle.caching if target == idle.target else CachingMode.PART
+        return replace(idle, caching=caching, why=WhyCaching.NO_JOBS, target=target, minimum=0)
 
     def inputs(self) -> dict[str, Any]:
         """The inputs of the allocation, for explanation."""
         return {
             name: {
                 "size": one.size,
-                "chunk": one.chunk,
                 "gain": round(one.gain, 6),
-                "chunked_gain": round(one.chunked_gain, 6),
+                "jobs": one.jobs,
                 "override": one.override,
                 "requested": one.requested,
                 "quota": one.quota,
@@ -235,37 +232,48 @@ class _Spaces:
             for name, one in self._candidates.items()
         }
 
-    def _units(self, dataset: str) -> int:
-        order = self._before.of(dataset)
-        if order is not None and dataset in self._gains and order.why is not WhyCaching.NO_JOBS:
-            return order.units
-        return units_of(self._facts.datasets[dataset].size, self.capacity)
-
     def _candidate(self, dataset: str) -> Candidate:
-        fact = self._facts.datasets[dataset]
-        full, chunked = self._gains.get(dataset, (0.0, 0.0))
-        chunk = -(-fact.size // self._units(dataset))
-        return Candidate(dataset, fact.size, chunk, full, chunked, fact.override, fact.requested, fact.quota)
-
-    def _order(self, dataset: str, allocation: Allocation) -> PoolOrder:
-        pinned = self._facts.datasets[dataset].override == "pin"
-        return PoolOrder(
-            allocation.caching,
-            PARTITIONS,
-            self._units(dataset),
-            allocation.why,
-            allocation.granted,
-            minimum=allocation.granted if pinned else 0,
+        fact, known = self._facts.datasets[dataset], self._gains.get(dataset, _Gain())
+        before = self._before.of(dataset)
+        window = max(math.ceil(WINDOW * fact.size), known.jobs * WINDOW_ITEMS * fact.size // max(1, fact.items))
+        return Candidate(
+            dataset,
+            fact.size,
+            known.gain,
+            known.jobs,
+            0 if before is None else before.target,
+            window,
+            fact.override,
+            wanted_mode(fact.requested),
+            fact.quota,
+            known.measured,
         )
 
-    def _gain_of(self, dataset: str, jobs: Mapping[str, RememberedJob]) -> tuple[float, float]:
-        """The benefit of a dataset, whole and in two chunks: the additional GPUs that its jobs would need without it."""
-        order = self._before.of(dataset)
-        weight = self._settings.hysteresis if order is not None and order.caching in IN_USE else 1.0
-        full = 0.0
-        for name, known in jobs.items():
-            full += weight * gain_of(self._facts.jobs[name], known, self._settings.assumed_benefit)
-        return full, CHUNKED_SHARE * full
+    def _order(self, dataset: str, allocation: Allocation) -> PoolOrder:
+        target, before = allocation.granted, self._before.of(dataset)
+        pinned = self._facts.datasets[dataset].override == "pin"
+        if before is not None and allocation.caching is before.caching is CachingMode.PART and not pinned:
+            grown = target - before.target
+            target = before.target if 0 <= grown < GRAIN * self.capacity else target
+        return PoolOrder(allocation.caching, allocation.why, target, minimum=target if pinned else 0)
+
+    def _gain_of(self, jobs: Mapping[str, RememberedJob]) -> _Gain:
+        """The gain of a dataset with hits only: the additional GPUs that its jobs would need without the cache."""
+        facts, assumed = self._facts.jobs, self._settings.assumed_benefit
+        return _Gain(
+            sum(gain_of(facts[name], known, assumed) for name, known in jobs.items()),
+            sum(facts[name].wants != "off" for name in jobs),
+            any(known.probe.benefit > 0 for known in jobs.values()),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Gain:
+    """What the jobs of a dataset gain from it, their number, and whether that was measured."""
+
+    gain: float = 0.0
+    jobs: int = 0
+    measured: bool = True
 
 
 def _by_importance(
@@ -295,49 +303,3 @@ def _rate(totals: Iterable[PhaseTotals]) -> float:
     known = list(totals)
     seconds = sum(total.seconds for total in known)
     return sum(total.items for total in known) / seconds if seconds > 0 else 0.0
-
-
-# --- chunks
-
-
-def _rotated(
-    before: Plan,
-    facts: Facts,
-    orders: Mapping[str, PoolOrder],
-    memory: Mapping[str, RotationMemory],
-    jobs: Mapping[str, RememberedJob],
-    now: float,
-    settings: ManagerParams,
-) -> tuple[dict[str, PoolOrder], dict[str, RotationMemory], list[dict[str, Any]]]:
-    """The orders with the chunks of those datasets that are held in part; what must be remembered of them; what happened."""
-    named = by_dataset(facts.jobs)
-    rotations: dict[str, RotationMemory] = {}
-    found: dict[str, PoolOrder] = {}
-    events: list[dict[str, Any]] = []
-    for dataset, order in orders.items():
-        if order.caching is not CachingMode.CHUNKED:
-            found[dataset] = replace(order, chunks=ChunkRotation())
-            continue
-        last = before.of(dataset)
-        same = last is not None and (last.caching, last.units) == (order.caching, order.units)
-        views = [
-            JobView(name, facts.jobs[name].upcoming, facts.jobs[name].epoch_left)
-            for name in named.get(dataset, ())
-            if facts.jobs[name].wants != "off"
-        ]
-        chunks, rotations[dataset], happened = rotate(
-            last.chunks if last is not None and same else ChunkRotation(),
-            memory.get(dataset, RotationMemory()) if same else RotationMemory(),
-            views,
-            loaded=facts.datasets[dataset].loaded and same,
-            units=order.units,
-            now=now,
-            force_after=settings.force_after,
-        )
-        found[dataset] = replace(order, chunks=chunks)
-        events.extend(_described(dataset, event) for event in happened)
-    return found, rotations, events
-
-
-def _described(dataset: str, event: ChunkEvent) -> dict[str, Any]:
-    return {"dataset": dataset, "reason": event.reason.value, "chunk": event.chunk, "jobs": list(event.jobs)}

@@ -1,4 +1,4 @@
-"""The plan's types: the order of a pool, the held chunks, the treatment of a job."""
+"""The plan's types: the order of a pool, the treatment of a job."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from gateway.policies.eviction.chunk import ChunkOrder
 from gateway.policies.eviction.uniform import Uniform
 from gateway.policies.items.datasets import CachingMode
 from gateway.policies.items.importance import JobWeight
@@ -83,17 +82,14 @@ class ImportanceOrder:
 class PoolOrder:
     """The plan for one pool. ``target`` and ``minimum`` are bytes of all nodes together.
 
-    ``caching`` to ``chunks`` say how the dataset is held that is in the pool; ``minimum`` is the target if an operator pinned it.
+    ``caching`` says how the dataset is held that is in the pool, and ``why``; ``minimum`` is the target if an operator pinned it.
     ``order`` is the eviction order of a stream's pool; that of a dataset follows from ``caching`` unless jobs say how important
     its items are (``importance``).
     """
 
     caching: CachingMode
-    partitions: int
-    units: int
     why: WhyCaching
     target: int = 0
-    chunks: ChunkRotation = ChunkRotation()
     minimum: int = 0
     order: str = ""
     importance: ImportanceOrder | None = None
@@ -101,14 +97,12 @@ class PoolOrder:
     @property
     def held(self) -> CachingMode:
         """The mode under which its jobs' times are measured: a part chosen by importance is not a whole dataset."""
-        return CachingMode.CHUNKED if self.importance is not None and self.importance.partial else self.caching
+        return CachingMode.PART if self.importance is not None and self.importance.partial else self.caching
 
     @property
     def eviction(self) -> str:
         """The eviction order of the pool."""
-        if self.order:
-            return self.order
-        return ChunkOrder.name if self.caching is CachingMode.CHUNKED else Uniform.name
+        return self.order or Uniform.name
 
 
 @dataclass(frozen=True, slots=True)

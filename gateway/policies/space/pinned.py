@@ -38,7 +38,7 @@ def pinned_orders(pins: Mapping[str, int], capacity: int) -> dict[str, PoolOrder
         if given > 0 or wanted == 0:
             mode = CachingMode.FULL if given else CachingMode.NONE
             orders[f"{STREAM}{name}"] = PoolOrder(
-                mode, 1, 1, WhyCaching.OVERRIDE, given, minimum=given, order=LeastRecentlyUsed.name
+                mode, WhyCaching.OVERRIDE, given, minimum=given, order=LeastRecentlyUsed.name
             )
     return orders
 

@@ -1,7 +1,7 @@
 """The manager's memory between decisions: it travels with the plan, and outlives the leader.
 
-What cannot be read of it (another version wrote it, somebody edited it) is forgotten, job by job and dataset by dataset
-(gateway/fleet/jobs/plans.py): the job is probed again, the chunks in the plan stay. Nothing else depends on it.
+What cannot be read of it (another version wrote it, somebody edited it) is forgotten, job by job
+(gateway/fleet/jobs/plans.py): the job is probed again, the space in the plan stays. Nothing else depends on it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from gateway.policies.space.chunks import RotationMemory
 from gateway.policies.space.probing import ProbeState
 from gateway.policies.space.stream_space import StreamMemory
 
@@ -32,7 +31,6 @@ class ManagerMemory:
     capacity: int = 0
     below: float | None = None
     jobs: Mapping[str, RememberedJob] = field(default_factory=dict)
-    rotations: Mapping[str, RotationMemory] = field(default_factory=dict)
     streams: StreamMemory = field(default_factory=StreamMemory)
 
     def probe(self, job: str) -> ProbeState | None:

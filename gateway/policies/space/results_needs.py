@@ -116,6 +116,6 @@ def _order(need: ResultsNeed, target: int) -> PoolOrder:
     if target:
         why = WhyCaching.OVERRIDE if need.override == "pin" else WhyCaching.BENEFIT
         minimum = target if need.override == "pin" else 0
-        return PoolOrder(CachingMode.FULL, 1, 1, why, target, minimum=minimum, order=Uniform.name)
+        return PoolOrder(CachingMode.FULL, why, target, minimum=minimum, order=Uniform.name)
     why = WhyCaching.OVERRIDE if need.override else WhyCaching.NO_ROOM
-    return PoolOrder(CachingMode.NONE, 1, 1, why, order=Uniform.name)
+    return PoolOrder(CachingMode.NONE, why, order=Uniform.name)

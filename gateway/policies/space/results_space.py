@@ -103,7 +103,7 @@ def results_orders(bids: Collection[Bid], won: Mapping[str, int], free: int) -> 
         caching, why = CachingMode.NONE, WhyCaching.NO_ROOM if bid.gain else WhyCaching.NO_BENEFIT
         if target:
             caching, why = CachingMode.FULL, WhyCaching.BENEFIT
-        orders[bid.name] = PoolOrder(caching, 1, 1, why, target, order=Uniform.name)
+        orders[bid.name] = PoolOrder(caching, why, target, order=Uniform.name)
     return dict(sorted(orders.items()))
 
 

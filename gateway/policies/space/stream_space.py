@@ -241,7 +241,7 @@ def _extra(streams: Iterable[StreamReport]) -> float:
 
 def _order(last: PoolOrder | None, one: RememberedStream, seen: StreamReport) -> PoolOrder:
     if last is None:
-        last = PoolOrder(CachingMode.FULL, 1, 1, WhyCaching.BENEFIT)
+        last = PoolOrder(CachingMode.FULL, WhyCaching.BENEFIT)
     order = last.order if seen.pattern is None else eviction_order(Pattern(one.pattern), seen.repeated)
     return replace(last, caching=CachingMode.FULL, order=order or LeastRecentlyUsed.name)
 

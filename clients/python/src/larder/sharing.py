@@ -71,5 +71,5 @@ class SharedReads:
     def learn(self, fetched: Fetched) -> None:
         """Remember what an answer said of other jobs."""
         if fetched.directives.caching:
-            part = fetched.directives.caching == "static"
+            part = fetched.directives.caching in ("part", "static")
             self._sharing.jobs = fetched.directives.sharing if part else -1
