@@ -59,7 +59,7 @@ def test_the_rates_of_a_bucket_are_those_of_all_tenants() -> None:
 @pytest.mark.parametrize(
     ("stage", "window", "shown"),
     [
-        (Stage.WAITING, ReportWindow(), ("waiting", 0, None)),
+        (Stage.COLD, ReportWindow(), ("without", 0, None)),
         (Stage.REFUSING, ReportWindow(skip=5, steps=40, seconds=20.0), ("without", 40, "2027-01-15T08:00:32.500Z")),
         (Stage.MEASURING, ReportWindow(skip=20), ("with", 0, None)),
         (Stage.RESTING, ReportWindow(), None),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -261,7 +262,7 @@ def test_a_restless_job_is_refused_hits_less_and_less_often():
         job.until(Stage.REFUSING)
         waits.append(job.now - began)
         job.until(Stage.RESTING)
-    assert all(later > 1.6 * earlier for earlier, later in zip(waits, waits[1:], strict=False))
+    assert all(later > 1.6 * earlier for earlier, later in itertools.pairwise(waits))
 
 
 def test_a_job_that_takes_no_step_gives_its_turn_away():
@@ -321,6 +322,6 @@ def test_whatever_is_reported_the_state_is_sound(reports, now, epoch, mine):
         state = step(state, totals, Turn(now + 100 * turn, epoch, mine), SETTINGS)
         assert state.benefit == 0 or 1 <= state.benefit <= MOST_BENEFIT
         if (found := state.times) is not None:
-            assert 0 <= found.full
+            assert found.full >= 0
             assert found.benefit >= 1
         assert _STATE.validate_python(json.loads(json.dumps(_STATE.dump_python(state, mode="json")))) == state

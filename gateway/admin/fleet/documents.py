@@ -151,8 +151,8 @@ class Total(ResponseModel):
 class MeasuringDocument(ResponseModel):
     """A measurement of a job's benefit."""
 
-    stage: Literal["waiting", "without", "with"] = Field(
-        description="waiting: for another job of its dataset; without, with: mini-batches without and with the cache",
+    stage: Literal["without", "with"] = Field(
+        description="mini-batches without hits, or with them",
         examples=["without"],
     )
     batches: int = Field(description="mini-batches that count so far", examples=[38])

@@ -29,7 +29,6 @@ from gateway.model.frames import MEDIA_TYPE
 from gateway.model.keys import Principal
 from gateway.model.reader import ReadingJob
 from gateway.policies.items.batch import BatchMode
-from gateway.policies.items.datasets import CachingMode
 from gateway.server.asgi_types import RawHeaders, Scope, Send
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.opened import Registration

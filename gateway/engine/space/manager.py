@@ -54,7 +54,7 @@ from gateway.policies.space.autocache import COMPUTE, CacheReason
 from gateway.policies.space.benefit import JobFacts
 from gateway.policies.space.importance import ScoreReport
 from gateway.policies.space.manager import DatasetFacts, Facts, ManagerParams, decide
-from gateway.policies.space.orders import Phase, PoolOrder
+from gateway.policies.space.orders import Phase
 from gateway.policies.space.plan import Plan
 from gateway.policies.space.results_needs import ResultsNeed
 from gateway.policies.space.results_space import ResultsUse

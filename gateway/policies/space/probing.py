@@ -252,10 +252,10 @@ def step_times(low: Sample | None, high: Sample | None) -> StepTimes | None:
 class Measuring:
     """A measurement under way: ``batches`` of those needed count so far, and ``seconds`` are left at the present speed.
 
-    ``stage``: waiting for another job of the dataset, without the cache, or with it.
+    ``stage``: without hits, or with them.
     """
 
-    stage: Literal["waiting", "without", "with"]
+    stage: Literal["without", "with"]
     batches: int = 0
     seconds: float | None = None
 
@@ -269,11 +269,10 @@ def measuring(known: ProbeState | None, batches: int) -> Measuring | None:
     """
     if known is None or batches == 0 or known.stage is Stage.RESTING:
         return None
-    if known.stage is Stage.WAITING:
-        return Measuring("waiting")
-    window, without = known.window, known.stage is Stage.REFUSING
+    window, sample = known.window, known.window.sample
     left = window.skip + max(0, batches - window.steps)
-    return Measuring("without" if without else "with", window.steps, left * window.each if window.each else None)
+    stage: Literal["without", "with"] = "with" if known.stage is Stage.MEASURING else "without"
+    return Measuring(stage, window.steps, None if sample is None else left * sample.each)
 
 
 def times(known: ProbeState | None, totals: Mapping[Phase, PhaseTotals]) -> tuple[float, float]:

@@ -69,7 +69,6 @@ export function why(reason) {
 // How far the measurement of a job is, and until when; empty if none is under way.
 export function measuredWords({ measured }) {
   if (!measured) return "";
-  if (measured.stage === "waiting") return "waits until another job of its dataset is measured";
   const until = measured.until ? `, until about ${clock(new Date(measured.until))}` : "";
   return `${measured.batches} of ${measured.needed} mini-batches${until}`;
 }
