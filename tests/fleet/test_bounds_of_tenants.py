@@ -20,7 +20,6 @@ from gateway.fleet.redis.tenant_index import TenantIndex
 from gateway.model.results import Collection
 from gateway.model.units import parse_size
 from gateway.policies.fleet.job_limits import JobLimits
-from gateway.policies.items.datasets import MOST_UNITS
 from gateway.policies.pools import results_pool
 from gateway.policies.space.autocache import StageProfile
 from gateway.policies.space.autoscale import TrainerReport
@@ -28,14 +27,13 @@ from gateway.policies.space.cache_mode import PipelineProfile
 from gateway.policies.space.orders import Phase
 from gateway.policies.space.probing import PhaseTotals
 from gateway.policies.space.read_model import ReadSums
-from tests.fleet.job_book import D1, LONG, beat, order, record
+from tests.fleet.job_book import D1, LONG, beat, record
 
 Z = "larder:z:"
 TABLE = Path(__file__).parents[2] / "docs" / "operations.md"
 T = "tenant-" + "t" * 57
 J = "j" * 128
 MOST_MARKS = 16
-ALL = tuple(range(MOST_UNITS))
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ def rows() -> list[Row]:
 def largest_beat(rank: int) -> Beat:
     """The longest heartbeat that a rank can send."""
     large = PhaseTotals(2**53, 12345678.123456789, 12345678.123456789, 2**53, 2**53)
-    return Beat(rank, 2**31 - 1, (*ALL, 0, 1), MOST_UNITS, dict.fromkeys(Phase, large), 2**53)
+    return Beat(rank, 2**31 - 1, dict.fromkeys(Phase, large), 2**53)
 
 
 async def fill(redis: Redis) -> None:
@@ -70,8 +68,6 @@ async def fill(redis: Redis) -> None:
     await jobs.register(replace(record(job=J, tenant=T, ranks=ranks), name="n" * 128, access_key_id="k" * 128))
     for rank in range(ranks):
         await jobs.beat(f"{T}/{J}", largest_beat(rank))
-    for epoch in range(8):
-        await order(jobs, f"{T}/{J}", epoch, ALL, None)
     scaling = WorkerScaling(redis, Z, LONG)
     decisions = PipelineDecisions(redis, Z, LONG, ReadTimes(redis, Z))
     for rank in range(ranks):

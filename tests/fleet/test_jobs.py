@@ -1,4 +1,4 @@
-"""The job book in a real Redis: registration, heartbeats of ranks as one job, expiry, and the order of an epoch."""
+"""The job book in a real Redis: registration, heartbeats of ranks as one job, expiry."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gateway.fleet.redis import connection
 from gateway.policies.fleet.job_limits import JobLimits
 from gateway.policies.space.orders import Phase
 from gateway.policies.space.probing import PhaseTotals
-from tests.fleet.job_book import D1, D2, LONG, SHORT, beat, order, record
+from tests.fleet.job_book import D1, D2, LONG, SHORT, beat, record
 from tests.fleet.waiting import eventually
 
 
@@ -26,7 +26,7 @@ async def test_ranks_join_one_job(jobs: Jobs) -> None:
     assert await jobs.register(record()) is False
     assert await jobs.register(replace(record(), gpus=8)) is False
     _, known = await jobs.all()
-    assert [(job.record.gpus, job.epoch, job.upcoming) for job in known] == [(8, -1, ())]
+    assert [(job.record.gpus, job.epoch) for job in known] == [(8, -1)]
 
 
 async def test_a_name_belongs_to_one_dataset_at_a_time(jobs: Jobs) -> None:
@@ -143,21 +143,20 @@ async def test_a_rank_that_the_job_has_not_is_not_kept(jobs: Jobs) -> None:
 async def test_the_slowest_rank_says_where_the_job_is(jobs: Jobs) -> None:
     """Rule: a job is where the rank is that has most left: lowest epoch first, then most of it left; items are summed."""
     await jobs.register(record(ranks=3))
-    await jobs.beat("t/j", beat(0, 1, (5, 6, 7), 3, steps=12, seconds=6.0, items=30, hits=30))
-    await jobs.beat("t/j", beat(1, 0, (9, 5, 6), 1, steps=9, seconds=6.0, items=30, hits=10))
-    await jobs.beat("t/j", beat(2, 0, (8, 9, 5), 2, steps=9, seconds=6.0, items=30, hits=20))
+    await jobs.beat("t/j", beat(0, 1, steps=12, seconds=6.0, items=30, hits=30))
+    await jobs.beat("t/j", beat(1, 0, steps=9, seconds=6.0, items=30, hits=10))
+    await jobs.beat("t/j", beat(2, 0, steps=9, seconds=6.0, items=30, hits=20))
     known = await jobs.find("t/j")
     assert known is not None
-    assert (known.epoch, known.upcoming, known.epoch_left, known.ranks_heard) == (0, (8, 9, 5), 2, 3)
+    assert (known.epoch, known.ranks_heard) == (0, 3)
     assert known.totals[Phase.STEADY] == PhaseTotals(10, 6.0, 0.0, 90, 60)
 
 
 async def test_a_job_that_is_silent_is_gone(redis: Redis) -> None:
-    """Rule: a silent job expires by Redis's clock, with its ranks and orders."""
+    """Rule: a silent job expires by Redis's clock, with its ranks."""
     jobs = Jobs(redis, "larder:z:", SHORT)
     await jobs.register(record())
     await jobs.beat("t/j", beat())
-    await order(jobs, "t/j", 0, [0, 1, 2], None)
 
     async def gone() -> bool:
         return not (await jobs.all())[1]
@@ -170,19 +169,10 @@ async def test_a_job_that_is_silent_is_gone(redis: Redis) -> None:
 
 def test_a_silent_rank_holds_nothing_up() -> None:
     """Rule: a silent rank does not count for the job's position, but its totals stay."""
-    ages = [(0.1, beat(0, 3, (1,), 1, steps=4)), (31.0, beat(1, 0, (7,), 1, steps=2)), (0.1, beat(7, 0, (5,), 1))]
+    ages = [(0.1, beat(0, 3, steps=4)), (31.0, beat(1, 0, steps=2)), (0.1, beat(7, 0))]
     known = merged(record(), 0.0, 0.1, ages, 30.0)
-    assert (known.epoch, known.upcoming, known.ranks_heard) == (3, (1,), 1)
+    assert (known.epoch, known.ranks_heard) == (3, 1)
     assert known.totals[Phase.STEADY].steps == 3
-
-
-def test_a_rank_that_has_ended_holds_nothing_up() -> None:
-    """Rule: a rank with nothing upcoming does not count for the job's position, unless all ranks have ended."""
-    ended = (0.1, beat(0, 2, (), 0))
-    known = merged(record(), 0.0, 0.1, [ended, (0.1, beat(1, 4, (6, 7), 2))], 30.0)
-    assert (known.epoch, known.upcoming, known.ranks_heard) == (4, (6, 7), 2)
-    known = merged(record(), 0.0, 0.1, [ended, (0.1, beat(1, 4, (), 0))], 30.0)
-    assert (known.upcoming, known.epoch_left) == ((), 0)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 50)), max_size=12))
@@ -226,7 +216,6 @@ async def test_what_is_no_job_is_in_nobodys_way(jobs: Jobs, redis: Redis, text: 
     assert await redis.hkeys("larder:z:jobs") == [b"t/good"]
     await redis.hset("larder:z:jobs", "t/j", text)
     if '"tenant"' not in text:
-        assert await order(jobs, "t/j", 0, [0, 1], None) is None
         assert await jobs.register(record()) is True
 
 

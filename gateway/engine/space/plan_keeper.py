@@ -1,8 +1,8 @@
 """One node's part in performing the plan: keep its datasets open, charge blobs to pools, say what is here.
 
-The worker with the node lock does it, once per heartbeat. While Redis is lost the plan stands still. Which items of a dataset are in
-its space is decided by the demand for them, where they are loaded (gateway/engine/items/demand.py). Which blobs go first when room
-is needed follows the plan: see gateway/engine/space/pool_assignments.py.
+The worker with the node lock does it, once per heartbeat. While Redis is lost the plan stands still. Which items of a dataset are
+in its space is decided by the demand for them, where they are loaded (gateway/engine/items/demand.py). Which blobs go first when
+room is needed follows the plan: see gateway/engine/space/pool_assignments.py.
 """
 
 from __future__ import annotations

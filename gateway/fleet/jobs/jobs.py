@@ -1,14 +1,16 @@
 """The jobs of a zone in Redis: their datasets, and what their ranks report.
 
 A job is identified by tenant and name; all its ranks register the same name and send separate heartbeats. Gateways serve ranks of
-one job at the same moment, so its registration is decided by a policy and applied by compare-and-set. All times are Redis's clock: those of nodes and clients may differ by minutes. A job that has been
-silent for ``silence`` is dropped with all its state; so is the epoch of a silent rank, but its counts stay in its job's sums.
+one job at the same moment, so its registration is decided by a policy and applied by compare-and-set. All times are Redis's
+clock: those of nodes and clients may differ by minutes. A job that has been silent for ``silence`` is dropped with all its state;
+so is the epoch of a silent rank, but its counts stay in its job's sums.
 
 How ranks become one job (``merged``). They run in step, so the epoch of the job is the lowest. Totals are the means over all
 registered ranks, items and hits the sums: a constant divisor keeps the means growing when a rank joins late.
 
-Everything is bounded: jobs and ranks of a tenant (``policies/fleet/job_limits.py``), heartbeats. Lists are read page by page. docs/operations.md has the bounds of all that
-tenants have in Redis. If Redis is lost, every call raises (``DOWN``); jobs continue without it.
+Everything is bounded: jobs and ranks of a tenant (``policies/fleet/job_limits.py``), heartbeats. Lists are read page by page.
+docs/operations.md has the bounds of all that tenants have in Redis. If Redis is lost, every call raises (``DOWN``); jobs continue
+without it.
 """
 
 from __future__ import annotations
@@ -56,8 +58,8 @@ class JobRecord:
     """A job's registration, with what its gateway knows of the dataset.
 
     ``caching``: auto, on or off. ``origin`` and ``access_key_id`` are the origin identity (without its secret) that reads
-    items ahead; ``name`` is one of the tenant's names of the dataset. ``size`` (bytes), ``items`` and ``requested`` (a caching mode
-    or auto) come from the registration of the dataset. ``owner`` is the access key that registered the job.
+    items ahead; ``name`` is one of the tenant's names of the dataset. ``size`` (bytes), ``items`` and ``requested`` (a caching
+    mode or auto) come from the registration of the dataset. ``owner`` is the access key that registered the job.
     """
 
     tenant: str

@@ -1,8 +1,7 @@
 """Caching mode of a dataset: all of it, as many bytes as it was given, or nothing.
 
-A dataset that is read once per epoch in random order saves a read of the store for each of its bytes that are in the cache. So any
-number of bytes is of use (``policies/space/allocation.py``). Which items these are is decided by the demand for them
-(``policies/items/demand.py``).
+Each byte of a dataset in the cache saves a read of the store per epoch. So any number of bytes is of use
+(``policies/space/allocation.py``). Which items these are is decided by the demand for them (``policies/items/demand.py``).
 """
 
 from __future__ import annotations

@@ -16,16 +16,16 @@ would still claim space in proportion to its GPUs. We take g = gpus x (b - 1): t
 the cache. ``gain`` is that sum over all jobs of a dataset when every read is a hit, and x bytes bring ``gain`` x h(x).
 
 *One ledger.* The curves fall into slices of constant worth per byte, and so do the bids of access streams and results: a stream's
-bytes save seconds of its readers' waiting per second, in the same currency (``stream_space.py``). The slices are granted by worth per
-byte until the budget is spent. As all curves are concave, no other division brings more. Equals share in proportion to what they
-ask for. What streams win is not granted to datasets, nor kept for those without jobs.
+bytes save seconds of its readers' waiting per second, in the same currency (``stream_space.py``). The slices are granted by worth
+per byte until the budget is spent. As all curves are concave, no other division brings more. Equals share in proportion to what
+they ask for. What streams win is not granted to datasets, nor kept for those without jobs.
 
 *Hysteresis.* Moving space costs refills. The bytes that a dataset already has count for more by a factor. The others do not, so
 a dataset keeps what it has without getting more.
 
 Pinned datasets come first, then those whose registration asks for a mode, then the rest. Who asks for ``full`` gets all or, like
-one that asks for ``part``, two per cent, what it wins, and what nobody wins. A quota cuts the curve off. A dataset whose jobs were
-not measured yet gets two per cent before anything is weighed, or its gain would never be known.
+one that asks for ``part``, two per cent, what it wins, and what nobody wins. A quota cuts the curve off. A dataset whose jobs
+were not measured yet gets two per cent before anything is weighed, or its gain would never be known.
 """
 
 from __future__ import annotations

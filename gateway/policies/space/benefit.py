@@ -45,8 +45,8 @@ _INDISTINCT = 0.05
 class JobFacts:
     """The facts of a job: its registration, and its last heartbeat.
 
-    ``totals`` cumulative per phase, ``joined_at`` on the clock of ``now``; ``wants`` is ``"auto"``, ``"on"`` (the cache whatever it gains) or ``"off"``. ``batch_size``: items of a mini-batch
-    of one of its ``ranks``, 0 if that is not known.
+    ``totals`` cumulative per phase, ``joined_at`` on the clock of ``now``; ``wants`` is ``"auto"``, ``"on"`` (the cache
+    whatever it gains) or ``"off"``. ``batch_size``: items of a mini-batch of one of its ``ranks``, 0 if that is not known.
     """
 
     tenant: str
