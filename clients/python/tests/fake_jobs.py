@@ -14,12 +14,10 @@ KEY = larder.Credentials("key", "secret")
 PATIENT = larder.Retry(attempts=50, base=0.01, longest=0.01)
 
 STEADY = {
-    "caching": "chunked",
+    "caching": "part",
     "cache": True,
     "phase": "steady",
-    "chunk": -1,
     "plan": 1,
-    "preload": True,
     "heartbeat": 0.1,
 }
 
@@ -28,18 +26,15 @@ STEADY = {
 class FakeJobs:
     """Serves ``/-/v1/jobs``: use it as ``FakeBatchGateway.other``.
 
-    ``orders``: orders by epoch that differ from the proposals; ``away``: the number of requests answered with 503;
+    ``away``: the number of requests answered with 503;
     ``workers``: the number of input workers in the answer to a pipeline's report; ``cache`` and ``reason``: the mark to store,
     and the reason; ``gone``: break off all requests; ``ids``: ids of the existing datasets by name (empty: any exist).
     """
 
     directives: dict[str, object] = field(default_factory=lambda: dict(STEADY))
-    orders: dict[int, list[int]] = field(default_factory=dict)
     known: dict[str, dict[str, object]] = field(default_factory=dict)
-    decided: dict[tuple[str, int], list[int]] = field(default_factory=dict)
     beats: list[dict[str, object]] = field(default_factory=list)
     registrations: list[dict[str, object]] = field(default_factory=list)
-    proposals: list[tuple[int, list[int]]] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     workers: int | None = None
     cache: int | None = None
@@ -90,18 +85,13 @@ class FakeJobs:
             self.removed.append(rest[0])
             del self.known[rest[0]]
             handler.send(204)
-        elif rest[1] == "heartbeat":
+        else:
             self.beats.append(document)
             told = None
             if "pipeline" in document or "profile" in document:
                 workers = self.workers if "pipeline" in document else None
                 told = {"workers": workers, "cache": self.cache, "reason": self.reason}
             handler.send_json({"directives": self.directives, "pipeline": told})
-        else:
-            epoch = int(rest[2])
-            self.proposals.append((epoch, document["order"]))
-            order = self.decided.setdefault((rest[0], epoch), self.orders.get(epoch, document["order"]))
-            handler.send_json({"order": order})
 
     def _answer_importance(self, handler: Handler, asked: Asked, job: str) -> None:
         if job in self.known:
@@ -118,5 +108,5 @@ def job_at(jobs, name="run", **options):
 
 def loader_of(job, items=103, **options):
     """A loader of items in memory, with a job."""
-    source = options.pop("source", None) or MemorySource(items, caching="chunked")
+    source = options.pop("source", None) or MemorySource(items, caching="part")
     return larder.Loader("memory:", "train", batch_size=16, source=source, job=job, **options)

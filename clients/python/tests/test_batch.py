@@ -59,7 +59,7 @@ def test_exact_brings_every_position(gateway, frames):
     assert _content(fetched) == _expected([3, 5, 3, 0])
     assert fetched.flags.tolist() == [HIT] * 4
     assert fetched.failed == {}
-    assert fetched.directives == larder.Directives("full", 3, 7)
+    assert fetched.directives == larder.Directives("full", 7)
 
 
 def test_what_is_sent(gateway):

@@ -93,16 +93,16 @@ class TestIteration:
 class TestSequential:
     """The order of an evaluation."""
 
-    @pytest.mark.parametrize("caching", ["full", "chunked", "none"])
+    @pytest.mark.parametrize("caching", ["full", "part", "none"])
     @pytest.mark.parametrize("ahead", [0, 1])
     def test_items_come_in_the_order_of_the_dataset(self, caching, ahead):
-        """Every epoch has every item once, in order, however it is cached; nothing is announced as a chunk."""
+        """Every epoch has every item once, in order, however it is cached."""
         loader = loader_of(source=MemorySource(1003, caching=caching), order="sequential", ahead=ahead)
         for _ in range(2):
             assert indices_of(loader) == list(range(1003))
         assert loader.stats.padded == loader.stats.substitutions == 0
         assert all(len(announced) <= 128 for announced in loader.reader.prefetched)
-        assert loader.upcoming() is None
+        assert loader.reading == 1
 
     @pytest.mark.parametrize(("world", "items"), [(2, 103), (3, 97), (4, 1000)])
     def test_ranks_get_every_item_once_in_equally_many_batches(self, world, items):

@@ -188,7 +188,6 @@ def test_wrong_mixtures_are_refused(arguments, message):
     ("datasets", "options", "message"),
     [
         (("a", "b"), {"job": larder.Job(ENDPOINT, "job", "a", batch_size=16)}, "give it job='job', or each"),
-        (("a", "b"), {"layout": "striped"}, "leave layout out"),
         (("a", "b"), {"group": "unit"}, "leave group out"),
         (("a", "b"), {"access": larder.Access(digest_file="a.digest")}, "digest_file is of one dataset"),
         ({"a": 1, "b": 1}, {"order": "sequential"}, "give the mixture no weights"),
@@ -217,16 +216,15 @@ def test_mixtures_that_cannot_be_made_are_refused(datasets, items, message):
         len(mixed(datasets, items=items, sources=sources))
 
 
-def test_an_order_keeps_to_the_chunks_of_each_dataset():
-    """Rule: a segment takes the next items of each dataset's own order, so a rotating cache is used chunk by chunk."""
+def test_an_order_has_segments():
+    """Rule: every item comes once, and a segment takes as much of each dataset as its share of the epoch."""
     layouts = [Layout(50_000, order_seed=1), Layout(20_000, order_seed=2)]
     parts = tuple(MixturePart(layout, layout.items) for layout in layouts)
     order = MixedOrder(Layout(70_000, 1, 1, "mixed", 3), parts, seed=4, epoch=2)
     assert sorted(order.items(0, 70_000).tolist()) == list(range(70_000))
-    chunk = {int(item): number for number in range(10) for item in layouts[0].stripe(number)}
-    used = [{chunk[int(item)] for item in order.items(start, stop) if item < 50_000} for _, start, stop in order.chunks]
+    used = [int((order.items(start, stop) < 50_000).sum()) for _, start, stop in order.slices]
     assert len(used) == 70_000 // SEGMENT
-    assert max(map(len, used)) <= 2
+    assert max(used) - min(used) <= 1
     assert np.array_equal(pickle.loads(pickle.dumps(order)).items(0, 99), order.items(0, 99))
 
 

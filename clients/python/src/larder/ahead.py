@@ -1,17 +1,15 @@
 """Read-ahead: the gateway fetches items before their batch requests them, so that a slow origin serves many reads at once.
 
-Best effort: without it, items are read on request. The caching mode of the dataset selects one of three ways:
+Best effort: without it, items are read on request.
 
-- Rotating chunks: a worker announces its part of the next chunk when it begins the current one (`ChunkAnnouncements`).
-- Other modes that store items: while batches are not all hits, the items of the next `BATCHES` batches are announced, each once.
-  At the gateway, fetches of announced items and of batches join, so that the origin is read once.
+- Where items are stored: while batches are not all hits, the items of the next `BATCHES` batches are announced, each once. At the
+  gateway, fetches of announced items and of batches join, so that the origin is read once.
 - Without storage, announcements are useless. Instead one request fetches several batches, if batches are smaller than what the
   gateway reads at once; the later ones wait in the client until their turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -33,8 +31,6 @@ AT_ONCE = 32
 """Items of one request, or of all announcements, that a gateway reads from the origin concurrently."""
 LEAST = 4 * AT_ONCE
 """Items that are announced at least: a few small batches would not keep the gateway busy."""
-_REPEATS = 8
-"""Repetitions of a refused announcement while a worker uses its part of a chunk."""
 _MAX_FUTILE = 3
 """Consecutive announcements without effect (refused, or too late) after which an epoch makes no more."""
 
@@ -46,8 +42,6 @@ class RunContext(NamedTuple):
         reader: reads the items.
         stats: counters of the loader.
         background: thread that fetches the next batch; ``None``: batches are fetched on request only.
-        chunked: the gateway rotates chunks and expects announcements of the next one.
-        preloaded: whether the fleet preloads chunks now, so that announcements are not needed.
         caching: caching mode of a dataset of which nothing is cached yet: its items are announced from the first batch on. Empty
             if unknown; then the first answer decides.
         numbering: of the items of a mixture; ``None`` for a single dataset.
@@ -57,40 +51,9 @@ class RunContext(NamedTuple):
     reader: ItemReader
     stats: Stats
     background: BackgroundThread | None
-    chunked: bool
-    preloaded: Callable[[], bool] = bool
     caching: str = ""
     numbering: Numbering | None = None
     shared: SharedReads | None = None
-
-
-class ChunkAnnouncements:
-    """Announces chunks to the gateway before they are used.
-
-    A gateway prefetches at most half of its cache's capacity at a time. Refused items are announced again during the epoch,
-    until the following chunk is due.
-    """
-
-    def __init__(self, context: RunContext, batch_size: int) -> None:
-        self._context = context
-        self._batch_size = batch_size
-        self._refused = False
-        self._pause = 0
-
-    def make(self, plan: EpochPlan) -> None:
-        """Announce what is due; called before each batch."""
-        self._pause -= 1
-        while (due := plan.prefetch()) is not None:
-            self._announce(due)
-        if self._refused and self._pause <= 0:
-            self._announce(plan.prefetch_again())
-
-    def _announce(self, due: NDArray[np.uint32]) -> None:
-        self._refused = False
-        counts = _announced(self._context, due)
-        if counts.get("refused"):
-            self._refused = True
-            self._pause = max(1, len(due) // (_REPEATS * self._batch_size))
 
 
 class LookAhead:
@@ -114,9 +77,8 @@ class LookAhead:
 
     def announce(self, plan: EpochPlan) -> None:
         """Announce the items of the next batches; called before each batch."""
-        by_chunk = self._context.chunked and not self._context.preloaded()
         shared = self._context.shared is not None and self._context.shared.others
-        if not self._active or self._warm or by_chunk or shared or self._caching in ("", "none"):
+        if not self._active or self._warm or shared or self._caching in ("", "none"):
             return
         coming = plan.pending(max(LEAST, BATCHES * self._batch_size))
         new = coming[~np.isin(coming, self._announced)]

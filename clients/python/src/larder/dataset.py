@@ -10,6 +10,8 @@ from typing import Any
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _ID = re.compile(r"[0-9a-f]{64}")
+_SLICES = {"partitions": 10, "units": 10}
+"""Of a dataset whose gateway names none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +23,10 @@ class DatasetInfo:
         id: SHA-256 over the digests of the items in order, 64 hexadecimal digits: equal content has an equal id everywhere.
         items: number of items.
         bytes: sum of the lengths that the digest file states.
-        caching: mode for a reader that begins now: ``full``, ``static``, ``chunked`` or ``none``; by the fleet's plan if jobs
+        caching: mode for a reader that begins now: ``full``, ``part`` or ``none``; by the fleet's plan if jobs
             read the dataset, else by its size.
-        partitions: number of contiguous parts of the permuted items (Quiver, FAST 2020, section 5.1).
-        units: stripe units of each partition; a chunk is one unit of every partition.
+        partitions: equal stretches of the dataset, see ``group`` of `larder.LoaderOptions`.
+        units: slices in which the order of an epoch is computed.
         plan: version of the gateway's decisions about this dataset.
         resident: cached items of the node that answered, at that time; in a fleet, its share.
         members: items of a sample, which are adjacent; 1 without samples.
@@ -55,7 +57,7 @@ class DatasetInfo:
         Raises:
             ValueError: a field is missing or has the wrong type; the message names it.
         """
-        chunks = document.get("chunks")
+        chunks = document.get("chunks", _SLICES)
         if not isinstance(chunks, Mapping):
             raise ValueError(f'"chunks" is {chunks!r}')
         if not _ID.fullmatch(_typed(document, "id", str)):
@@ -114,14 +116,12 @@ class Directives:
     """The gateway's instructions for the readers of a dataset.
 
     Args:
-        caching: mode in force; with ``chunked``, readers announce the next chunk. Empty without an answer of a gateway.
-        chunk: the chunk with most items in the cache; -1 for none.
+        caching: mode in force. Empty without an answer of a gateway.
         plan: version of the gateway's decisions.
         sharing: other jobs that read the dataset now; -1 from a gateway that makes no offers.
     """
 
     caching: str = ""
-    chunk: int = -1
     plan: int = 0
     sharing: int = -1
 
@@ -134,7 +134,6 @@ class Directives:
         """
         return cls(
             headers.get("x-larder-caching", ""),
-            int(headers.get("x-larder-chunk") or -1),
             int(headers.get("x-larder-plan") or 0),
             int(headers.get("x-larder-sharing") or -1),
         )

@@ -23,7 +23,6 @@ from larder.connection import TRANSIENT
 from larder.errors import LarderError, RequestRefused, UnexpectedAnswer, UnknownDataset
 from larder.fleet import REFRESH_INTERVAL, RETRY_INTERVAL, Neighbours
 from larder.options import whole_number
-from larder.planner.upcoming import Upcoming
 from larder.timing import PHASES, Timing
 
 CACHING = ("auto", "on", "off")
@@ -45,21 +44,17 @@ class JobDirectives:
     """The fleet's instructions for a job.
 
     Args:
-        caching: caching mode of the dataset: ``full``, ``static``, ``chunked`` or ``none``.
+        caching: caching mode of the dataset: ``full``, ``part`` or ``none``.
         cache: whether the job's reads use the cache now; the gateways enforce it.
         phase: phase that its mini-batches are counted in: ``probe-miss``, ``measure`` or ``steady``.
-        chunk: chunk with which a job that starts now should begin; -1 for any.
         plan: version of the fleet's plan.
-        preload: the fleet preloads chunks, so readers announce none.
         heartbeat: seconds between heartbeats.
     """
 
     caching: str
     cache: bool
     phase: str
-    chunk: int
     plan: int
-    preload: bool
     heartbeat: float
 
     @classmethod
@@ -72,7 +67,7 @@ class JobDirectives:
         if not isinstance(document, Mapping):
             raise ValueError(f'"directives" is {document!r}')
         found: dict[str, Any] = {name: document.get(name) for name in cls.__slots__}
-        for name, kind in {"caching": str, "cache": bool, "chunk": int, "plan": int, "preload": bool}.items():
+        for name, kind in {"caching": str, "cache": bool, "plan": int}.items():
             if not isinstance(found[name], kind):
                 raise ValueError(f'"{name}" of the directives is {found[name]!r}')
         if found["phase"] not in PHASES:
@@ -156,7 +151,7 @@ class Registration:
 class HeartbeatThread:
     """One rank's connection to the fleet: registers the job, reports progress, receives directives.
 
-    Copies in other processes (forked or unpickled) ask for epoch orders, but send no heartbeats.
+    Copies in other processes (forked or unpickled) send no heartbeats.
 
     Args:
         api: of the gateway, without retries.
@@ -167,9 +162,8 @@ class HeartbeatThread:
         self.api = api
         self.registration = registration
         self.timing = Timing()
-        self.position = Upcoming()
-        self.position_due = True
-        """Whether the training loop should set ``position`` before the next heartbeat."""
+        self.epoch = 0
+        """The epoch that the training loop reads."""
         self.directives: JobDirectives | None = None
         self.pipeline: dict[str, float | None] | None = None
         """A new report of the rank's pipeline, for the next heartbeat."""
@@ -238,7 +232,6 @@ class HeartbeatThread:
                 raise
             self.register()
             return
-        self.position_due = True
         self.counts["heartbeats"] += 1
         self._apply(document)
         self.pipeline_directive = self.pipeline_directive.after(document.get("pipeline"))
@@ -272,15 +265,6 @@ class HeartbeatThread:
         if not self.dataset and isinstance(found, str) and _DATASET_ID.fullmatch(found):
             self.dataset = found
         return self._apply(document)
-
-    def order(self, epoch: int, proposal: tuple[int, ...]) -> tuple[int, ...]:
-        """The order of an epoch's chunks, for all ranks. Raises as ``register``."""
-        found = self._post(f"epochs/{epoch}", {"order": list(proposal)}).get("order")
-        if not isinstance(found, list) or not all(type(chunk) is int for chunk in found):
-            raise UnexpectedAnswer(self.api.endpoint, 200, f'"order" is {found!r}')
-        if sorted(found) != sorted(proposal):
-            raise UnexpectedAnswer(self.api.endpoint, 200, f"the order of {len(proposal)} chunks is {found!r}")
-        return tuple(found)
 
     def leave(self, seconds: float) -> None:
         """Stop the thread and sign off from the fleet; waits at most ``seconds``, and ignores failures."""
@@ -316,7 +300,6 @@ class HeartbeatThread:
 
     def _sign_off(self) -> None:
         if self.registration.ranks > 1:
-            self.position = Upcoming(self.position.epoch)
             self._post("heartbeat", self._report())
             return
         with self.api.exchange("DELETE", self.path(""), expected=frozenset({204})) as response:
@@ -333,7 +316,6 @@ class HeartbeatThread:
         return directives
 
     def _report(self, profile: Mapping[str, object] | None = None) -> dict[str, object]:
-        position = self.position
         report, self.pipeline = self.pipeline, None
         if profile is None:
             profile, self.profile = self.profile, None
@@ -341,9 +323,9 @@ class HeartbeatThread:
             **({} if report is None else {"pipeline": report}),
             **({} if profile is None else {"profile": profile}),
             "rank": self.registration.rank,
-            "epoch": position.epoch,
-            "upcoming": list(position.chunks),
-            "epoch_left": position.epoch_left,
+            "epoch": self.epoch,
+            "upcoming": [],  # gateways before 0.2 require these two
+            "epoch_left": 0,
             "phases": self.timing.as_json(),
         }
 

@@ -1,4 +1,4 @@
-"""A training run that the fleet knows: timed, cached by the fleet's directives, with chunks in the fleet's order.
+"""A training run that the fleet knows: timed, and cached by the fleet's directives.
 
 ::
 
@@ -10,8 +10,8 @@
                 step(batch)
 
 One of the gateways decides for all jobs, from what the jobs report (Quiver, FAST 2020, sections 4.5 and 5). Heartbeats are
-advice: training does not notice when they fail. The order of an epoch's chunks is not advice, since ranks that guessed could
-deliver an item twice or never: the job asks for it for as long as it would ask for a batch.
+advice: training does not notice when they fail. Only the registration, before the first epoch, is asked for as long as a batch
+would be, so that no mini-batch is read before the fleet knows the job.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack
+from typing import Any, TypedDict, TypeVar, Unpack
 
 from larder.api import Api, Busy
 from larder.connection import TRANSIENT
@@ -31,7 +31,6 @@ from larder.errors import GatewayUnavailable, RequestRefused
 from larder.heartbeat import HeartbeatThread, JobDirectives, PipelineDirective, Registration
 from larder.importance import ImportanceReport, ImportanceSender
 from larder.options import refuse_unknown
-from larder.planner.upcoming import Upcoming
 from larder.retry import Patience, Retry
 from larder.run import Batch
 from larder.source import OUTAGE, Access, DatasetName, GatewaySource, is_file
@@ -53,7 +52,7 @@ class JobOptions(TypedDict, total=False):
         rank: number of this training process (0).
         caching: ``"auto"``: the fleet measures whether the job gains from the cache. ``"on"``, ``"off"``: fixed.
         credentials: an access key of the gateway. If left out, the usual places of AWS's tools are searched.
-        retry: repetition of requests for an epoch's order. If left out, they are repeated for two minutes, as batches are.
+        retry: repetition of the registration. If left out, it is repeated for two minutes, as batches are.
     """
 
     gpus: int
@@ -82,10 +81,10 @@ class Step:
 class Job:
     """One rank of a training run. Sends no request until a loader, a watched loop, ``step`` or ``timing`` uses it.
 
-    A refusal by the fleet does not stop training unless it concerns an epoch's order: it is logged (``larder``), each kind once,
+    A refusal by the fleet does not stop training unless it concerns the registration: it is logged (``larder``), each kind once,
     and ``stats()["last_error"]`` has the latest.
 
-    Copies in other processes (forked or unpickled), such as `DataLoader` workers, ask for epoch orders but send no heartbeats.
+    Copies in other processes (forked or unpickled), such as `DataLoader` workers, register if need be, but send no heartbeats.
 
     Args:
         endpoint: address of a gateway.
@@ -149,15 +148,9 @@ class Job:
         """The fleet's instructions for this rank's pipeline: its workers, and the mark to store and read."""
         return self._heartbeat.pipeline_directive
 
-    def report_position(self, upcoming: Callable[[], Upcoming | None], *, now: bool = False) -> None:
-        """Report the chunks that a `larder.pipeline` uses next, for the fleet to load them and to evict others.
-
-        Args:
-            upcoming: of the rank; called if a heartbeat has taken the last position.
-            now: an epoch begins or ends, so the last position is out of date.
-        """
-        if (now or self._heartbeat.position_due) and (position := upcoming()) is not None:
-            self._heartbeat.position, self._heartbeat.position_due = position, False
+    def report_epoch(self, epoch: int) -> None:
+        """Report the epoch that a `larder.pipeline` reads."""
+        self._heartbeat.epoch = epoch
 
     def report_step(self, seconds: float, waited: float, items: int, hits: int, in_flight: int) -> None:
         """Report a mini-batch of a `larder.pipeline`, for the fleet to find whether the job gains from the cache.
@@ -230,13 +223,11 @@ class Job:
         seconds = time.perf_counter() - step.began
         self._heartbeat.timing.add(seconds, step.waited, step.items, step.hits)
 
-    def agree(self, epoch: int, proposal: tuple[int, ...] | None, dataset: DatasetInfo | None = None) -> Agreement:
-        """The fleet's decisions for an epoch. The order is the same for all ranks and workers of the job; the rest is advice.
+    def join(self, dataset: DatasetInfo | None = None) -> str:
+        """Register the job if need be, and return the caching mode of its dataset.
 
         Args:
-            epoch: its number.
-            proposal: its chunks in the job's own order; ``None`` if the epoch has an order already.
-            dataset: dataset of the epoch, if known.
+            dataset: that the loader reads, if known.
 
         Raises:
             ValueError: the job is registered for another dataset.
@@ -248,10 +239,7 @@ class Job:
         directives = self._retrying(self._heartbeat.join)
         if dataset is not None:
             self._require_same(dataset)
-        order = None
-        if proposal is not None:
-            order = self._retrying(lambda: self._heartbeat.order(epoch, proposal))
-        return Agreement(order, directives.caching, directives.preload)
+        return directives.caching
 
     def stats(self) -> dict[str, Any]:
         """Counts of this process: heartbeats, failures, the last failure's message, registrations (more than one if the fleet
@@ -280,7 +268,7 @@ class Job:
     def close(self) -> None:
         """End the job, so that the fleet forgets it at once. Takes a second at most; failures are ignored.
 
-        With several ranks, each reports only that it needs no more chunks: an epoch's order must stay until all ranks have it.
+        With several ranks, each sends its last report only: the others may still train.
         """
         if not self._heartbeat.own or self._heartbeat.stopped.is_set():
             return
@@ -330,14 +318,6 @@ class Job:
             if drawn is None:
                 raise GatewayUnavailable(self._heartbeat.api.endpoint, patience.failures, failure) from failure
             time.sleep(max(drawn, pause))
-
-
-class Agreement(NamedTuple):
-    """Decisions for an epoch: ``chunks`` in their order, ``caching`` of the dataset, ``preload``: the fleet loads chunks."""
-
-    chunks: tuple[int, ...] | None
-    caching: str
-    preload: bool
 
 
 class _DatasetReference:

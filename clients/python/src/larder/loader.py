@@ -22,12 +22,11 @@ from larder.ahead import RunContext
 from larder.background import BackgroundThread
 from larder.dataset import DatasetInfo, MixtureInfo
 from larder.errors import StateError
-from larder.job import Agreement, Job
+from larder.job import Job
 from larder.mixing import Mix, MixedSource, numbering_of, parts_of, shown
 from larder.options import refuse_unknown, whole_number
 from larder.planner import EpochOrder, EpochPlan, Layout, Progress, Shard
 from larder.planner.mixing import MixedOrder
-from larder.planner.upcoming import Upcoming
 from larder.run import Batch, EpochRun
 from larder.sharing import SharedReads, Sharing
 from larder.source import Access, DatasetName, GatewaySource, ItemReader, Keys, Source
@@ -48,12 +47,10 @@ _CHOICES = {
     "tail": ("short", "drop", "pad"),
     "on_missing": ("raise", "skip"),
     "group": ("mixed", "unit"),
-    "layout": ("auto", "striped", "shuffled"),
 }
 
 _SEQUENTIAL: dict[str, tuple[str | int | None, ...]] = {
     "group": ("mixed",),
-    "layout": ("auto",),
     "substitute": (None, 1),
 }
 """The options allowed with a sequential order."""
@@ -72,14 +69,13 @@ class LoaderOptions(TypedDict, total=False):
         tail: end of an epoch. ``"short"`` (default): the last batch is smaller; ``"drop"``: full batches only; ``"pad"``: the
             last batch is filled with repetitions. Every rank gets equally many batches; where that is impossible with
             ``"short"``, an epoch begins with `UnevenRanks`.
-        group: ``"mixed"`` (default): batches from a whole chunk; ``"unit"``: from one stretch of the dataset where possible.
-        layout: how items form chunks. ``"striped"`` for caches that rotate chunks, ``"shuffled"`` for others, ``"auto"``
-            (default): by the dataset's caching mode, and striped with a `Job`, whose dataset may be rotated at any time. Must be
-            the same on all ranks.
+        group: ``"mixed"`` (default): batches from the whole dataset; ``"unit"``: from one stretch of it where possible.
+        reuse: whether to take early what other jobs on the dataset have just read (``True``), so that one read of the origin
+            serves all jobs. ``False``: substitutes come from the next batches of the epoch's own order only, which stays nearly
+            the order of the seed, at the price of more reads.
         on_missing: for an unavailable item: ``"raise"`` (default), or ``"skip"`` it and count it.
         ahead: 1 (default): fetch the next batch while the current one is used; 0: fetch on request only.
-        job: the training run, a `larder.Job` or only its name, for the gateway's decisions (""). With a `Job`, all ranks take
-            the chunks of an epoch in the fleet's order.
+        job: the training run, a `larder.Job` or only its name, for the gateway's decisions ("").
         access: credentials, timeouts and fallback.
         source: source of the items instead of ``endpoint`` and ``dataset``, such as `larder.testing.MemorySource`.
     """
@@ -89,7 +85,7 @@ class LoaderOptions(TypedDict, total=False):
     seed: int
     tail: str
     group: str
-    layout: str
+    reuse: bool
     on_missing: str
     ahead: int
     job: str | Job
@@ -107,7 +103,7 @@ class Settings:
     seed: int = 0
     tail: str = "short"
     group: str = "mixed"
-    layout: str = "auto"
+    reuse: bool = True
     on_missing: str = "raise"
     ahead: int = 1
     job: str | Job = ""
@@ -150,16 +146,15 @@ class Settings:
             return
         if not isinstance(self.job, str):
             raise ValueError(
-                f"the job {self.job.name!r} follows the chunks of one dataset, and a mixture those of several: give it "
+                f"the job {self.job.name!r} is for one dataset, and a mixture has several: give it "
                 f"job={self.job.name!r}, or each dataset a loader with a Job of its own"
             )
         if self.access is not None and self.access.digest_file is not None:
             raise ValueError("digest_file is of one dataset; name each dataset of a mixture by its digest file")
         if self.sequential and dataset.weights is not None:
             raise ValueError("a sequential order has every item once: give the mixture no weights")
-        for name in ("group", "layout"):
-            if getattr(self, name) not in _SEQUENTIAL[name]:
-                raise ValueError(f"a mixture orders each dataset by its chunks: leave {name} out")
+        if self.group != "mixed":
+            raise ValueError("batches of a mixture are from several datasets: leave group out")
 
     @property
     def job_name(self) -> str:
@@ -204,7 +199,7 @@ class Loader:
         self._info: DatasetInfo | None = None
         self._reader: ItemReader | None = None
         self._keys: Keys | None = None
-        self._agreed: Agreement | None = None
+        self._caching = ""
         self._sharing = Sharing()
         self._start: tuple[int, dict[str, Any] | None] = (0, None)
         self._latest: EpochRun | None = None
@@ -280,13 +275,14 @@ class Loader:
             StateError: the state is of another dataset or epoch, or does not fit the shard.
             ValueError: the loader's `Job` is for another dataset, or for another number of ranks than the shard.
             UnevenRanks: ranks cannot have equally many batches; the message has the remedy.
-            GatewayUnavailable: the loader has a `Job`, and no gateway returned the order of the epoch.
+            GatewayUnavailable: the loader has a `Job`, and no gateway could register it.
         """
         epoch, shard = whole_number("epoch", epoch, 0), checked_shard(shard)
         start = self.start(epoch, shard.rank, shard.world) if state is None else self.restored(state, shard)
         if start.epoch != epoch:
             raise StateError(f"the state is of epoch {start.epoch}, but epoch {epoch} was requested")
-        return self.run(self.begin(start), shard)
+        self.join(start)
+        return self.run(start, shard)
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the iteration, to save: exactly the batches that it has delivered. Small, of JSON types."""
@@ -316,9 +312,10 @@ class Loader:
         """Number of batches that the epoch still has."""
         return self.batches_after(self.state_dict())
 
-    def upcoming(self) -> Upcoming | None:
-        """The chunks that come next in the iteration; ``None`` before the first one, and for datasets without chunks."""
-        return None if self._latest is None else self._latest.upcoming()
+    @property
+    def reading(self) -> int | None:
+        """The epoch of the current iteration; ``None`` before the first one."""
+        return None if self._latest is None else self._latest.epoch
 
     def batches(self, rank: int = 0, world: int = 1) -> int:
         """Number of batches of a whole epoch on each rank.
@@ -347,7 +344,7 @@ class Loader:
         if (progress.layout.kind == "sequential") != self.settings.sequential:
             raise StateError(f"the state is of an epoch in another order, the loader's order is {self.settings.order}")
         mine = progress.of_rank(shard.rank, shard.world)
-        return mine.settled(self.settings.batch_size, self.settings.tail).renewed()
+        return mine.settled(self.settings.batch_size, self.settings.tail)
 
     def skipped(self, state: Mapping[str, Any], batches: int) -> dict[str, Any]:
         """A rank's saved state, with so many batches more."""
@@ -358,10 +355,8 @@ class Loader:
         """Number of batches that a rank's epoch has after a saved state."""
         return Progress.from_json(state).batches(self.settings.batch_size, self.settings.tail)
 
-    def begin(self, start: Progress, once: Once | None = None) -> Progress:
-        """The state in which an epoch begins: with a `Job`, it has the fleet's order of chunks.
-
-        An epoch of which something was delivered keeps its order.
+    def join(self, start: Progress, once: Once | None = None) -> None:
+        """Register the loader's `Job`, if it has one, before an epoch begins.
 
         Args:
             start: state of a rank.
@@ -369,47 +364,36 @@ class Loader:
 
         Raises:
             ValueError: the job is for another dataset, or for another number of ranks than ``start``.
-            GatewayUnavailable: no gateway returned the order; a rank that guessed could deliver items twice.
+            GatewayUnavailable: no gateway could register it.
         """
         job = self.settings.job
         if isinstance(job, str):
-            return start
+            return
         _refuse_other_ranks(job, start)
-        free = start.layout.kind == "striped" and not start.begun
-        proposal = replace(start, chunks=None).order().numbers if free else None
-        asked = f"{'order' if free else 'advice'}/{start.epoch}"
-        agreed = (once or _directly)(asked, lambda: list(job.agree(start.epoch, proposal, self.info)))
-        self._agreed = Agreement(*agreed)
-        return replace(start, chunks=tuple(agreed[0])) if free else start
+        (self._caching,) = (once or _directly)(f"joined/{start.epoch}", lambda: [job.join(self.info)])
 
     def run(self, start: Progress, shard: Shard, own: Progress | None = None) -> EpochRun:
         """The batches left after ``start``, the rank's state, and after ``own``, this worker's state. Raises `UnevenRanks`."""
         settings = self.settings
         start.refuse_uneven(settings.batch_size, settings.tail)
-        agreed = self._agreed or Agreement(None, self.info.caching, preload=False)
-        # Slices of a sequential epoch are no chunks of the cache: their items are announced batch by batch.
-        chunked = agreed.caching == "chunked" and not agreed.preload and not settings.sequential
-        in_order = start.layout.rotates and isinstance(settings.job, Job)
         plan = EpochPlan(
             self._order(start),
             shard,
             batch_size=settings.batch_size,
             substitute=settings.candidates,
-            # A fleet that rotates chunks waits until one is used up before it evicts it and loads the one after next.
-            reach=0 if in_order else 1,
             tail=settings.tail,
             progress=start,
             own=own,
             dataset=self.info.id,
-            following=start.next_epoch().order() if chunked else None,
-            prefetch_first=chunked,
         )
         background = self._background if settings.ahead else None
         cold = not self.info.resident and not self.stats.batches
-        caching = agreed.caching if cold else ""
+        caching = (self._caching or self.info.caching) if cold else ""
         numbering = None if self.mixture is None else numbering_of(self.mixture)
-        shared = SharedReads(self.reader, self._sharing, shard, settings.job_name) if settings.candidates > 1 else None
-        context = RunContext(self.reader, self.stats, background, chunked, self._preloaded, caching, numbering, shared)
+        shared = None
+        if settings.candidates > 1:
+            shared = SharedReads(self.reader, self._sharing, shard, settings.job_name, offers=settings.reuse)
+        context = RunContext(self.reader, self.stats, background, caching, numbering, shared)
         if own is None:
             # One worker inherits the earlier counts of skipped and padded items, so that the sum over all workers is right.
             own = start if shard.worker == 0 else replace(start, skipped=0, padded=0)
@@ -420,26 +404,14 @@ class Loader:
         complete = self._latest is not None and self._latest.over
         return (self._start[0] + 1, None) if complete else self._start
 
-    def _preloaded(self) -> bool:
-        """Whether the fleet preloads chunks now; its plan may change during an epoch."""
-        job = self.settings.job
-        directives = None if isinstance(job, str) else job.directives
-        return directives is not None and directives.preload
-
     def _order(self, start: Progress) -> EpochOrder:
         if self.mixture is None or self.settings.sequential:
             return start.order()
         return MixedOrder(start.layout, parts_of(self.mixture), seed=start.seed, epoch=start.epoch)
 
     def _layout(self) -> Layout:
-        info, kind = self.info, self.settings.layout
-        if self.settings.sequential:
-            kind = "sequential"
-        elif self.mixture is not None:
-            kind = "mixed"
-        elif kind == "auto":
-            rotated = info.caching == "chunked" or not isinstance(self.settings.job, str)
-            kind = "striped" if rotated and info.caching != "static" else "shuffled"
+        info = self.info
+        kind = "sequential" if self.settings.sequential else "shuffled" if self.mixture is None else "mixed"
         return Layout(info.samples, info.partitions, info.units, kind, int(info.id[:16], 16))
 
     def __getstate__(self) -> dict[str, Any]:

@@ -118,8 +118,8 @@ def refuse_mix(dataset: DatasetName | Mix, reader: str) -> DatasetName:
 
 
 def layout_of(part: DatasetInfo) -> Layout:
-    """The chunks of a dataset of a mixture: striped, whatever its caching mode is at the time, so that a resume finds them."""
-    return Layout(part.samples, part.partitions, part.units, "striped", int(part.id[:16], 16))
+    """The order of a dataset of a mixture."""
+    return Layout(part.samples, part.partitions, part.units, "shuffled", int(part.id[:16], 16))
 
 
 def parts_of(info: MixtureInfo) -> tuple[MixturePart, ...]:

@@ -17,13 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from larder import errors, frames
-from larder.ahead import ChunkAnnouncements, LookAhead, RunContext
+from larder.ahead import LookAhead, RunContext
 from larder.errors import ItemError, ItemUnavailable, LarderError
 from larder.frames import HIT, JOINED, ItemFailure
 from larder.merging import Fetched
 from larder.planner import Candidates, EpochPlan, Progress
 from larder.planner.numbers import GrowingSet
-from larder.planner.upcoming import Outlook, Upcoming
 
 T = TypeVar("T")
 _NOTHING_LEFT = (
@@ -93,7 +92,6 @@ class Tracker:
     def __init__(self, start: Progress) -> None:
         self._start = start
         self._places = GrowingSet(start.done)
-        self._outlook = Outlook(start)
         self._skipped = self._padded = 0
 
     def add(self, places: NDArray[np.int64], skipped: int, padded: int) -> None:
@@ -101,12 +99,6 @@ class Tracker:
         self._places.add(places)
         self._skipped += skipped
         self._padded += padded
-
-    def upcoming(self) -> Upcoming | None:
-        """The chunks that come next for the rank; ``None`` for layouts without fixed chunks."""
-        if not self._start.layout.rotates:
-            return None
-        return self._outlook.after(int(self._places.now().nth_missing(np.zeros(1, np.int64))[0]))
 
     @property
     def progress(self) -> Progress:
@@ -164,7 +156,6 @@ class EpochRun:
         self._plan = plan
         self._settings = settings
         self._context = context
-        self._chunks = ChunkAnnouncements(context, settings.batch_size)
         self._ahead = LookAhead(context, settings.batch_size)
         self._tracker = Tracker(start)
         self._world = start.world or 1
@@ -187,11 +178,6 @@ class EpochRun:
         """This worker's progress: exactly the delivered batches."""
         self._track()
         return self._tracker.progress
-
-    def upcoming(self) -> Upcoming | None:
-        """The chunks that come next; for a run that is a rank's only worker."""
-        self._track()
-        return self._tracker.upcoming()
 
     def state_dict(self) -> dict[str, Any]:
         """The state to save, of JSON types; for a run that is a rank's only worker. After the last batch, the next epoch's."""
@@ -301,8 +287,6 @@ class EpochRun:
         """
         plan = self._plan
         began = perf_counter()
-        if self._context.chunked and not self._context.preloaded():
-            self._chunks.make(plan)
         if self._partial is None:
             if self._context.shared is not None:
                 self._context.shared.ask(plan, self._settings.batch_size, self.epoch)

@@ -16,6 +16,8 @@ from larder.planner import Candidates, EpochPlan
 from larder.planner.layout import Shard
 from larder.source import ItemReader, SharingReader
 
+PART = ("part", "static")
+"""Caching modes in which a part of a dataset is held; gateways before 0.2 say ``static``."""
 PER_ITEM = 4
 """Offers that are asked for, per item of a batch and reader that divides the epoch with others."""
 
@@ -38,13 +40,15 @@ class SharedReads:
         sharing: of the loader.
         shard: the worker, which can use its own share of the offers only.
         job: name of the training run.
+        offers: whether to ask for offers.
     """
 
-    def __init__(self, reader: ItemReader, sharing: Sharing, shard: Shard, job: str) -> None:
+    def __init__(self, reader: ItemReader, sharing: Sharing, shard: Shard, job: str, *, offers: bool = True) -> None:
         self._reader = reader if isinstance(reader, SharingReader) else None
         self._sharing = sharing
         self._readers = shard.world * shard.workers
         self._job = job
+        self._asks = offers and bool(job)
 
     @property
     def others(self) -> bool:
@@ -53,7 +57,7 @@ class SharedReads:
 
     def ask(self, plan: EpochPlan, batch_size: int, epoch: int) -> None:
         """Ask for offers before a batch; without them the batch follows the plan's order."""
-        if self._reader is None or self._sharing.jobs <= 0 or not self._job:
+        if self._reader is None or self._sharing.jobs <= 0 or not self._asks:
             return
         try:
             plan.offer(self._reader.offers(PER_ITEM * batch_size * self._readers, epoch=epoch, job=self._job))
@@ -71,5 +75,5 @@ class SharedReads:
     def learn(self, fetched: Fetched) -> None:
         """Remember what an answer said of other jobs."""
         if fetched.directives.caching:
-            part = fetched.directives.caching in ("part", "static")
+            part = fetched.directives.caching in PART
             self._sharing.jobs = fetched.directives.sharing if part else -1

@@ -15,7 +15,6 @@ from functools import singledispatch
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
-from larder.planner.upcoming import Upcoming
 from larder.run import Batch
 from larder.stats import Stats
 
@@ -75,8 +74,7 @@ class Observer(Protocol):
     """Receives what a `TimedLoader` measures."""
 
     timing: Timing
-    position: Upcoming
-    position_due: bool
+    epoch: int
 
     def begin(self) -> None:
         """An iteration begins."""
@@ -145,16 +143,14 @@ class _TimedIterator:
             self._iterator = iter(self._loader)
         elif self._asked_at:
             self._record(now - self._asked_at)
-        if self._observer.position_due:
-            self._report_position()
         self._asked_at = now
         try:
             batch = next(self._iterator)
         except BaseException:
             self._asked_at = 0.0
-            self._report_position()
             raise
         self._waited = perf_counter() - now
+        self._observer.epoch = getattr(self._loader, "reading", None) or 0
         self._count(batch)
         return batch
 
@@ -172,13 +168,6 @@ class _TimedIterator:
         if isinstance(counted, Stats):
             before, self._counted = self._counted, (counted.items, counted.hits)
             self._items, self._hits = counted.items - before[0], counted.hits - before[1]
-
-    def _report_position(self) -> None:
-        upcoming = getattr(self._loader, "upcoming", None)
-        position = upcoming() if callable(upcoming) else None
-        if position is not None:
-            self._observer.position = position
-            self._observer.position_due = False
 
 
 def _in_flight(loader: Any) -> int:

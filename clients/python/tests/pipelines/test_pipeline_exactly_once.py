@@ -127,7 +127,7 @@ class SimulatedWorkers:
 
 def epoch_of(items, batch, world=1, rank=0, progress=None, epoch=0):
     """A plan of an epoch, and the state in which it begins."""
-    order = EpochOrder(Layout(items, 10, 10, "striped", 7), seed=3, epoch=epoch)
+    order = EpochOrder(Layout(items, 10, 10, "shuffled", 7), seed=3, epoch=epoch)
     start = progress or Progress.start("d" * 64, order, rank, world)
     plan = EpochPlan(order, Shard(rank, world, 0, 1), batch_size=batch, substitute=1, progress=start, dataset="d" * 64)
     return plan, start

@@ -74,7 +74,6 @@ class Session:
     substitute: int = 10
     tail: str = "short"
     answer: Answer = canonical
-    reach: int = 1
     offer: Offer = nothing
     delivered: list[np.ndarray] = field(default_factory=list)
     repeated: int = 0
@@ -94,7 +93,6 @@ class Session:
                 Shard(rank, self.world, worker, self.workers),
                 batch_size=self.batch_size,
                 substitute=self.substitute,
-                reach=self.reach,
                 tail=self.tail,
                 progress=start,
             )

@@ -1,4 +1,4 @@
-"""An epoch's plan: candidates, deliveries, skips, prefetching of chunks."""
+"""An epoch's plan: candidates, deliveries, skips."""
 
 import ast
 import copy
@@ -8,9 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from effort import examples
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from simulated import canonical, contrary, next_batch
 
 import larder.planner
@@ -42,7 +39,7 @@ def test_candidates_are_the_first_pending():
     order, plan = make(items=100_000)
     first = plan.candidates()
     assert np.array_equal(first.indices, order.items(0, 160))
-    assert (first.take, first.chunk, first.batch, first.padding) == (16, order.chunks[0].number, 0, False)
+    assert (first.take, first.batch, first.padding) == (16, 0, False)
     plan.deliver(first.indices[100:116])
     assert np.array_equal(plan.candidates().indices, np.delete(order.items(0, 176), np.arange(100, 116)))
 
@@ -51,17 +48,6 @@ def test_asking_again_changes_nothing():
     """The candidates stay the same until something is delivered or skipped."""
     _, plan = make()
     assert plan.candidates() is plan.candidates()
-
-
-def test_candidates_reach_no_further_than_the_next_chunk():
-    """However large the substitute factor, candidates end with the chunk after that of the first pending item."""
-    order, plan = make(substitute=10**6)
-    assert np.array_equal(plan.candidates().indices, order.items(0, order.chunks[1].stop))
-    while len(plan) > 1:
-        next_batch(plan, contrary)
-        first = order.items(0, 1003).tolist().index(plan.candidates().indices[0])
-        bound = order.chunks[min(order.place_of(first) + 1, 9)].stop
-        assert max(np.flatnonzero(np.isin(order.items(0, 1003), plan.candidates().indices))) < bound
 
 
 def test_a_batch_in_several_parts():
@@ -74,15 +60,6 @@ def test_a_batch_in_several_parts():
     assert (again.take, again.batch, len(plan)) == (9, 0, 63)
     plan.deliver(again.indices[:9])
     assert (plan.candidates().take, plan.candidates().batch, len(plan)) == (16, 1, 62)
-
-
-def test_a_batch_larger_than_the_reach():
-    """A batch larger than two chunks is requested piece by piece."""
-    order, plan = make(items=100, batch_size=64)
-    candidates = plan.candidates()
-    assert candidates.take == len(candidates.indices) == order.chunks[1].stop
-    plan.deliver(candidates.indices)
-    assert (plan.candidates().batch, len(plan)) == (0, 2)
 
 
 @pytest.mark.parametrize(
@@ -188,66 +165,6 @@ def test_the_last_batch_is_split():
     assert sizes == [[16, 16, 1], [16, 15, 1]]
 
 
-def test_prefetch_names_each_chunk_once():
-    """Each chunk is named when its predecessor is begun; in the end comes the first chunk of the next epoch."""
-    order, following = (EpochOrder(Layout(1000), seed=0, epoch=epoch) for epoch in (0, 1))
-    plan = EpochPlan(order, ALONE, batch_size=10, substitute=1, following=following)
-    named = []
-    while len(plan):
-        while (part := plan.prefetch()) is not None:
-            named.append((len(plan), part))
-        next_batch(plan, canonical)
-    assert plan.prefetch() is None
-    assert [left for left, _ in named] == [100 - 10 * place for place in range(10)]
-    expected = [order.items(100 * place, 100 * place + 100) for place in range(1, 10)]
-    assert all(np.array_equal(part, chunk) for (_, part), chunk in zip(named, expected, strict=False))
-    assert np.array_equal(named[-1][1], following.items(0, 100))
-
-
-def test_prefetch_does_not_wait_for_what_is_passed_over():
-    """Prefetching follows deliveries, not pending items: an item that is repeatedly passed over delays no chunk."""
-    plan = EpochPlan(EpochOrder(Layout(1000), seed=0, epoch=0), ALONE, batch_size=10, substitute=10)
-    named = []
-    while len(plan):
-        while plan.prefetch() is not None:
-            named.append(len(plan))
-        next_batch(plan, contrary)
-    assert named == [100 - 10 * place for place in range(9)]
-
-
-def test_prefetch_of_the_first_chunk():
-    """On request, the first chunk itself is prefetched too."""
-    order, plan = make(items=1000, prefetch_first=True)
-    assert np.array_equal(plan.prefetch(), order.items(0, 100))
-    assert np.array_equal(plan.prefetch(), order.items(100, 200))
-    assert plan.prefetch() is None
-
-
-def test_prefetch_is_a_share():
-    """The parts that ranks and workers name are disjoint, and together the chunk."""
-    order = EpochOrder(Layout(1000), seed=0, epoch=0)
-    shards = [Shard(rank, 2, worker, 3) for rank in range(2) for worker in range(3)]
-    parts = [EpochPlan(order, shard, batch_size=8).prefetch() for shard in shards]
-    assert np.array_equal(np.sort(np.concatenate(parts)), np.sort(order.items(100, 200)))
-
-
-def test_prefetch_leaves_out_what_was_delivered():
-    """Items already taken from the next chunk as substitutes are not prefetched."""
-    order, plan = make(items=1000, substitute=10**6)
-    used, _ = next_batch(plan, contrary)
-    part = plan.prefetch()
-    assert np.array_equal(np.sort(np.concatenate([part, used])), np.sort(order.items(100, 200)))
-
-
-def test_chunks_in_memory():
-    """A plan of ten million items keeps at most two chunks in memory."""
-    order = EpochOrder(Layout(10_000_000, 10, 1000), seed=0, epoch=0)
-    plan = EpochPlan(order, Shard(3, 8, 1, 4), batch_size=256)
-    for _ in range(40):
-        next_batch(plan, contrary)
-    assert sum(map(len, order._held.values())) <= 20_000
-
-
 def test_copies_are_independent():
     """A copied or pickled plan continues from the same point, independently."""
     _, plan = make()
@@ -329,21 +246,3 @@ def test_it_is_pure():
     assert {name for name in imported if not name.startswith("larder.planner")} <= allowed
     others = {"larder.errors", "larder.options", "numpy", "numpy.typing", "collections.abc"}
     assert allowed - others <= set(sys.stdlib_module_names)
-
-
-@settings(max_examples=examples(50))
-@given(st.integers(1, 400), st.integers(1, 3), st.integers(1, 16), st.sampled_from([1, 3, 10]))
-def test_one_chunk_after_the_other(items, workers, batch_size, substitute):
-    """Rule: without reach, no item of a chunk is asked for before all of the worker's own in the chunk before are delivered."""
-    order = EpochOrder(Layout(items), seed=3, epoch=1)
-    chunk_of = {int(item): at for at, chunk in enumerate(order.chunks) for item in order.items(chunk.start, chunk.stop)}
-    for worker in range(workers):
-        plan = EpochPlan(
-            order, Shard(0, 1, worker, workers), batch_size=batch_size, substitute=substitute, reach=0, dataset="d"
-        )
-        came = []
-        while (candidates := plan.candidates()) is not None:
-            assert len({chunk_of[int(item)] for item in candidates.indices}) == 1
-            came += [chunk_of[int(item)] for item in candidates.indices[-candidates.take :]]
-            plan.deliver(candidates.indices[-candidates.take :])
-        assert came == sorted(came)

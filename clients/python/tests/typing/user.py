@@ -34,7 +34,6 @@ def read(endpoint: str, info: larder.DatasetInfo, file: Path) -> dict[int, bytes
         return {}
     assert_type(fetched.indices, NDArray[np.uint32])
     assert_type(fetched.failed, dict[int, larder.ItemFailure])
-    assert_type(fetched.directives.chunk, int)
     assert_type(reader.prefetch(np.arange(10)), dict[str, int])
     assert_type(reader.lookup(fetched.indices), NDArray[np.bool_])
     return {int(index): bytes(data) for index, data in zip(fetched.indices, fetched.data, strict=True)}

@@ -300,7 +300,8 @@ class EpochElements:
         self._shard = Shard(start.ranks.rank, start.ranks.world, 0, 1)
         fresh = start.state is None
         begun = loader.start(start.epoch, *start.ranks) if fresh else loader.restored(start.state or {}, self._shard)
-        self._start = runtime.owned(loader.begin(begun), loader.settings.job_name)
+        loader.join(begun)
+        self._start = runtime.owned(begun, loader.settings.job_name)
         self.epoch = self._start.epoch
         self._filtered = filtered(stages, runtime.options)
         self._together = start.ranks.world > 1
@@ -309,8 +310,8 @@ class EpochElements:
         self._job = loader.settings.job if isinstance(loader.settings.job, Job) else None
         known = self._job is not None or runtime.cache is not None
         marks = fingerprints(stages.elements) if known else {}
-        self._report_position(now=True)
         if self._job is not None:
+            self._job.report_epoch(self.epoch)
             runtime.advised_by(self._job, stages.elements, marks, batched=bool(stages.batch))
         self._cache = runtime.cache_mark(marks)
         self._cancelled = ""
@@ -355,13 +356,11 @@ class EpochElements:
                 raise StateError(self._cancelled)
             if self._process != os.getpid():
                 raise StateError("this iteration belongs to the process that was forked; begin a new one")
-            self._report_position()
             self._runtime.next_step(batch)
             began = perf_counter()
             piece = next(delivered, None)
             self._runtime.arrived(perf_counter() - began)
             if piece is None:
-                self._report_position(now=True)
                 return
             self._tracker.add(np.array(piece.places, np.int64), 0, piece.empty)
             self._runtime.counts["elements"] += len(piece.indices) - piece.repeated
@@ -371,10 +370,6 @@ class EpochElements:
             value = piece.value
             del piece  # the queue must not keep what the loop has
             yield value
-
-    def _report_position(self, *, now: bool = False) -> None:
-        if self._job is not None:
-            self._job.report_position(self._tracker.upcoming, now=now)
 
     def _delivered(self) -> Iterator[Piece]:
         stages, options = self._stages, self._runtime.options

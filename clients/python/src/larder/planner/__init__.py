@@ -5,7 +5,7 @@ cache holds and whatever is used of it, over all ranks and workers each item is 
 resumes under other numbers of workers and ranks.
 """
 
-from larder.planner.layout import Chunk, Layout, Shard
+from larder.planner.layout import Layout, Shard
 from larder.planner.numbers import NumberSet
 from larder.planner.order import EpochOrder
 from larder.planner.plan import Candidates, EpochPlan
@@ -13,7 +13,6 @@ from larder.planner.progress import Progress, merge, merge_states, union
 
 __all__ = [
     "Candidates",
-    "Chunk",
     "EpochOrder",
     "EpochPlan",
     "Layout",

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from larder.planner.layout import MOST_ITEMS, Chunk, Layout
+from larder.planner.layout import MOST_ITEMS, Layout, Slice
 from larder.planner.order import EpochOrder
 from larder.planner.permutation import permutation
 
@@ -114,12 +114,12 @@ class MixedOrder(EpochOrder):
         return _rebuild, (self.layout, self._parts, self.seed, self.epoch)
 
     @cached_property
-    def chunks(self) -> tuple[Chunk, ...]:
+    def slices(self) -> tuple[Slice, ...]:
         """The segments."""
         segments = self._segments
         stops = [self._start(number + 1) for number in range(segments)]
-        found = (Chunk(number, start, stop) for number, (start, stop) in enumerate(pairwise([0, *stops])))
-        return tuple(chunk for chunk in found if chunk.stop > chunk.start)
+        found = (Slice(number, start, stop) for number, (start, stop) in enumerate(pairwise([0, *stops])))
+        return tuple(part for part in found if part.stop > part.start)
 
     @property
     def _segments(self) -> int:

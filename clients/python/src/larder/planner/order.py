@@ -1,37 +1,32 @@
 """The canonical order of an epoch: the item at each position."""
 
-from bisect import bisect_right
 from collections import OrderedDict
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from larder.planner.layout import Chunk, Layout
+from larder.planner.layout import Layout, Slice
 from larder.planner.permutation import permutation
-from larder.planner.rotation import chunk_order
 
 GROUPS = ("mixed", "unit")
 HELD = 2
-"""Chunks whose items are in memory: the current one and the next."""
+"""Slices whose items are in memory: the current one and the next."""
 
 
 class EpochOrder:
-    """A permutation of ``range(layout.items)``, a pure function of the arguments, computed chunk by chunk on demand.
+    """A permutation of ``range(layout.items)``, a pure function of the arguments, computed slice by slice on demand.
 
     Args:
-        layout: how the dataset forms chunks.
-        seed: the job's seed: determines the order inside striped chunks, and all of a shuffled layout; nothing of a sequential
-            one.
+        layout: the kind of order, and its slices.
+        seed: the job's seed, which determines a shuffled order.
         epoch: number of the epoch, from 0; each has its own order.
-        chunks: the numbers of all chunks in their order in this epoch, for a job that joins others at the cached chunk. None:
-            the computed order.
-        group: ``"mixed"``: uniform inside a chunk. ``"unit"``: inside a chunk one stretch of the dataset after the other, in
+        group: ``"mixed"``: uniform. ``"unit"``: inside a slice one stretch of the dataset after the other, in
             random order, each in itself random, so that a mini-batch comes from one stretch where possible (of a dataset
             sorted by length: with little padding; Quiver, section 5.1). There are as many stretches as partitions.
 
     Raises:
-        ValueError: invalid epoch or grouping, or ``chunks`` does not have each chunk once.
+        ValueError: invalid epoch or grouping.
     """
 
     def __init__(
@@ -40,49 +35,36 @@ class EpochOrder:
         *,
         seed: int,
         epoch: int,
-        chunks: tuple[int, ...] | None = None,
         group: str = "mixed",
     ) -> None:
         if epoch < 0:
             raise ValueError(f"epoch must be at least 0, not {epoch}")
-        if chunks is not None and sorted(chunks) != list(range(layout.units)):
-            raise ValueError(f"chunks must name each chunk from 0 to {layout.units - 1} once, not {chunks}")
         if group not in GROUPS:
             raise ValueError(f"group must be one of {', '.join(GROUPS)}, not {group!r}")
         self.layout = layout
         self.seed = seed
         self.epoch = epoch
-        self.given = chunks
         self.group = group
         self._held: OrderedDict[int, NDArray[np.uint32]] = OrderedDict()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (self.layout, self.seed, self.epoch, self.given, self.group)
+        return _rebuild, (self.layout, self.seed, self.epoch, self.group)
 
     def __repr__(self) -> str:
-        return (
-            f"EpochOrder({self.layout}, seed={self.seed}, epoch={self.epoch}, chunks={self.given}, "
-            f"group={self.group!r})"
-        )
+        return f"EpochOrder({self.layout}, seed={self.seed}, epoch={self.epoch}, group={self.group!r})"
 
     @cached_property
-    def chunks(self) -> tuple[Chunk, ...]:
-        """The chunks that have items, in the order of this epoch; their positions adjoin."""
-        found: list[Chunk] = []
-        start = 0
-        for number in self.numbers:
-            stop = start + self.layout.chunk_size(number)
-            if stop > start:
-                found.append(Chunk(number, start, stop))
-            start = stop
-        return tuple(found)
+    def slices(self) -> tuple[Slice, ...]:
+        """The slices that have items; their positions adjoin."""
+        slices = (Slice(number, *self.layout.slice(number)) for number in range(self.layout.units))
+        return tuple(part for part in slices if part.stop > part.start)
 
     def items(self, start: int, stop: int) -> NDArray[np.uint32]:
         """The items at the positions ``[start, stop)``, clipped to the epoch."""
         return self.at(np.arange(max(0, start), min(stop, self.layout.items), dtype=np.int64))
 
     def at(self, positions: NDArray[np.int64]) -> NDArray[np.uint32]:
-        """The item at each position; cheap while positions stay within two chunks.
+        """The item at each position; cheap while positions stay within two slices.
 
         Raises:
             IndexError: a position is outside of the epoch.
@@ -96,45 +78,27 @@ class EpochOrder:
         for place in range(int(places.min()), int(places.max()) + 1):
             here = places == place
             if here.any():
-                found[here] = self._chunk(place)[positions[here] - self.chunks[place].start]
+                found[here] = self._slice(place)[positions[here] - self.slices[place].start]
         return found
-
-    def place_of(self, position: int) -> int:
-        """The place in ``chunks`` of a position."""
-        return bisect_right(self._stops, position)
 
     @cached_property
     def _stops(self) -> list[int]:
-        return [chunk.stop for chunk in self.chunks]
+        return [part.stop for part in self.slices]
 
-    @cached_property
-    def numbers(self) -> tuple[int, ...]:
-        """The numbers of all chunks in the order of this epoch, including empty ones."""
-        layout = self.layout
-        if self.given is not None:
-            return self.given
-        if not layout.rotates:
-            return tuple(range(layout.units))
-        return chunk_order(layout.order_seed, layout.units, self.epoch)
-
-    def _chunk(self, place: int) -> NDArray[np.uint32]:
+    def _slice(self, place: int) -> NDArray[np.uint32]:
         held = self._held.get(place)
         if held is None:
             while len(self._held) >= HELD:
                 self._held.popitem(last=False)
-            held = self._held[place] = self._make(self.chunks[place].number)
+            held = self._held[place] = self._make(self.slices[place].number)
         self._held.move_to_end(place)
         return held
 
     def _make(self, number: int) -> NDArray[np.uint32]:
         layout = self.layout
-        if not layout.rotates:
-            start, stop = number * layout.items // layout.units, (number + 1) * layout.items // layout.units
-            in_order = layout.kind == "sequential"
-            items = np.arange(start, stop, dtype=np.uint32) if in_order else self._shuffled[start:stop]
-        else:
-            members = layout.stripe(number)
-            items = members[permutation(len(members), "items", self.seed, self.epoch, number)]
+        start, stop = layout.slice(number)
+        in_order = layout.kind == "sequential"
+        items = np.arange(start, stop, dtype=np.uint32) if in_order else self._shuffled[start:stop]
         if self.group == "unit":
             rank = permutation(layout.partitions, "units", self.seed, self.epoch, number)
             items = items[np.argsort(rank[layout.stretch_of(items)], kind="stable")]
@@ -145,5 +109,5 @@ class EpochOrder:
         return permutation(self.layout.items, "epoch", self.seed, self.epoch)
 
 
-def _rebuild(layout: Layout, seed: int, epoch: int, chunks: tuple[int, ...] | None, group: str) -> EpochOrder:
-    return EpochOrder(layout, seed=seed, epoch=epoch, chunks=chunks, group=group)
+def _rebuild(layout: Layout, seed: int, epoch: int, group: str) -> EpochOrder:
+    return EpochOrder(layout, seed=seed, epoch=epoch, group=group)

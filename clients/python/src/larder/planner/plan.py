@@ -31,7 +31,6 @@ class Candidates:
     Attributes:
         indices: distinct items: the next ``take`` of the order, then ``offers``, then more of the order.
         take: maximum number of them to use; never more than there are.
-        chunk: number of the chunk of the first item.
         batch: number of their batch, from 0 in this plan. A batch is complete when the next candidates have another number, or
             there are none.
         padding: repetitions that fill a last batch.
@@ -40,7 +39,6 @@ class Candidates:
 
     indices: NDArray[np.uint32]
     take: int
-    chunk: int
     batch: int
     padding: bool = False
     offers: int = 0
@@ -52,8 +50,6 @@ class PlanOptions(TypedDict, total=False):
     Args:
         batch_size: items of a batch.
         substitute: candidates per item of a batch (10); 1 follows the order. Substitutes are pending items of the same share.
-        reach: number of chunks after that of the first pending item from which substitutes may come (1). With 0, a chunk is
-            used up before the next one begins, so that a cache which rotates chunks can evict it.
         tail: end of an epoch. ``"short"`` (default): the last batch of a rank has the rest, and a rank with one item less than
             the others splits its last batch rather than having one batch less. ``"drop"``: full batches only, equally many for
             every rank; the rest of the order is not delivered. ``"pad"``: the last batch of every rank is filled with
@@ -63,32 +59,24 @@ class PlanOptions(TypedDict, total=False):
         own: what this worker has delivered since ``progress``, from ``EpochPlan.progress`` under the same numbers of ranks and
             workers and the same batch size.
         dataset: id of the dataset, for the state.
-        following: the next epoch's order, whose first chunk is the last one that ``prefetch`` returns.
-        prefetch_first: whether ``prefetch`` also returns the first chunk (``False``).
     """
 
     batch_size: Required[int]
     substitute: int
-    reach: int
     tail: str
     progress: Progress | None
     own: Progress | None
     dataset: str
-    following: EpochOrder | None
-    prefetch_first: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class _PlanSettings:
     batch_size: int
     substitute: int = 10
-    reach: int = 1
     tail: str = "short"
     progress: Progress | None = None
     own: Progress | None = None
     dataset: str = ""
-    following: EpochOrder | None = None
-    prefetch_first: bool = False
 
     def __post_init__(self) -> None:
         if self.batch_size < 1 or self.substitute < 1:
@@ -130,9 +118,7 @@ class EpochPlan:
         self._shard = shard
         self._batch_size = settings.batch_size
         self._substitute = settings.substitute
-        self._reach = settings.reach
         self._tail = settings.tail
-        self._following = settings.following
         batches = self._start.batches(self._batch_size, self._tail)
         share = Share(self._start.share(), batches, self._batch_size, shard.worker, shard.workers)
         self._slots = self._start.slots(self._batch_size, self._tail)
@@ -147,7 +133,6 @@ class EpochPlan:
         if settings.own is not None:
             self._resume(settings.own)
         self._settle()
-        self._announced = self._turn() + (not settings.prefetch_first)
 
     def __len__(self) -> int:
         """Number of batches left for this worker, the current one included."""
@@ -171,7 +156,7 @@ class EpochPlan:
         return len(self._proposed)
 
     def pending(self, count: int) -> NDArray[np.uint32]:
-        """The first ``count`` pending items, those of the current batch included, also beyond reach."""
+        """The first ``count`` pending items, those of the current batch included."""
         return self._window.peek(count)
 
     def deliver(self, indices: ArrayLike) -> NDArray[np.int64]:
@@ -247,27 +232,6 @@ class EpochPlan:
         """Slots of complete batches that no item of the share filled, see `larder.planner.steps`."""
         return self._padded
 
-    def prefetch(self) -> NDArray[np.uint32] | None:
-        """This worker's pending part of the next chunk, or of the next epoch's first; ``None`` if none is due.
-
-        Call before each batch, until it returns ``None``. Each part is returned once, when the worker has delivered as many items
-        as precede the previous chunk. The number of delivered items decides, not the pending ones: a random choice among
-        candidates may pass over a few items of a chunk for long, and the next chunk must not wait for them.
-        """
-        while self._announced <= self._turn() + 1 and self._announced <= len(self._order.chunks):
-            self._announced += 1
-            if len(part := self.prefetch_again()):
-                return part
-        return None
-
-    def prefetch_again(self) -> NDArray[np.uint32]:
-        """The pending rest of the part that ``prefetch`` returned last."""
-        chunks = self._order.chunks
-        if self._announced > len(chunks):
-            return self._first_of_following()
-        chunk = chunks[max(0, self._announced - 1)]
-        return self._window.between(chunk.start, chunk.stop)
-
     def progress(self) -> Progress:
         """The delivered part; for a rank with several workers, combine theirs with ``union``."""
         inherits = self._shard.worker == 0
@@ -327,10 +291,7 @@ class EpochPlan:
 
     def _pending(self, take: int) -> Candidates:
         wanted = min(MAX_CANDIDATES, self._substitute * take)
-        first = self._order.place_of(self._window.position())
-        chunks = self._order.chunks
-        bound = chunks[min(first + self._reach, len(chunks) - 1)].stop
-        indices = self._window.first(wanted, bound)
+        indices = self._window.first(wanted)
         take = min(take, len(indices))
         own = indices[:take]
         offers = self._proposed[~np.isin(self._proposed, own)][: max(0, wanted - take)]
@@ -338,7 +299,7 @@ class EpochPlan:
             offers = self._window.pending_of(offers)
             rest = indices[take:][~np.isin(indices[take:], offers)][: wanted - take - len(offers)]
             indices = np.concatenate([own, offers, rest])
-        return Candidates(indices, take, chunks[first].number, self._batch, offers=len(offers))
+        return Candidates(indices, take, self._batch, offers=len(offers))
 
     def _repetitions(self) -> Candidates | None:
         while self._batches:
@@ -348,7 +309,7 @@ class EpochPlan:
             self._settle()
         else:
             return None
-        return Candidates(items, len(items), self._order.chunks[-1].number, self._batch, padding=True)
+        return Candidates(items, len(items), self._batch, padding=True)
 
     def _needs_offer(self) -> Candidates:
         if self._offered is None:
@@ -364,21 +325,9 @@ class EpochPlan:
         same = self._batches and self._batch == offered.batch
         self._offered = replace(offered, indices=left, take=min(take, len(left)) if same else 0)
 
-    def _turn(self) -> int:
-        """The chunk, by place in the order, of a worker that follows the order; one past the last at the end."""
-        position = self._window.position_after(self._window.removed)
-        return len(self._order.chunks) if position < 0 else self._order.place_of(position)
-
-    def _first_of_following(self) -> NDArray[np.uint32]:
-        if self._following is None or not self._following.chunks:
-            return np.zeros(0, np.uint32)
-        first = self._following.chunks[0]
-        plan = EpochPlan(self._following, self._shard, batch_size=self._batch_size, tail=self._tail)
-        return plan._window.between(first.start, first.stop)
-
     def _resume(self, own: Progress) -> None:
         start = self._start
-        for name in ("dataset", "layout", "seed", "epoch", "chunks", "group", "base", "world", "rank"):
+        for name in ("dataset", "layout", "seed", "epoch", "group", "base", "world", "rank"):
             if getattr(own, name) != getattr(start, name):
                 raise StateError(f'the worker\'s own state and the one it began with differ in "{name}"')
         removed = self._window.resume(own.done)
@@ -421,8 +370,6 @@ def _check(shard: Shard) -> None:
 def _check_order(progress: Progress, order: EpochOrder, dataset: str) -> None:
     if dataset and progress.dataset != dataset:
         raise StateError(f"the state is of dataset {progress.dataset}, but it is loaded for dataset {dataset}")
-    if progress.chunks != order.given:
-        raise StateError(f'state field "chunks" is {progress.chunks}, but the epoch to resume has {order.given}')
     for name in ("layout", "seed", "epoch", "group"):
         saved, given = getattr(progress, name), getattr(order, name)
         if saved != given:

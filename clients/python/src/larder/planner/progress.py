@@ -2,12 +2,12 @@
 
 The state of one rank, in JSON::
 
-    {"version": 3,
+    {"version": 4,
      "dataset": "9f2c...",               the dataset's id
      "items": 1281167,                   items in it
      "seed": 0, "epoch": 3,              the job's seed, and the epoch that is under way
-     "layout": {"kind": "striped", "partitions": 10, "units": 10, "order_seed": "00ff..."},
-     "chunks": null, "group": "mixed",   with these, the arguments of ``EpochOrder``: [7, 2, ...] if the fleet gave the order
+     "layout": {"kind": "shuffled", "partitions": 10, "units": 10, "order_seed": "00ff..."},
+     "group": "mixed",                   with these, the arguments of ``EpochOrder``
      "base": null,                       positions of the epoch's order that were delivered before the ranks shared the rest
      "world": 8, "rank": 0,              whose state this is
      "done": {"upto": 1600, "bits": ""}, places of this rank's share that are delivered: here the first 1600
@@ -17,12 +17,11 @@ The state of one rank, in JSON::
 
 ``base`` and ``done`` are sets (see ``NumberSet.to_json``). Neither the number of workers nor the batch size is in it, so both may
 change. Another world size needs the states of all ranks, merged into one in which ``world`` and ``rank`` are null, and what they
-had done is the base. The end of an epoch is the start of the next: no state says "epoch 3, all done". The order of chunks is
-forgotten with its epoch, and of a state that has nothing delivered it says nothing yet.
+had done is the base. The end of an epoch is the start of the next: no state says "epoch 3, all done".
 
-Version 2 cut chunks from the items in the dataset's own order. Such a state finishes its epoch in that order (layout
-``"contiguous"``), and the next epoch is striped. Version 1 had ``"first"`` in place of ``"chunks"``; such a state is read if that
-is null, which it was in all that were saved.
+Versions 1 to 3 also had layouts with a fixed division of the dataset into chunks (kinds ``striped`` and ``contiguous``), their
+order in ``chunks`` (``first`` in version 1), and mixtures of such datasets. Those orders are not made any more. A state of one
+of them is read at the start of an epoch only; shuffled and sequential epochs are resumed as they are.
 """
 
 import re
@@ -43,9 +42,9 @@ from larder.planner.order import GROUPS, EpochOrder
 from larder.planner.share import RankShare, block_starts
 from larder.planner.steps import batches_left, refuse_uneven, share_size, slots_left
 
-VERSION = 3
+VERSION = 4
 _FIELDS = frozenset(
-    "version dataset items seed epoch layout chunks group base world rank done skipped padded".split()  # noqa: SIM905
+    "version dataset items seed epoch layout group base world rank done skipped padded".split()  # noqa: SIM905
 )
 _OWNER = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
@@ -58,7 +57,6 @@ class Progress:
     layout: Layout
     seed: int
     epoch: int
-    chunks: tuple[int, ...] | None = None
     group: str = "mixed"
     base: NumberSet = field(default_factory=NumberSet)
     world: int | None = None
@@ -71,7 +69,7 @@ class Progress:
     @classmethod
     def start(cls, dataset: str, order: EpochOrder, rank: int | None = None, world: int | None = None) -> "Progress":
         """The state at the start of an epoch."""
-        return cls(dataset, order.layout, order.seed, order.epoch, order.given, order.group, world=world, rank=rank)
+        return cls(dataset, order.layout, order.seed, order.epoch, order.group, world=world, rank=rank)
 
     def order(self) -> EpochOrder:
         """The order of the current epoch; that of a mixture is `larder.planner.mixing.MixedOrder`, which needs its datasets.
@@ -81,7 +79,7 @@ class Progress:
         """
         if self.layout.kind == "mixed":
             raise StateError("this is the state of a mixture of datasets, but it is loaded for a single one")
-        return EpochOrder(self.layout, seed=self.seed, epoch=self.epoch, chunks=self.chunks, group=self.group)
+        return EpochOrder(self.layout, seed=self.seed, epoch=self.epoch, group=self.group)
 
     @property
     def begun(self) -> bool:
@@ -92,10 +90,9 @@ class Progress:
         """The start of the next epoch, for the same rank."""
         return Progress(
             self.dataset,
-            self.layout.following(),
+            self.layout,
             self.seed,
             self.epoch + 1,
-            None,
             self.group,
             world=self.world,
             rank=self.rank,
@@ -154,10 +151,6 @@ class Progress:
         """This state, or the start of the next epoch if no batch is left in this one."""
         return self if self.batches(batch_size, tail) else self.next_epoch()
 
-    def renewed(self) -> "Progress":
-        """This state; if nothing was delivered, in the layout of new epochs."""
-        return self if self.begun else replace(self, layout=self.layout.following())
-
     def with_places(self, places: NDArray[np.int64], *, skipped: int = 0, padded: int = 0) -> "Progress":
         """This state with more places, ``skipped`` of them not delivered, and ``padded`` repetitions."""
         done = self.done.with_numbers(places)
@@ -184,7 +177,7 @@ class Progress:
         return self.with_places(places, padded=batches * batch_size - passed)
 
     def to_json(self) -> dict[str, Any]:
-        """The state as the module describes it; at most 64 KB as text for a million items in the default layout."""
+        """The state as the module describes it; as text, at most about two bits per item."""
         layout = self.layout
         return {
             "version": VERSION,
@@ -198,7 +191,6 @@ class Progress:
                 "units": layout.units,
                 "order_seed": f"{layout.order_seed:016x}",
             },
-            "chunks": None if self.chunks is None else list(self.chunks),
             "group": self.group,
             "base": self.base.to_json() if self.base.stop else None,
             "world": self.world,
@@ -219,12 +211,10 @@ class Progress:
         if not isinstance(state, Mapping):
             raise StateError(f"a state is a JSON object, not {type(state).__name__}")
         version = state.get("version")
-        if version not in (1, 2, VERSION) or isinstance(version, bool):
+        if version not in range(1, VERSION + 1) or isinstance(version, bool):
             raise StateError(f'state field "version" is {version!r}; this package reads versions 1 to {VERSION}')
-        if version == 1:
-            state = _of_version_1(state)
-        if version < VERSION:
-            state = _of_version_2(state)
+        if version != VERSION:
+            state = _of_older(state)
         if wrong := (set(map(str, state)) - {"owner"}) ^ _FIELDS:
             raise StateError(f"state fields missing or unknown: {', '.join(sorted(wrong))}")
         if not isinstance(state["dataset"], str):
@@ -241,7 +231,6 @@ class Progress:
 
 def _read(state: Mapping[str, Any]) -> Progress:
     layout = _layout(state)
-    chunks = _chunks(state, layout)
     if state["group"] not in GROUPS:
         raise StateError(f'state field "group" must be one of {", ".join(GROUPS)}, not {state["group"]!r}')
     if not isinstance(state["seed"], int) or isinstance(state["seed"], bool):
@@ -264,7 +253,6 @@ def _read(state: Mapping[str, Any]) -> Progress:
         layout,
         state["seed"],
         _number(state, "epoch", 2**63),
-        chunks,
         state["group"],
         base,
         world,
@@ -276,40 +264,30 @@ def _read(state: Mapping[str, Any]) -> Progress:
     )
 
 
-def _of_version_1(state: Mapping[str, Any]) -> Mapping[str, Any]:
-    if "first" not in state or "chunks" in state:
-        raise StateError('state fields missing or unknown: version 1 has "first", and no "chunks"')
-    if state["first"] is not None:
+def _of_older(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A state of version 1 to 3 in this version's fields; refused in the middle of an order that is not made any more."""
+    layout, order = state.get("layout"), "first" if state.get("version") == 1 else "chunks"
+    if not isinstance(layout, Mapping) or order not in state:
+        raise StateError(f'state fields missing or unknown: version {state["version"]} has "layout" and "{order}"')
+    kept = {name: value for name, value in state.items() if name != order}
+    kind = layout.get("kind")
+    if kind in ("shuffled", "sequential") and state[order] is None:
+        return kept
+    if kind not in ("striped", "contiguous", "shuffled", "mixed"):
+        raise StateError(f'state field "layout.kind" of version {state["version"]} is {kind!r}')
+    done = state.get("done")
+    if (
+        state.get("base") is not None
+        or not isinstance(done, Mapping)
+        or done.get("upto") != 0
+        or done.get("bits") != ""
+    ):
         raise StateError(
-            f'state field "first" is {state["first"]!r}, in a state of version 1: only null is read, for no job had another; '
-            "set it to null and load the state at the start of an epoch"
+            f"this state of version {state['version']} is in the middle of epoch {state.get('epoch')}, in an order that "
+            "this version does not make: finish the epoch with the version of larder that saved it, or begin the epoch again, "
+            "without a state"
         )
-    rest = {name: value for name, value in state.items() if name != "first"}
-    return {**rest, "chunks": None}
-
-
-def _of_version_2(state: Mapping[str, Any]) -> Mapping[str, Any]:
-    layout = state.get("layout")
-    if not isinstance(layout, Mapping) or layout.get("kind") not in ("striped", "shuffled"):
-        raise StateError('state field "layout.kind" must be "striped" or "shuffled" in a state of version 1 or 2')
-    kind = "contiguous" if layout["kind"] == "striped" else "shuffled"
-    return {**state, "layout": {**layout, "kind": kind}}
-
-
-def _chunks(state: Mapping[str, Any], layout: Layout) -> tuple[int, ...] | None:
-    value = state["chunks"]
-    if value is None:
-        return None
-    numbers = (
-        all(isinstance(number, int) and not isinstance(number, bool) for number in value)
-        if isinstance(value, list)
-        else False
-    )
-    if not numbers or sorted(value) != list(range(layout.units)):
-        raise StateError(
-            f'state field "chunks" must be null, or a list that names each chunk from 0 to {layout.units - 1} once'
-        )
-    return tuple(value)
+    return kept if kind == "mixed" else {**kept, "layout": {**layout, "kind": "shuffled"}}
 
 
 def _layout(state: Mapping[str, Any]) -> Layout:
@@ -346,7 +324,7 @@ def union(parts: Iterable[Progress], *, batch_size: int, tail: str) -> Progress:
     whole = parts[0]
     whole._owner()
     for part in parts[1:]:
-        _same(whole, part, "dataset", "layout", "seed", "epoch", "chunks", "group", "base", "world", "rank")
+        _same(whole, part, "dataset", "layout", "seed", "epoch", "group", "base", "world", "rank")
         whole = replace(
             whole,
             done=whole.done.union(part.done),
@@ -375,10 +353,10 @@ def merge(states: Iterable[Progress]) -> Progress:
         _same(whole, state, "dataset", "seed", "group", "world")
         share = replace(whole, rank=state.rank, done=NumberSet()).share()
         if state.epoch == epoch:
-            _same(whole, state, "layout", "base", *(["chunks"] if state.begun else []))
+            _same(whole, state, "layout", "base")
             delivered = state.done.numbers()
         elif state.epoch == epoch + 1 and not state.done.stop and not state.base.stop:
-            _same(whole.next_epoch(), replace(state, layout=state.layout.following()), "layout")
+            _same(whole, state, "layout")
             delivered = np.arange(share.size, dtype=np.int64)
         else:
             raise StateError(

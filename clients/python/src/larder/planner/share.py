@@ -94,10 +94,6 @@ class Share:
         """The position in the epoch's order of each place."""
         return self._rank_share.positions(places)
 
-    def first_at(self, position: int) -> int:
-        """The smallest number whose position is not below ``position``."""
-        return bisect_left(range(self.size), position, key=lambda n: int(self.positions(self.places(n, n + 1))[0]))
-
     def first_place(self, place: int) -> int:
         """The smallest number whose place is not below ``place``."""
         return bisect_left(range(self.size), place, key=lambda n: int(self.places(n, n + 1)[0]))

@@ -23,7 +23,6 @@ class Window:
         self._share = share
         self._next = 0  # number in the share of the first item beyond the window
         self._places = np.zeros(0, np.int64)
-        self._positions = np.zeros(0, np.int64)
         self._items = np.zeros(0, np.uint32)
         self._taken = np.zeros(
             0, np.int64
@@ -35,32 +34,12 @@ class Window:
         """Number of pending items."""
         return len(self._items) + self._share.size - self._next - len(self._taken)
 
-    @property
-    def removed(self) -> int:
-        """Number of removed items."""
-        return self._share.size - self.left
-
-    def position_after(self, number: int) -> int:
-        """The position in the epoch's order of item ``number`` of the share, from 0; -1 past its end."""
-        if number >= self._share.size:
-            return -1
-        return int(self._share.positions(self._share.places(number, number + 1))[0])
-
-    def position(self) -> int:
-        """The position in the epoch's order of the first pending item; -1 if none is pending."""
-        if len(self._positions):
-            return int(self._positions[0])
-        beyond = self._beyond(1)
-        return int(self._share.positions(beyond)[0]) if len(beyond) else -1
-
-    def first(self, count: int, bound: int) -> NDArray[np.uint32]:
-        """The first ``count`` pending items whose positions are below ``bound``, which must not decrease between calls."""
+    def first(self, count: int) -> NDArray[np.uint32]:
+        """The first ``count`` pending items."""
         missing = count - len(self._items)
         if missing > 0 and self._next < self._share.size:
             numbers = self._numbers_beyond(missing)
-            positions = self._share.positions(self._share.places_of(numbers))
-            within = numbers[: int(np.searchsorted(positions, bound))]
-            self._advance(int(within[-1]) + 1 if len(within) else self._next)
+            self._advance(int(numbers[-1]) + 1 if len(numbers) else self._share.size)
         return self._items[:count]
 
     def peek(self, count: int) -> NDArray[np.uint32]:
@@ -84,7 +63,6 @@ class Window:
         """Remove pending items by their slots in the window; returns their places in the rank's share."""
         places = self._places[slots]
         self._places = np.delete(self._places, slots)
-        self._positions = np.delete(self._positions, slots)
         self._items = np.delete(self._items, slots)
         return places
 
@@ -103,15 +81,6 @@ class Window:
             self._taken = np.sort(np.concatenate([self._taken, numbers]))
         return places
 
-    def between(self, start: int, stop: int) -> NDArray[np.uint32]:
-        """The pending items at positions ``[start, stop)``, without extending the window."""
-        share = self._share
-        low, high = np.searchsorted(self._positions, [start, stop])
-        begin = max(self._next, share.first_at(start))
-        ahead = np.arange(begin, max(begin, share.first_at(stop)), dtype=np.int64)
-        ahead = share.positions(share.places_of(self._untaken(ahead)))
-        return np.concatenate([self._items[low:high], self._order.at(ahead)])
-
     def resume(self, done: NumberSet) -> NDArray[np.int64]:
         """Remove the items of the share that are in ``done``; returns their places."""
         end = self._share.first_place(done.stop)
@@ -119,7 +88,7 @@ class Window:
         gone = done.contains(places)
         self._next = end
         pending = places[~gone]
-        self._extend(pending, self._share.positions(pending))
+        self._extend(pending)
         return places[gone]
 
     def _advance(self, end: int) -> None:
@@ -128,7 +97,7 @@ class Window:
         passed = int(np.searchsorted(self._taken, end))
         places = self._share.places_of(self._untaken(numbers))
         self._next, self._taken = end, self._taken[passed:]
-        self._extend(places, self._share.positions(places))
+        self._extend(places)
 
     def _numbers_beyond(self, count: int) -> NDArray[np.int64]:
         """The numbers of the first ``count`` pending items beyond the window."""
@@ -155,10 +124,9 @@ class Window:
         near = np.minimum(np.searchsorted(known, items), len(known) - 1)
         return np.where(known[near] == items, numbers[near], -1)
 
-    def _extend(self, places: NDArray[np.int64], positions: NDArray[np.int64]) -> None:
+    def _extend(self, places: NDArray[np.int64]) -> None:
         self._places = np.concatenate([self._places, places])
-        self._positions = np.concatenate([self._positions, positions])
-        self._items = np.concatenate([self._items, self._order.at(positions)])
+        self._items = np.concatenate([self._items, self._order.at(self._share.positions(places))])
 
 
 class Padding:

@@ -61,18 +61,12 @@ class IterationContext(NamedTuple):
             self.loader.info = restored_info(self.rounds.once("dataset", lambda: asdict(self.loader.info)))
         return self.loader.info
 
-    def begin(self, epoch: int, start: Mapping[str, Any] | None, shard: Shard, *, agreed: bool = False) -> Progress:
-        """The state in which an epoch begins, in the order that all ranks and workers agree on.
-
-        Args:
-            epoch: its number.
-            start: a saved state of the epoch.
-            shard: the worker.
-            agreed: the saved state belongs to this iteration and contains the agreed order.
-        """
+    def begin(self, epoch: int, start: Mapping[str, Any] | None, shard: Shard) -> Progress:
+        """The state in which an epoch begins, from a saved one if there is one."""
         loader = self.loader
         fresh = loader.start(epoch, shard.rank, shard.world) if start is None else loader.restored(start, shard)
-        return fresh if agreed and start is not None else loader.begin(fresh, self.rounds.once)
+        loader.join(fresh, self.rounds.once)
+        return fresh
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,8 +234,6 @@ class Iteration:
         """The state of this worker."""
         if self._run is None and self._restored is not None:
             return self._restored.to_json()
-        if self._run is None and not isinstance(self._context.loader.settings.job, str):
-            self._begin()  # the state must contain the order that the other workers began with
         own = None if self._run is None else self._run.progress.to_json()
         over = self._run is not None and self._run.over
         epoch = self._round.epoch
@@ -256,9 +248,7 @@ class Iteration:
             restored, now.epoch, now.start = None, epoch, None
         elif restored is not None:
             now.start = None if restored.start is None else dict(restored.start)
-        start = self._context.begin(epoch, now.start, shard, agreed=restored is not None)
-        if start.chunks is not None:
-            now.start = start.to_json()
+        start = self._context.begin(epoch, now.start, shard)
         own = None
         if restored is not None and restored.own is not None:
             own = Progress.from_json(restored.own, dataset=loader.info.id)

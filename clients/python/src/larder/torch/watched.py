@@ -18,7 +18,6 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from larder.errors import LarderError, StateError
 from larder.loader import Shard
-from larder.planner.upcoming import Upcoming
 from larder.run import Tracker
 from larder.stats import Stats
 from larder.timing import watched
@@ -139,9 +138,10 @@ class WatchedLoader:
         """
         return self._epochs().context.loader.batches_after(self.state_dict())
 
-    def upcoming(self) -> Upcoming | None:
-        """The chunks that come next for the loop; ``None`` before the first batch, and for datasets without chunks."""
-        return self._current.upcoming() if isinstance(self._current, _EpochIterator) else None
+    @property
+    def reading(self) -> int | None:
+        """The epoch of the current iteration; ``None`` before the first one."""
+        return self._current.epoch if isinstance(self._current, _EpochIterator) else None
 
     def stats(self) -> Stats:
         """Counts of the batches that the loop has received, and the time that it waited for them."""
@@ -258,9 +258,10 @@ class _EpochIterator(_WatchedIterator):
         settled = progress.next_epoch() if self.ended else progress.settled(settings.batch_size, settings.tail)
         return settled.to_json()
 
-    def upcoming(self) -> Upcoming | None:
-        """The chunks that come next."""
-        return None if self._tracker is None else self._tracker.upcoming()
+    @property
+    def epoch(self) -> int:
+        """Its epoch, once it has begun."""
+        return self._epoch
 
     @property
     def complete(self) -> bool:
