@@ -33,7 +33,7 @@ EPOCHS = 10
 BATCH = 128
 SEEDS = 8
 SPREAD = 1.1
-ARMS = {"uniform": "", "rotating": "striped", "contiguous": "contiguous"}
+ARMS = {"uniform": "", "shuffled": "shuffled"}
 
 
 def sequences(kind: str, seed: int) -> NDArray[np.int64]:

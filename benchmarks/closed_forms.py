@@ -278,11 +278,11 @@ def gateway_places(there: System, caching: str, epochs: int, substitute: int) ->
 
 
 def simulated_qualities() -> dict[str, dict[str, Any]]:
-    """Of truly random epochs, of rotating chunks and of a static cache, with a cache of a fifth."""
+    """Of truly random epochs, and of two caches, with a cache of a fifth."""
     found = {"random permutations": order.quality(order.random_places(SIMULATED_EPOCHS, SIMULATED_ITEMS))}
-    for name, kind, units in (("rotating chunks", "striped", 12), ("static cache", "shuffled", 10)):
-        layout = Layout(SIMULATED_ITEMS, 10, units, kind, order.ORDER_SEED)
-        cache = order.SimulatedCache(SIMULATED_ITEMS, SIMULATED_ITEMS // 5, rotating=kind == "striped")
+    for name, rotating in (("first in, first out", True), ("static cache", False)):
+        layout = Layout(SIMULATED_ITEMS, 10, 10, "shuffled", order.ORDER_SEED)
+        cache = order.SimulatedCache(SIMULATED_ITEMS, SIMULATED_ITEMS // 5, rotating=rotating)
         places, ratios = order.simulate(layout, cache, epochs=SIMULATED_EPOCHS + 1, batch_size=BATCH, substitute=10)
         found[f"{name}, simulated"] = {**order.quality(places[1:]), "hits": mean(ratios[1:])}
     return found
@@ -292,13 +292,9 @@ def class_mixes() -> dict[str, dict[str, dict[str, float]]]:
     """Mixing of sorted classes, by order and number of classes, over a simulated cache of a fifth."""
     random = np.random.default_rng(0).permutation(MIXED_ITEMS).astype(np.uint32)
     sequences = {"random permutation": random}
-    for name, kind in (
-        ("rotating chunks", "striped"),
-        ("static cache", "shuffled"),
-        ("without the permutation", "contiguous"),
-    ):
-        layout = Layout(MIXED_ITEMS, 10, 10, kind, order.ORDER_SEED)
-        cache = order.SimulatedCache(MIXED_ITEMS, MIXED_ITEMS // 5, rotating=kind != "shuffled")
+    for name, rotating in (("first in, first out", True), ("static cache", False)):
+        layout = Layout(MIXED_ITEMS, 10, 10, "shuffled", order.ORDER_SEED)
+        cache = order.SimulatedCache(MIXED_ITEMS, MIXED_ITEMS // 5, rotating=rotating)
         places, _ = order.simulate(layout, cache, epochs=2, batch_size=MIXED_BATCH, substitute=10)
         sequences[name] = np.argsort(places[-1]).astype(np.uint32)
     return {

@@ -37,7 +37,6 @@ class SimulatedCache:
         self._rotating = rotating
         self._random = np.random.default_rng(seed)
         self._loaded: deque[int] = deque()
-        self._wanted: deque[int] = deque()
 
     def take(self, candidates: NDArray[np.uint32], take: int) -> tuple[NDArray[np.uint32], int]:
         """The candidates that a batch gets, and the number of hits among them; the others are loaded."""
@@ -48,18 +47,6 @@ class SimulatedCache:
         for item in got[hits:].tolist():
             self._load(item)
         return got, hits
-
-    def prefetch(self, items: NDArray[np.uint32]) -> None:
-        """Queue items for loading, in random order."""
-        self._wanted.extend(self._random.permutation(items).tolist())
-
-    def work(self, count: int) -> None:
-        """Load this many of the requested items that are not resident."""
-        while count > 0 and self._wanted:
-            item = self._wanted.popleft()
-            if not self.resident[item]:
-                self._load(item)
-                count -= 1
 
     def _load(self, item: int) -> None:
         if len(self._loaded) >= self._room:
@@ -78,29 +65,24 @@ def simulate(
     batch_size: int,
     substitute: int,
     seed: int = 0,
-    speed: float = 2.0,
 ) -> tuple[Places, list[float]]:
     """One job alone over the cache: the places of all items, and the hit ratio of each epoch.
 
     Args:
-        layout: of the dataset; a striped one is announced chunk by chunk.
+        layout: of the dataset.
         cache: empty or not.
         epochs: how many.
         batch_size: items of a batch.
         substitute: candidates per item.
         seed: of the job.
-        speed: items loaded ahead for each item that is used.
     """
     places = np.empty((epochs, layout.items))
     ratios = []
     for epoch in range(epochs):
-        following = EpochOrder(layout, seed=seed, epoch=epoch + 1)
         order = EpochOrder(layout, seed=seed, epoch=epoch)
-        plan = EpochPlan(order, _ALONE, batch_size=batch_size, substitute=substitute, following=following)
+        plan = EpochPlan(order, _ALONE, batch_size=batch_size, substitute=substitute)
         delivered = hits = 0
         while (offered := plan.candidates()) is not None:
-            if layout.kind == "striped" and (due := plan.prefetch()) is not None:
-                cache.prefetch(due)
             got, from_cache = cache.take(offered.indices, offered.take)
             plan.deliver(got)
             # A batch is given out in the order of the epoch, whichever order it arrived in.
@@ -108,7 +90,6 @@ def simulate(
             places[epoch, got] = (delivered + np.arange(len(got)) + 0.5) / layout.items
             delivered += len(got)
             hits += from_cache
-            cache.work(round(speed * len(got)))
         ratios.append(hits / layout.items)
     return places, ratios
 

@@ -17,7 +17,6 @@ from torch.utils.data import DataLoader, get_worker_info
 
 import larder
 from larder.importance import ImportanceReport
-from larder.job import Agreement
 from larder.testing import MemorySource
 from larder.torch import CachedDataset, CachedMapDataset, Item
 
@@ -164,17 +163,3 @@ class ListeningJob(larder.Job):
     def report_importance(self, report: ImportanceReport, dataset: larder.DatasetInfo) -> None:
         """Keep its number."""
         self.epochs.append(report.epoch)
-
-
-class MoodyJob(larder.Job):
-    """A job that gets a different order at every request, as if the fleet forgot it each time."""
-
-    def __init__(self) -> None:
-        super().__init__(ENDPOINT, "moody", "train", batch_size=BATCH)
-
-    def agree(
-        self, epoch: int, proposal: tuple[int, ...] | None, dataset: larder.DatasetInfo | None = None
-    ) -> Agreement:
-        """A new order."""
-        order = None if proposal is None else tuple(random.SystemRandom().sample(proposal, len(proposal)))
-        return Agreement(order, "chunked", preload=True)

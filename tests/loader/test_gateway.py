@@ -163,16 +163,6 @@ def test_resumed_at_another_gateway_with_other_ranks(running, cold, file):
     assert Counter(came + numbers(alone)) == whole()
 
 
-def test_a_chunked_cache_is_read_chunk_by_chunk(cold, file):
-    """With a cache that rotates chunks, the layout is striped, announcements are answered, and each item comes once."""
-    access = larder.Access(credentials=KEY, caching="chunked")
-    dataset = dataset_at(cold, file, access=access)
-    for _ in range(2):
-        assert Counter(numbers(loader_of(dataset))) == whole()
-    assert dataset.state_dict()["layout"]["kind"] == "striped"
-    assert dataset.stats().prefetch_errors == 0
-
-
 @pytest.fixture(scope="module")
 def damaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A gateway before a store that has lost one item and got another one wrong."""
@@ -353,14 +343,13 @@ class Gate:
 
 
 @pytest.mark.parametrize("substitute", [1, 10])
-@pytest.mark.parametrize("caching", ["full", "static", "chunked", "none"])
+@pytest.mark.parametrize("caching", ["full", "static", "none"])
 def test_a_cold_epoch_keeps_the_origin_busy(tmp_path: Path, caching: str, substitute: int) -> None:
     """Rule: batches of four, one at a time, have at least 24 items read at once, in every mode; each item once."""
-    items, room = (600, 0.3) if caching == "chunked" else (200, 2.0)
-    with system(tmp_path, room, items=items) as there:
+    items = 200
+    with system(tmp_path, 2.0, items=items) as there:
         there.origin.paces[f"/{BUCKET}/"] = Gate(4, 24)  # type: ignore[assignment]
         loader = there.loader("cold", caching, batch_size=4, substitute=substitute)
         came = Counter(int(index) for batch in loader.epoch(0) for index in batch.indices)
         assert came == Counter(range(items))
-        if caching != "chunked":  # which also has the next epoch's first chunk read
-            assert there.reads() == items
+        assert there.reads() == items

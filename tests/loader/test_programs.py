@@ -74,11 +74,10 @@ class Loop:
     substitute=st.sampled_from([1, 2, 10, 10**6]),
     cached=st.sampled_from([0.0, 0.3, 1.0]),
     ahead=st.sampled_from([0, 1]),
-    layout=st.sampled_from(["striped", "shuffled"]),
 )
-def test_whatever_a_loop_does_each_epoch_has_each_item_once(steps, items, substitute, cached, ahead, layout):
+def test_whatever_a_loop_does_each_epoch_has_each_item_once(steps, items, substitute, cached, ahead):
     """Taking, breaking off, saving and resuming with other batch sizes, in any order."""
-    loop = Loop(items, {"substitute": substitute, "cached": cached, "ahead": ahead, "layout": layout})
+    loop = Loop(items, {"substitute": substitute, "cached": cached, "ahead": ahead})
     for action, argument in steps:
         {"take": loop.take, "resume": loop.resume, "break": loop.break_off, "finish": loop.finish}[action](argument)
     loop.finish(0)

@@ -15,7 +15,6 @@ from larder.testing import MemorySource
 from larder.torch import merge_states, watch
 from tests.loader.making import (
     BATCH,
-    MoodyJob,
     N,
     dataset_of,
     fail_on_seven,
@@ -312,20 +311,6 @@ def test_items_that_were_skipped_are_not_asked_for_again():
     assert len(first + rest) + saved(loader)["skipped"] == N
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("at", [0, 1, 7])
-def test_the_order_of_the_fleet_is_saved(workers, at):
-    """Rule: all workers of an iteration use one order, which is requested once; a resumed epoch keeps its order."""
-    loader = watched(workers, job=MoodyJob())
-    first = numbers(islice(loader, at))
-    state = saved(loader)
-    assert (state["chunks"] is None) is (at == 0)
-    other = watched(workers, job=MoodyJob())
-    other.load_state_dict(state)
-    assert Counter(first + numbers(other)) == whole()
-    assert Counter(numbers(other)) == whole()
-
-
 # torchdata 0.11 calls a function that torch 2.13 deprecates.
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
 class TestStateful:
@@ -343,17 +328,6 @@ class TestStateful:
         loader = self.loader(workers)
         first = numbers(islice(loader, at))
         other = self.loader(workers)
-        other.load_state_dict(saved(loader))
-        assert Counter(first + numbers(other)) == whole()
-        assert Counter(numbers(other)) == whole()
-
-    @pytest.mark.parametrize("workers", [0, 2])
-    @pytest.mark.parametrize("at", [0, 1, 5])
-    def test_the_order_of_the_fleet_is_saved(self, workers, at):
-        """Rule: workers keep the fleet's order after a resume, also those that had made no batch yet."""
-        loader = self.loader(workers, job=MoodyJob())
-        first = numbers(islice(loader, at))
-        other = self.loader(workers, job=MoodyJob())
         other.load_state_dict(saved(loader))
         assert Counter(first + numbers(other)) == whole()
         assert Counter(numbers(other)) == whole()
