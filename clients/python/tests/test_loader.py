@@ -259,7 +259,6 @@ def test_repetitions_are_counted():
         ({"tail": "long"}, "tail must be one of 'short', 'drop', 'pad'"),
         ({"on_missing": "ignore"}, "on_missing must be"),
         ({"group": "all"}, "group must be"),
-        ({"layout": "striped"}, "unknown option layout"),
         ({"ahead": 2}, "ahead must be"),
         ({"order": "sorted"}, "order must be one of 'random', 'sequential'"),
         ({"order": "sequential", "substitute": 10}, "leave substitute out"),
