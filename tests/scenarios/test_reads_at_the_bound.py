@@ -85,6 +85,21 @@ def test_jobs_share_their_reads(
             assert running.metric("larder_replaced_items_total") > 0
 
 
+def test_objects_of_the_same_bytes_make_room_like_items(tmp_path: Path) -> None:
+    """Rule: a dataset whose items are in the cache because S3 clients read the objects keeps the bound, and its room."""
+    with OriginThread() as origin:
+        data = dataset_of(origin, tmp_path, ITEMS, SIZE)
+        settings = Settings(origin.endpoint, tmp_path / "cache", str(ITEMS * SIZE // 2))
+        with gateway(settings, tmp_path) as running:
+            client = running.client()
+            for row in data.rows:
+                client.get_object(Bucket=row.bucket, Key=row.key)["Body"].read()
+            data.register(running, "static")
+            jobs = [Schedule(TrainingJob(f"job-{number}", [running], data, 2 * EPOCHS)) for number in range(2)]
+            assert reads_per_epoch(origin, data, jobs) <= 1.05 * 0.5 + 0.05
+            assert len(data.missing(running)) < 0.6 * ITEMS
+
+
 def test_homes_keep_the_bound_in_a_fleet(tmp_path: Path) -> None:
     """Rule: each home decides alone; two jobs in step that ask any of three gateways read hardly more than one."""
     capacity = str(ITEMS * SIZE // 2 // 3)
