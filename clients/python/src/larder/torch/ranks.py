@@ -114,7 +114,7 @@ def refuse_disagreement(progress: Progress, batches: int) -> None:
 def _fingerprint(progress: Progress, batches: int) -> dict[str, Any]:
     """The part of a state that must be equal on all ranks."""
     state = progress.to_json()
-    same = {name: state[name] for name in ("dataset", "seed", "layout", "chunks", "group", "base")}
+    same = {name: state[name] for name in ("dataset", "seed", "layout", "group", "base")}
     return {
         "epoch": progress.epoch,
         "batches": batches,
