@@ -11,7 +11,7 @@ from gateway.engine.lane import Lane
 from gateway.policies.lane import LoadClass, LoadLimits
 from tests.fleet.conftest import until
 
-LIMITS = {LoadClass.PREFETCH: LoadLimits(2), LoadClass.CHUNK: LoadLimits(2, beside=0)}
+LIMITS = {LoadClass.PREFETCH: LoadLimits(2), LoadClass.IMPORTANT: LoadLimits(2, beside=0)}
 
 
 class Origin:
@@ -30,7 +30,7 @@ class Origin:
 
 def lane(readers: int = 0) -> Lane:
     """A lane beside so many readers."""
-    return Lane(LIMITS, {LoadClass.CHUNK: lambda _units: readers})
+    return Lane(LIMITS, {LoadClass.IMPORTANT: lambda _units: readers})
 
 
 async def test_every_unit_is_loaded_once_within_the_limit() -> None:
@@ -64,9 +64,9 @@ async def test_units_are_taken_when_their_turn_comes() -> None:
 async def test_a_load_waits_for_readers_and_goes_on_after_them() -> None:
     """Rule: the lane polls for the readers' departure, because it gets no event for it."""
     readers, origin = [1], Origin()
-    made = Lane(LIMITS, {LoadClass.CHUNK: lambda _units: len(readers)})
+    made = Lane(LIMITS, {LoadClass.IMPORTANT: lambda _units: len(readers)})
     origin.gate.set()
-    load = made.add(LoadClass.CHUNK, range(3), origin.load)
+    load = made.add(LoadClass.IMPORTANT, range(3), origin.load)
     await asyncio.sleep(0)
     assert origin.begun == []
     readers.clear()
@@ -130,9 +130,9 @@ async def test_one_unit_gives_its_result() -> None:
             raise ValueError(unit)
         return 2 * unit
 
-    assert await made.one(LoadClass.CHUNK, 21, double) == 42
+    assert await made.one(LoadClass.IMPORTANT, 21, double) == 42
     with pytest.raises(ValueError, match="-1"):
-        await made.one(LoadClass.CHUNK, -1, double)
+        await made.one(LoadClass.IMPORTANT, -1, double)
     await made.close()
 
 
@@ -140,7 +140,7 @@ async def test_a_closed_lane_keeps_nobody_waiting() -> None:
     """Rule: at the end, loads that have begun and loads that have not are cancelled."""
     made, origin = lane(readers=1), Origin()
     begun = asyncio.create_task(made.one(LoadClass.PREFETCH, 1, origin.load))
-    blocked = asyncio.create_task(made.one(LoadClass.CHUNK, 2, origin.load))
+    blocked = asyncio.create_task(made.one(LoadClass.IMPORTANT, 2, origin.load))
     await until(lambda: origin.begun == [1])
     await made.close()
     await asyncio.wait([begun, blocked], timeout=30)

@@ -19,7 +19,7 @@ from gateway.policies.space.plan import Plan, node_pools
 from gateway.policies.space.probing import PhaseTotals
 
 GB = 1000**3
-CHUNKED = PoolOrder(CachingMode.CHUNKED, 10, 10, WhyCaching.BENEFIT, 20)
+PART = PoolOrder(CachingMode.PART, WhyCaching.BENEFIT, 20)
 FRESH = JobReport(10.0, 100.0, 50, 2.0)
 STEPS = (ScoreStep(4.0, 30), ScoreStep(3.0, 20), ScoreStep(1.0, 50))
 
@@ -88,14 +88,14 @@ def test_shares_never_exceed_the_target(nodes: list[list[tuple[int, int]]], targ
 
 def test_a_scored_dataset_gets_what_nobody_else_wants() -> None:
     """Rule: importance can use any number of bytes, so free ones are shared by need."""
-    orders = {"a": CHUNKED, "b": replace(CHUNKED, target=40), "c": CHUNKED}
+    orders = {"a": PART, "b": replace(PART, target=40), "c": PART}
     found = important(orders, {}, {"a": scored("x"), "b": scored("y", quota=60)}, 50)
     assert {name: order.target for name, order in found.items()} == {"a": 20 + 40, "b": 40 + 10, "c": 20}
-    assert found["c"] == CHUNKED
+    assert found["c"] == PART
     assert (found["a"].caching, found["a"].eviction, found["a"].held) == (
         CachingMode.FULL,
         "importance",
-        CachingMode.CHUNKED,
+        CachingMode.PART,
     )
     assert found["a"].importance is not None
     assert found["a"].importance.threshold == 1.0
@@ -106,7 +106,7 @@ def test_a_scored_dataset_gets_what_nobody_else_wants() -> None:
 
 def test_a_whole_dataset_has_no_threshold() -> None:
     """Rule: a dataset that fits whole has no threshold."""
-    whole = important({"a": replace(CHUNKED, target=100)}, {}, {"a": scored("x")}, 0)["a"]
+    whole = important({"a": replace(PART, target=100)}, {}, {"a": scored("x")}, 0)["a"]
     assert whole.importance is not None
     assert (whole.importance.threshold, whole.importance.partial, whole.held) == (None, False, CachingMode.FULL)
 
@@ -114,13 +114,12 @@ def test_a_whole_dataset_has_no_threshold() -> None:
 @pytest.mark.parametrize(
     "order",
     [
-        replace(CHUNKED, why=WhyCaching.REQUESTED),
-        replace(CHUNKED, caching=CachingMode.STATIC),
-        replace(CHUNKED, caching=CachingMode.NONE, target=0),
+        replace(PART, why=WhyCaching.REQUESTED),
+        replace(PART, caching=CachingMode.NONE, target=0),
     ],
 )
 def test_what_was_decided_otherwise_stays(order: PoolOrder) -> None:
-    """Rule: a dataset with chunks, with static items, or without space is not kept by importance."""
+    """Rule: a dataset that was registered to be held in part, or that has no space, is not kept by importance."""
     assert important({"a": order}, {}, {"a": scored("x")}, 500) == {"a": order}
 
 
@@ -133,7 +132,7 @@ def facts(age: float, *, present: bool = True) -> Facts:
 
 
 def test_the_plan_follows_the_scores_and_goes_back() -> None:
-    """Rule: while scores count the dataset is kept by importance with all the space; when they age it has chunks again."""
+    """Rule: while scores count the dataset is kept by importance with all the space; when they age it is held by demand again."""
     plan = decide(Plan(), facts(10.0), 1.0, ManagerParams())
     order = plan.of("d")
     assert order is not None
@@ -143,14 +142,12 @@ def test_the_plan_follows_the_scores_and_goes_back() -> None:
     assert (pool.order, pool.target) == ("importance", 10 * GB)
     later = decide(plan, facts(4000.0), 2.0, ManagerParams()).of("d")
     assert later is not None
-    assert (later.eviction, later.importance) == ("chunk", None)
+    assert (later.eviction, later.importance) == ("uniform", None)
 
 
 def test_a_node_that_says_nothing_has_its_share_by_capacity() -> None:
     """Rule: before its first report a node gets its share by capacity."""
-    order = replace(
-        CHUNKED, caching=CachingMode.FULL, order="importance", importance=ImportanceOrder({}, 1.0, {"m": 5})
-    )
+    order = replace(PART, caching=CachingMode.FULL, order="importance", importance=ImportanceOrder({}, 1.0, {"m": 5}))
     plan = Plan(1, pools={"dataset:d": order})
     assert [pool.target for pool in node_pools(plan, 100, 200, "n")] == [12]
     assert [pool.target for pool in node_pools(plan, 100, 200, "m")] == [5]

@@ -7,11 +7,11 @@ import pytest
 from gateway.fleet.jobs.plans import plan_document, read_plan
 from gateway.policies.items.datasets import CachingMode
 from gateway.policies.pools import Pool
-from gateway.policies.space.orders import ChunkRotation, JobOrder, Phase, PoolOrder, WhyCaching
+from gateway.policies.space.orders import JobOrder, Phase, PoolOrder, WhyCaching
 from gateway.policies.space.plan import Plan, dataset_pools, node_pools
 from gateway.policies.space.remembered import ManagerMemory
 
-ORDER = PoolOrder(CachingMode.CHUNKED, 10, 20, WhyCaching.OVERRIDE, 200, ChunkRotation((1, 2), 3, 2, (1,)), 150)
+ORDER = PoolOrder(CachingMode.PART, WhyCaching.OVERRIDE, 200, 150)
 PLAN = Plan(3, 7, dataset_pools({"d": ORDER}), {"t/j": JobOrder(True, Phase.STEADY, 2.5)}, ManagerMemory(1), {"i": [1]})
 
 
@@ -21,12 +21,19 @@ def test_a_plan_comes_back_as_it_was() -> None:
 
 
 def test_a_plan_of_an_older_node_is_followed() -> None:
-    """Rule: a plan from before pools has the same datasets; their grants are the targets."""
+    """Rule: a plan from before pools has the same datasets; their grants are the targets, and chunks are a part."""
     document = plan_document(PLAN)
     (pool,) = document.pop("pools").values()
-    granted = {name: value for name, value in pool.items() if name not in ("target", "minimum")} | {"granted": 200}
+    granted = {name: value for name, value in pool.items() if name not in ("target", "minimum")}
+    granted |= {
+        "granted": 200,
+        "caching": "chunked",
+        "partitions": 10,
+        "units": 20,
+        "chunks": {"complete": [1, 2], "loading": 3},
+    }
     found = read_plan(document | {"datasets": {"d": granted}})
-    assert found.of("d") == PoolOrder(CachingMode.CHUNKED, 10, 20, WhyCaching.OVERRIDE, 200, ORDER.chunks)
+    assert found.of("d") == PoolOrder(CachingMode.PART, WhyCaching.OVERRIDE, 200)
     assert (found.jobs, found.version, found.fence) == (PLAN.jobs, 3, 7)
 
 
@@ -56,4 +63,4 @@ def test_pools_that_hold_no_dataset_are_no_datasets() -> None:
 
 def test_a_pinned_pool_has_a_minimum_on_every_node() -> None:
     """Rule: a node keeps its share of a pinned pool even when other pools need room."""
-    assert node_pools(PLAN, 50, 100) == (Pool("dataset:d", 111, "chunk", 83),)
+    assert node_pools(PLAN, 50, 100) == (Pool("dataset:d", 111, "uniform", 83),)

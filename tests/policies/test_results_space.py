@@ -54,7 +54,7 @@ def test_jobs_of_one_pipeline_bid_together():
 
 def test_results_and_datasets_share_one_ledger():
     """Rule: the pool that saves more waiting per byte gets the space, results or dataset."""
-    dataset = Candidate("d", 1_000_000, 100_000, gain=6.0, chunked_gain=0.0)
+    dataset = Candidate("d", 1_000_000, gain=6.0, jobs=1, held=0)
     for gain, winner in ((12.0, POOL), (3.0, "d")):
         found = allocate([dataset], 1_000_000, [Bid(POOL, 1_000_000, gain)])
         assert [name for name, one in found.items() if one.granted] == [winner]
