@@ -1,13 +1,11 @@
 """The whole system compared with closed forms: one gateway, a counting origin, real loaders.
 
-Three cache policies have an epoch hit ratio in closed form, for items of one size that are each read once per epoch in a new
+Two cache policies have an epoch hit ratio in closed form, for items of one size that are each read once per epoch in a new
 random order:
 
-- A static cache, which keeps the first items and evicts nothing, hits exactly the fraction ``c`` that it holds, for any
-  look-ahead of the loader: substitution changes the time of the hits, not their number.
+- A dataset held in part, read by one job, hits exactly the fraction ``c`` that is cached, for any look-ahead of the loader:
+  substitution changes the time of the hits, not their number. What several jobs read is in docs/evaluation/bound.md.
 - LRU over plain reads hits ``c + (1 - c) ln(1 - c)``: an item comes again after all others but those that moved ahead of it.
-- Chunks in two buffers hit everything if the origin is faster than the job; and each item is read from the origin once per
-  epoch, for any number of jobs in step.
 """
 
 from __future__ import annotations
@@ -16,8 +14,6 @@ import math
 import re
 import socket
 import tempfile
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -51,11 +47,6 @@ _without_streams = partial(gateway, extra="[streams]\nenabled = false\n")
 """Share of the capacity at which a static cache stops, and down to which the others evict (gateway/policies/watermarks.py)."""
 EPOCHS = {0.1: 7, 0.2: 7, 0.5: 7}
 SAMPLE_EVERY = 20
-PACE = 0.012
-CHUNKED_ITEMS = 1600
-CHUNKED_BATCH = 4
-"""Small, as chunks of so few items are: candidates of a few batches must not be a whole chunk."""
-JOBS = 2
 SIMULATED_ITEMS = 2000
 SIMULATED_EPOCHS = 30
 MIXED_ITEMS = 20_000
@@ -129,10 +120,10 @@ def system(
 
 def static_epochs(there: System, substitute: int, epochs: int, seed: int = 0) -> list[dict[str, float]]:
     """Run epochs over a static cache; return for each the items resident before it, its hit ratio, and origin reads per item."""
-    loader = there.loader("static", "static", substitute=substitute, seed=seed, ahead=0)
+    loader = there.loader("part", "part", substitute=substitute, seed=seed, ahead=0)
     results = []
     for epoch in range(epochs):
-        resident, reads, before = there.resident("static"), there.reads(), loader.stats.hits
+        resident, reads, before = there.resident("part"), there.reads(), loader.stats.hits
         count = sum(len(batch) for batch in loader.epoch(epoch))
         results.append(
             {
@@ -218,52 +209,6 @@ def lru_epochs(there: System, epochs: int, seed: int = 0) -> dict[str, float]:
     }
 
 
-# --- chunks in two buffers
-
-
-def chunked_epochs(there: System, epochs: int, *, jobs: int = 1, pace: float = 0.0) -> list[dict[str, float]]:
-    """Jobs in step over rotating chunks, each with its own order: hit ratio and origin reads per item of the dataset, by epoch.
-
-    Args:
-        there: the system.
-        epochs: how many.
-        jobs: that run at once, a batch each in turn.
-        pace: seconds that each step takes besides loading, as training does.
-    """
-    loaders = [there.loader("chunked", "chunked", batch_size=CHUNKED_BATCH, seed=seed) for seed in range(jobs)]
-    together = threading.Barrier(jobs)
-
-    def job(loader: Loader, epoch: int) -> None:
-        try:
-            for _ in loader.epoch(epoch):
-                time.sleep(pace)
-                together.wait(60)
-        except BaseException:
-            together.abort()
-            raise
-
-    results = []
-    for epoch in range(epochs):
-        reads = there.reads()
-        before = [(each.stats.items, each.stats.hits, each.stats.joined) for each in loaders]
-        threads = [threading.Thread(target=job, args=(each, epoch)) for each in loaders]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        items = sum(each.stats.items - was[0] for each, was in zip(loaders, before, strict=True))
-        if items != jobs * len(there.keys):
-            raise RuntimeError(f"{items} items were delivered, not {jobs} times {len(there.keys)}")
-        results.append(
-            {
-                "hits": sum(each.stats.hits - was[1] for each, was in zip(loaders, before, strict=True)) / items,
-                "joined": sum(each.stats.joined - was[2] for each, was in zip(loaders, before, strict=True)) / items,
-                "reads": (there.reads() - reads) / len(there.keys),
-            }
-        )
-    return results
-
-
 # --- order
 
 
@@ -318,17 +263,11 @@ def run() -> dict[str, Any]:
                 static[str(fraction)] = {str(s): static_epochs(there, s, 2, s)[-1] for s in SUBSTITUTES}
             with system(_new(temporary, f"lru-{fraction}"), fraction) as there:
                 lru[str(fraction)] = lru_epochs(there, EPOCHS[fraction])
-        with system(_new(temporary, "chunked"), 0.2, CHUNKED_ITEMS) as there:
-            chunked = {"paced": chunked_epochs(there, 4, pace=PACE), "unpaced": chunked_epochs(there, 4)}
-        with system(_new(temporary, "jobs"), 0.2, CHUNKED_ITEMS) as there:
-            chunked[f"{JOBS} jobs"] = chunked_epochs(there, 4, jobs=JOBS, pace=PACE)
         with system(_new(temporary, "order"), 0.2) as there:
-            through = {
-                "rotating chunks, through the gateway": order.quality(gateway_places(there, "chunked", 10, 10)[1:])
-            }
+            through = {"held in part, through the gateway": order.quality(gateway_places(there, "part", 10, 10)[1:])}
     qualities, mixes = {**simulated_qualities(), **through}, class_mixes()
-    data = {"static": static, "lru": lru, "chunked": chunked, "order": qualities, "classes": mixes}
-    text = "\n\n".join([_text(static, lru, chunked, qualities), _classes_text(mixes)])
+    data = {"static": static, "lru": lru, "order": qualities, "classes": mixes}
+    text = "\n\n".join([_text(static, lru, qualities), _classes_text(mixes)])
     write("closed_forms", "Closed forms", text, data, where)
     return data
 
@@ -342,22 +281,16 @@ def _new(temporary: str, name: str) -> Path:
 def _text(
     static: dict[str, dict[str, Any]],
     lru: dict[str, dict[str, float]],
-    chunked: dict[str, list[dict[str, float]]],
     qualities: dict[str, dict[str, Any]],
 ) -> str:
     return "\n\n".join(
         [
             f"One gateway, {ITEMS} items of {LENGTH} bytes, batches of {BATCH}; every read of the origin is counted.",
-            "## Static cache\n\nEpoch hit ratio; it must be the fraction that is resident, for every number of candidates.",
+            "## Held in part\n\nOne job. Epoch hit ratio; it must be the resident fraction, for every number of candidates.",
             _static_table(static),
             "## LRU\n\nPlain reads of every object once per epoch. The cache's size varies between its low watermark and its "
             "capacity, so the expected ratio is the mean of c + (1 - c) ln(1 - c) over the sizes that it had.",
             _lru_table(lru),
-            f"## Chunks in two buffers\n\n{CHUNKED_ITEMS} items in batches of {CHUNKED_BATCH}, a cache of a fifth. Means after "
-            f'the first epoch, which finds the cache empty. "paced": each step takes {PACE * 1e3:.0f} ms besides loading; '
-            f'"unpaced" asks as fast as it can, which is faster than this origin delivers. "{JOBS} jobs" are paced, in step, '
-            "each in its own order.",
-            _chunked_table(chunked),
             "## Order\n\nA cache of a fifth, 10 candidates per item. The distance of an item's places over the epochs from the "
             "uniform distribution (Kolmogorov-Smirnov): mean and largest over the items; the rank correlation of neighbouring "
             f"epochs: mean, and mean of its absolute value. {SIMULATED_EPOCHS} epochs of {SIMULATED_ITEMS} items with a "
@@ -389,14 +322,6 @@ def _lru_table(lru: dict[str, dict[str, float]]) -> str:
     return table(["c", "size of the cache", "expected", "hit ratio"], rows)
 
 
-def _chunked_table(chunked: dict[str, list[dict[str, float]]]) -> str:
-    rows = []
-    for name, epochs in chunked.items():
-        means = [mean(each[field] for each in epochs[1:]) for field in ("hits", "joined", "reads")]
-        rows.append([name, *(f"{value:.3f}" for value in means)])
-    return table(["run", "hit ratio", "joined", "origin reads per item and epoch"], rows)
-
-
 def _order_table(qualities: dict[str, dict[str, Any]]) -> str:
     fields = ("ks_mean", "ks_most", "correlation", "correlation_size")
     rows = [[name, *(f"{of[field]:.3f}" for field in fields)] for name, of in qualities.items()]
@@ -408,7 +333,7 @@ def _classes_text(mixes: dict[str, dict[str, dict[str, float]]]) -> str:
         "## Classes of sorted data\n\n"
         f"{MIXED_ITEMS} items sorted by class, batches of {MIXED_BATCH}, a simulated cache of a fifth, the second epoch. "
         "Distinct classes in a batch and in a tenth of the epoch, means; in brackets as a share of what a random permutation "
-        "gives on average. Chunks are cut from permuted items; the last row shows why.\n\n" + _classes_table(mixes)
+        "gives on average.\n\n" + _classes_table(mixes)
     )
 
 

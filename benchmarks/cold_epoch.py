@@ -38,7 +38,7 @@ LATENCIES = {0.02: 2, 0.2: 1}
 """Seconds until the origin answers, and pairs that are measured: what waits for a distant origin hardly varies."""
 THREADS = 16
 BATCHES = (8, 64)
-CAPACITIES = {"full": ITEMS * LENGTH * 4, "chunked": ITEMS * LENGTH * 3 // 10, "none": ITEMS * LENGTH}
+CAPACITIES = {"full": ITEMS * LENGTH * 4, "part": ITEMS * LENGTH * 3 // 10, "none": ITEMS * LENGTH}
 
 
 Pairs = list[tuple["Cost", "Cost", float]]
@@ -150,8 +150,7 @@ def run() -> dict[str, Any]:
     text = (
         f"{ITEMS} items of {LENGTH} bytes, one loader with an empty cache. Speed and items per processor second "
         f"(loader and gateway together) as multiples of boto3 with {THREADS} threads straight from the origin, medians of the "
-        f"pairs ({pairs_by_latency}); reads of the origin per item, the most. Rotating chunks also load the next epoch's first "
-        "chunk.\n\n"
+        f"pairs ({pairs_by_latency}); reads of the origin per item, the most.\n\n"
         + table(["latency", "caching", "batch", "times boto3", "per CPU second", "origin reads per item"], rows)
     )
     slowest = min(median(of["speed"]) for case, of in data.items() if case.startswith(f"{max(LATENCIES)}/"))

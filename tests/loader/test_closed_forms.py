@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.closed_forms import chunked_epochs, lru_epochs, lru_hit_ratio, static_epochs
+from benchmarks.closed_forms import lru_epochs, lru_hit_ratio, static_epochs
 from tests.loader.systems import system
 
 
 @pytest.mark.parametrize("substitute", [1, 10, 100])
-def test_a_static_cache_hits_exactly_what_it_holds(tmp_path: Path, substitute: int) -> None:
+def test_a_part_hits_exactly_what_is_cached(tmp_path: Path, substitute: int) -> None:
     """Each item is read once per epoch, so the hit ratio is the resident fraction for any look-ahead; the rest is read from the
     origin, once."""
     with system(tmp_path, 0.3, items=100) as there:
@@ -29,12 +29,3 @@ def test_plain_reads_hit_what_lru_hits(tmp_path: Path) -> None:
     # 900 reads: the deviation of the sample is 0.012 at most.
     assert found["hits"] == pytest.approx(found["expected"], abs=0.06)
     assert found["hits"] < lru_hit_ratio(found["largest"]) + 0.06 < found["smallest"]
-
-
-def test_jobs_in_step_share_the_reads_of_their_chunks(tmp_path: Path) -> None:
-    """Two jobs with orders of their own, in step over rotating chunks, cost the origin about one read per item and epoch."""
-    with system(tmp_path, 0.5, items=200) as there:
-        _, *later = chunked_epochs(there, 3, jobs=2)
-    for epoch in later:
-        assert epoch["reads"] < 1.5
-        assert epoch["hits"] + epoch["joined"] > 0.4
