@@ -299,8 +299,7 @@ def _record(number: int) -> JobRecord:
 def _beat(rank: int, turn: int) -> Beat:
     steps = 150 * (turn + 1)
     totals = {phase: PhaseTotals(steps, 0.5 * steps, 0.2 * steps, 256 * steps, 128 * steps) for phase in Phase}
-    first = turn % 10
-    return Beat(rank, turn // 10, (*range(first, 10), *range(2)), 10 - first, totals, 4)
+    return Beat(rank, turn // 10, totals, 4)
 
 
 async def jobs(url: str) -> JobsFound:
