@@ -18,7 +18,7 @@ def file(tmp_path):
         job("fast", "d", count=2),
         job("late", "d", start=20),
         run("none", "none"),
-        run("larder", "larder", caching="chunked", capacity="1GB"),
+        run("larder", "larder", caching="static", capacity="1GB"),
         run("lru", "lru", capacity="1GB"),
     )
     path.write_text(scenario(*tables, duration=120))
@@ -31,7 +31,7 @@ def test_it_prints_a_table(file, capsys):
     text = capsys.readouterr().out
     assert "a test" in text
     assert "speedup" in text
-    assert "d chunked (2 chunks)" in text
+    assert "(25%)" in text
 
 
 def test_json_is_the_same_for_the_same_seed(file, capsys):
@@ -42,14 +42,14 @@ def test_json_is_the_same_for_the_same_seed(file, capsys):
         printed.append(json.loads(capsys.readouterr().out))
     assert printed[0] == printed[1]
     assert printed[0] != printed[2]
-    assert printed[0]["runs"][1]["caching"] == {"d": "chunked"}
+    assert printed[0]["runs"][1]["shares"] == {"d": 0.25}
 
 
 def test_plots_are_written(file, tmp_path, capsys):
     """Rule: ``--out`` writes PNG files into a directory that need not exist."""
     assert main(["simulate", str(file), "--out", str(tmp_path / "new" / "plots")]) == 0
     names = {path.name for path in (tmp_path / "new" / "plots").glob("*.png")}
-    assert names == {"small-progress.png", "small-speedup.png", "small-chunks-larder-d.png"}
+    assert names == {"small-progress.png", "small-speedup.png"}
 
 
 def test_without_matplotlib_it_says_how_to_get_it(file, tmp_path, capsys, monkeypatch):
