@@ -281,6 +281,7 @@ class Larder:
             fleet=others_of(fleet),
             moved=None if fleet.gate is None else Moves(fleet.membership, fleet.peers),
             keeps=management.planned.keeps,
+            share=management.planned.share,
             scores=scores_of(store, management),
         )
 

@@ -19,6 +19,10 @@ from gateway.store.shared.leases import FillLeases
 from gateway.store.store import Store
 
 
+def _unplanned(_content: Content) -> float | None:
+    return None
+
+
 def _everything(_content: Content) -> bool:
     return True
 
@@ -49,7 +53,8 @@ class Services:
 
     ``heard`` tells which writes elsewhere in the fleet this worker knows of. ``fleet`` calls other nodes; ``None`` outside a
     fleet. ``moved`` takes objects over from their previous homes, except those that were forgotten a short while ago; ``None``
-    outside a fleet. ``keeps`` tells whether the plan has space for a dataset, ``scores`` how important an item is.
+    outside a fleet. ``keeps`` tells whether the plan has space for a dataset, ``share`` how much of the
+    cache, ``scores`` how important an item is.
     """
 
     store: Store
@@ -63,6 +68,7 @@ class Services:
     fleet: PeerNodes | None = None
     moved: Callable[[ObjectKey, OriginIdentity], Awaitable[Moved | None]] | None = None
     keeps: Callable[[Content], bool] = _everything
+    share: Callable[[Content], float | None] = _unplanned
     scores: ScoredItems = field(default_factory=_Unscored)
 
     def trusted_since(self) -> float:

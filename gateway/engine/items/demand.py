@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ from gateway.engine.items.answers import Arrival, BatchAsk
 from gateway.engine.items.wanted import FailedItem, Purpose, Wanted
 from gateway.model.errors import DiskUnavailable
 from gateway.model.reader import ReadingJob
-from gateway.policies.items.datasets import CachingMode
+from gateway.policies.items.datasets import USABLE, CachingMode
 from gateway.policies.items.demand import JOBS, Needs, need_of, offered, victims
 from gateway.store.datasets.content import UNKNOWN_LENGTH, Content
 from gateway.store.datasets.demand import DemandTable
@@ -36,6 +37,8 @@ from gateway.tasks import Tasks
 WINDOW = 65_536
 """Items of a dataset that are looked at for victims and offers: a random part of a larger one, which bounds the cost."""
 _SPARE_VICTIMS = 8
+_USED = 0.98
+"""Share of a dataset's space up to which others make room for it."""
 _NOTED_EVERY = 0.1
 """Seconds between estimates of the bytes that a dataset holds."""
 
@@ -108,13 +111,20 @@ class _Entering:
 class ItemDemand:
     """The demand for the items of this node, for one worker."""
 
-    def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        store: Store,
+        share: Callable[[Content], float | None] = lambda _content: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._store = store
+        self._share = share
         self._clock = clock
         self._entering: dict[Content, list[_Entering]] = {}
         self._tasks = Tasks()
         self._random = np.random.default_rng()
         self._noted: dict[str, float] = {}
+        self._held: dict[str, int] = {}
         self._replacing = 0
         """Bytes of items under way that others were evicted for."""
 
@@ -178,6 +188,8 @@ class ItemDemand:
         # What nobody waits for leaves the room of loads that others were evicted for: the store's counts lag a little.
         if self._store.admits(size if need else size + self._replacing):
             return Reserved(self._begun(size))
+        if self._grows(content, size):
+            return await self._displacing(size)
         if not need or wanted.store_only:
             # What is loaded ahead takes free room only: it would be read twice if its reader comes while others make room for it.
             return Reserved()
@@ -199,6 +211,25 @@ class ItemDemand:
             active &= ~table.bit_of(wanted.reader)
         return (active & ~int(table.bits[wanted.index])).bit_count()
 
+    def _grows(self, content: Content, size: int) -> bool:
+        """Whether the dataset has less than its space, so that others make room for it."""
+        share, capacity = self._share(content), self._store.status().capacity
+        held = self._held.get(content.tag, 0) + self._replacing
+        if share is None:
+            return False  # nobody has decided what its space is: it takes what is free
+        return held + size <= _USED * min(share, USABLE) * capacity
+
+    async def _displacing(self, size: int) -> Reserved:
+        try:
+            blob = await self._store.create(size)
+        except DiskUnavailable:
+            return Reserved()
+        self._replacing += size
+        return Reserved(blob, partial(self._displaced, size))
+
+    def _displaced(self, size: int) -> None:
+        self._replacing -= size
+
     def _begun(self, size: int) -> GrowingBlob | None:
         try:
             return self._store.begin(size)
@@ -206,12 +237,9 @@ class ItemDemand:
             return None
 
     def _instead(self, size: int) -> Reserved:
-        def ended() -> None:
-            self._replacing -= size
-
         blob = self._store.begin(size, instead=True)
         self._replacing += size
-        return Reserved(blob, ended)
+        return Reserved(blob, partial(self._displaced, size))
 
     async def _replace(self, content: Content) -> None:
         """Evict what the items that wait replace, and begin their blobs."""
@@ -274,7 +302,8 @@ class ItemDemand:
         self._noted[content.tag] = now + _NOTED_EVERY
         _, stop, resident = self._window(content)
         share = np.count_nonzero(resident) / max(1, min(stop, WINDOW))
-        self._store.note_steady(content.tag, int(share * content.items) * _usual_size(content))
+        held = self._held[content.tag] = int(share * content.items) * _usual_size(content)
+        self._store.note_steady(content.tag, held)
 
     # --- what is delivered
 

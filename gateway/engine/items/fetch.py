@@ -103,7 +103,7 @@ class ItemFetches:
         self._fleet = services.fleet
         self.peers = PeerItems(services.fleet) if services.fleet else None
         self.neighbours = Neighbours(services.fleet, services.block_size) if services.fleet else None
-        self.demand = ItemDemand(services.store)
+        self.demand = ItemDemand(services.store, services.share)
 
     @property
     def active(self) -> int:

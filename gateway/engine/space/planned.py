@@ -74,6 +74,11 @@ class Planned:
         mode = order.caching if cache or refused else CachingMode.NONE
         return InForce(mode, True, version, cache, phase, refused)
 
+    def share(self, content: Content) -> float | None:
+        """The share of each cache that the plan gives to a dataset, 0 to 1; ``None`` for one outside the plan."""
+        order = self._plan().of(content.id)
+        return None if order is None else min(1.0, order.target / max(1, self._capacity()))
+
     def keeps(self, content: Content) -> bool:
         """Whether the plan has space for a dataset; one outside the plan has some."""
         order = self._plan().of(content.id)
