@@ -275,8 +275,7 @@ class Larder:
             settings.cache.capacity,
             settings.cache.block_size,
             leases,
-            # An embedded Redis has no clients on other machines, and the workers of this one share the store's generations, so
-            # no write can be missed, and none need be announced.
+            # An embedded Redis has no clients on other machines, and workers share generations: no write can be missed.
             heard=channel.heard if self._shared else HeardWrites(),
             fleet=others_of(fleet),
             moved=None if fleet.gate is None else Moves(fleet.membership, fleet.peers),

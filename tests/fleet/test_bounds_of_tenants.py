@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 
 from gateway.fleet.jobs import caching, result_claims, results
 from gateway.fleet.jobs.caching import PipelineDecisions
-from gateway.fleet.jobs.jobs import SLOWEST, WHOLE, Beat, Jobs, TooManyJobs
+from gateway.fleet.jobs.jobs import Beat, Jobs, TooManyJobs
 from gateway.fleet.jobs.read_times import ReadTimes
 from gateway.fleet.jobs.result_claims import ResultClaims
 from gateway.fleet.jobs.results import ResultUses
@@ -27,7 +27,7 @@ from gateway.policies.space.cache_mode import PipelineProfile
 from gateway.policies.space.orders import Phase
 from gateway.policies.space.probing import PhaseTotals
 from gateway.policies.space.read_model import ReadSums
-from tests.fleet.job_book import D1, LONG, beat, record
+from tests.fleet.job_book import D1, LONG, record
 
 Z = "larder:z:"
 TABLE = Path(__file__).parents[2] / "docs" / "operations.md"
@@ -64,7 +64,7 @@ def largest_beat(rank: int) -> Beat:
 
 async def fill(redis: Redis) -> None:
     """Everything that one tenant can store for one job, and for many pools of results."""
-    jobs, ranks = Jobs(redis, Z, LONG), 2 * WHOLE
+    jobs, ranks = Jobs(redis, Z, LONG), 16
     await jobs.register(replace(record(job=J, tenant=T, ranks=ranks), name="n" * 128, access_key_id="k" * 128))
     for rank in range(ranks):
         await jobs.beat(f"{T}/{J}", largest_beat(rank))
@@ -121,45 +121,6 @@ async def test_a_rank_takes_a_few_hundred_bytes(redis: Redis) -> None:
         sizes.append(await redis.memory_usage(f"{Z}job:{T}/{J}", samples=0))
     assert (sizes[1] - sizes[0]) / 200 < 600
     assert sizes[1] < 400 * 600 + 10_000
-
-
-async def test_the_slowest_of_many_ranks_tells_the_position(redis: Redis) -> None:
-    """Rule: the job is where its slowest rank is, with all that this one will read, as ranks overtake each other."""
-    jobs = Jobs(redis, Z, LONG)
-    await jobs.register(record(ranks=2 * WHOLE))
-
-    async def position() -> tuple[int, tuple[int, ...], int]:
-        known = await jobs.find("t/j")
-        assert known is not None
-        return known.epoch, known.upcoming, known.ranks_heard
-
-    for rank in range(2 * WHOLE):
-        await jobs.beat("t/j", beat(rank, 0, (rank, 2, 0, 1), 4))
-    assert await position() == (0, (0, 2, 0, 1), 2 * WHOLE)
-    await jobs.beat("t/j", beat(3, 0, (7, 3, 2, 0, 1), 5))
-    assert (await position())[1] == (7, 3, 2, 0, 1)
-    await jobs.beat("t/j", beat(3, 0, (2, 0), 2))
-    await jobs.beat("t/j", beat(5, 0, (5, 2, 0, 1), 4))
-    assert (await position())[1] == (5, 2, 0, 1)
-    await jobs.beat("t/j", beat(5, 0, (), 0))
-    await jobs.beat("t/j", beat(6, 0, (6, 2, 0, 1), 4))
-    assert (await position())[1] == (6, 2, 0, 1)
-    assert (await redis.hlen(f"{Z}job:t/j")) == 2 * WHOLE + 1
-    assert await redis.hexists(f"{Z}job:t/j", str(SLOWEST))
-
-
-async def test_a_job_that_lost_its_slowest_rank_goes_on(redis: Redis) -> None:
-    """Rule: a rank that is silent for too long holds nobody up: the next heartbeat takes its place."""
-    jobs = Jobs(redis, Z, LONG)
-    await jobs.register(record(ranks=2 * WHOLE))
-    await jobs.beat("t/j", beat(0, 0, (0, 2, 1), 3))
-    said = await redis.hget(f"{Z}job:t/j", str(SLOWEST))
-    await redis.hset(f"{Z}job:t/j", str(SLOWEST), b"1000 " + said.partition(b" ")[2])
-    await redis.hset(f"{Z}job:t/j", "0", b"1000 " + said.partition(b" ")[2])
-    await jobs.beat("t/j", beat(1, 3, (1, 2), 2))
-    known = await jobs.find("t/j")
-    assert known is not None
-    assert (known.epoch, known.upcoming, known.ranks_heard) == (3, (1, 2), 1)
 
 
 async def test_the_ranks_of_a_tenant_are_bounded(redis: Redis) -> None:

@@ -19,13 +19,13 @@ from gateway.fleet.jobs.leadership import Leadership
 from gateway.fleet.jobs.plans import Plans
 from gateway.fleet.jobs.result_claims import ResultClaims
 from gateway.fleet.nodes.beginnings import Beginnings
-from gateway.fleet.nodes.reports import CHUNKS, NodeReport, NodeReports
+from gateway.fleet.nodes.reports import HELD_ITEMS, NodeReport, NodeReports
 from gateway.fleet.nodes.samples import Samples
 from gateway.fleet.redis.compare_and_set import Change, CompareAndSet
 from gateway.fleet.redis.connection import commands
 from gateway.fleet.redis.tenant_index import TenantIndex
 from gateway.policies.space.plan import Plan
-from tests.fleet.job_book import LONG, beat, order, record
+from tests.fleet.job_book import LONG, beat, record
 from tests.scenarios.proxy import Proxy
 from tests.scenarios.redis_server import RedisServer
 
@@ -127,12 +127,7 @@ async def _registered(redis: Redis) -> Any:
 
 async def _beaten(redis: Redis) -> Any:
     await Jobs(redis, Z, LONG).register(record())
-    return await Jobs(redis, Z, LONG).beat("t/j", beat(1, left=2, items=3))
-
-
-async def _opened(redis: Redis) -> Any:
-    await Jobs(redis, Z, LONG).register(record())
-    return await order(Jobs(redis, Z, LONG), "t/j", 0, (2, 0, 1), None)
+    return await Jobs(redis, Z, LONG).beat("t/j", beat(1, items=3))
 
 
 async def _removed(redis: Redis) -> Any:
@@ -157,11 +152,10 @@ CHANGES: dict[str, Do] = {
     "a compare-and-set": _swapped,
     "a registration, with ranks and counters": _registered,
     "a heartbeat": _beaten,
-    "the order of an epoch": _opened,
     "a removal": _removed,
     "claims of results": _claimed,
     "a status": _sampled,
-    "a report": lambda redis: NodeReports(redis, Z, CHUNKS, LONG).tell("node", {"d": NodeReport(1, 2)}),
+    "a report": lambda redis: NodeReports(redis, Z, HELD_ITEMS, LONG).tell("node", {"d": NodeReport(1, 2)}),
     "beginnings of problems": lambda redis: Beginnings(redis, Z).note(["problem"]),
     "a speaker": lambda redis: Samples(redis, Z).speaks("node", "me"),
     "a thing of a tenant": lambda redis: TenantIndex(redis, f"{Z}of:", 3, 10_000).enter("t", "thing"),

@@ -11,16 +11,16 @@ from redis.asyncio import Redis
 
 from gateway.fleet.jobs.leadership import Leadership
 from gateway.fleet.jobs.plans import HISTORY, Plans, plan_document
-from gateway.fleet.nodes.reports import CHUNKS, NodeReport, NodeReports
+from gateway.fleet.nodes.reports import HELD_ITEMS, NodeReport, NodeReports
 from gateway.policies.items.datasets import CachingMode
-from gateway.policies.space.orders import ChunkRotation, JobOrder, Phase, PoolOrder, WhyCaching
+from gateway.policies.space.orders import JobOrder, Phase, PoolOrder, WhyCaching
 from gateway.policies.space.plan import Plan, dataset_pools
 from gateway.policies.space.remembered import ManagerMemory
 from tests.fleet.waiting import eventually
 
 Z = "larder:z:"
 LONG = 1000.0
-ORDER = PoolOrder(CachingMode.CHUNKED, 10, 10, WhyCaching.BENEFIT, 200, ChunkRotation((1, 2), -1, 2, (1,)))
+ORDER = PoolOrder(CachingMode.PART, WhyCaching.BENEFIT, 200)
 PLAN = Plan(3, 0, dataset_pools({"d": ORDER}), {"t/j": JobOrder(False, Phase.PROBE_MISS)}, ManagerMemory(1), {"i": [1]})
 
 
@@ -211,11 +211,11 @@ async def test_operators_limit(redis: Redis) -> None:
 
 async def test_a_silent_node_reports_nothing(redis: Redis) -> None:
     """Rule: a node's last report replaces the one before, and counts only for a time."""
-    reports = NodeReports(redis, Z, CHUNKS, LONG)
+    reports = NodeReports(redis, Z, HELD_ITEMS, LONG)
     await reports.tell("n1", {"d": NodeReport(3, 10)})
     await reports.tell("n1", {"d": NodeReport(4, 11), "e": NodeReport()})
     assert await reports.all() == {"n1": {"d": NodeReport(4, 11), "e": NodeReport(-1, 0)}}
-    impatient = NodeReports(redis, Z, CHUNKS, 0.05)
+    impatient = NodeReports(redis, Z, HELD_ITEMS, 0.05)
 
     async def nothing() -> bool:
         return not await impatient.all()
@@ -227,7 +227,7 @@ async def test_a_silent_node_reports_nothing(redis: Redis) -> None:
 @pytest.mark.parametrize("text", ["", "later", "9999999999999 {", "9999999999999 []", '9999999999999 {"d":[1,2,3]}'])
 async def test_a_report_that_is_none_says_nothing(redis: Redis, text: str) -> None:
     """Rule: an invalid report does not keep the leader from reading the other nodes'."""
-    reports = NodeReports(redis, Z, CHUNKS, LONG)
+    reports = NodeReports(redis, Z, HELD_ITEMS, LONG)
     await reports.tell("n1", {"d": NodeReport(4, 11)})
     await redis.hset(f"{Z}loaded", "n2", text)
     assert await reports.all() == {"n1": {"d": NodeReport(4, 11)}}
