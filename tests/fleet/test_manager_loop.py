@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +15,6 @@ from gateway.engine.space.manager import Coordination, Electorate, Manager, Sile
 from gateway.fleet.jobs.jobs import Beat, JobRecord, Jobs, KnownJob
 from gateway.fleet.jobs.leadership import Leadership
 from gateway.fleet.jobs.plans import Plans
-from gateway.fleet.nodes.reports import NodeReport
 from gateway.fleet.redis.embedded import EmbeddedRedis
 from gateway.model.fleet import Node, NodeState
 from gateway.policies.items.datasets import CachingMode
@@ -32,13 +30,12 @@ Z = "larder:z:"
 D = "d" * 64
 LONG = 1000.0
 SHORT = 0.2
-RECORD = JobRecord("t", "j", D, "name", 4, 32, 1, "on", "default", "key", 10_000, 100, "chunked")
-ORDER = (3, 1, 4, 0, 2, 5, 9, 8, 7, 6)
+RECORD = JobRecord("t", "j", D, "name", 4, 32, 1, "on", "default", "key", 10_000, 100, "part")
 
 
 @dataclass
 class Worker:
-    """One worker of a node of capacity 10,000: enough for two chunks of 1,000, not for the dataset."""
+    """One worker of a node of capacity 10,000: half of it usable, so the dataset does not fit."""
 
     manager: Manager
     parts: Coordination
@@ -56,15 +53,15 @@ def worker(redis: Redis, name: str, patience: float = LONG, jobs: Jobs | None = 
     parts = Coordination.of(redis, Z, name, Silences(LONG, LONG, LONG))
     parts = replace(parts, jobs=jobs or parts.jobs, leadership=Leadership(redis, Z, name, lease))
     electorate = Electorate(lambda: [node], lambda: True)
-    return Worker(Manager(parts, electorate, settings_of(0, 60.0), patience), parts, node)
+    return Worker(Manager(parts, electorate, settings_of(0), patience), parts, node)
 
 
-async def join(redis: Redis, upcoming: tuple[int, ...] = ORDER) -> None:
+async def join(redis: Redis) -> None:
     """Register the job and say where it is."""
     jobs = Jobs(redis, Z, LONG)
     await jobs.register(RECORD)
     totals = {Phase.STEADY: PhaseTotals(10, 1.0, 0.1, 320, 0)}
-    await jobs.beat("t/j", Beat(0, 0, upcoming, len(upcoming), totals))
+    await jobs.beat("t/j", Beat(0, 0, totals))
 
 
 async def turned(one: Worker) -> None:
@@ -77,26 +74,22 @@ async def turned(one: Worker) -> None:
     await eventually(leads)
 
 
-async def with_a_chunk(redis: Redis, one: Worker) -> None:
-    """Have a plan in which the first two chunks are complete."""
+async def with_a_job(redis: Redis, leader: Worker) -> None:
+    """Have a plan that gives the job's dataset space."""
     await join(redis)
-    await turned(one)
-    async with asyncio.timeout(15):
-        while len(one.plan.datasets[D].chunks.complete) < 2:
-            loading = one.plan.datasets[D].chunks.loading
-            await one.parts.reports.tell(one.node.id, {D: NodeReport(loading, 10)})
-            await one.manager.turn()
+    await turned(leader)
 
 
 async def test_the_leader_decides_and_all_follow(redis: Redis) -> None:
-    """Rule: a job's dataset gets its two chunks, the first one is loaded first, and every worker has the same plan."""
+    """Rule: a job's dataset gets space for a part of it, and every worker has the same plan."""
     first, second = worker(redis, "a"), worker(redis, "b")
     await join(redis)
     await turned(first)
     await second.manager.turn()
     assert (first.manager.leads, second.manager.leads) == (True, False)
     order = second.plan.datasets[D]
-    assert (order.caching, order.chunks.loading) == (CachingMode.CHUNKED, 3)
+    assert order.caching is CachingMode.PART
+    assert 0 < order.target < 10_000
     assert second.plan.datasets == first.plan.datasets
     assert second.plan.jobs["t/j"].cache
 
@@ -118,45 +111,28 @@ async def test_the_leader_of_an_idle_zone_asks_little(redis: Redis, monkeypatch:
 
 async def test_the_plan_that_is_followed_can_be_seen(redis: Redis) -> None:
     """Rule: jobs by phase, datasets by treatment and the allocated space are gauges; the leader's changes are counted."""
-    before = {what: counted("larder_plan_changes_total", what=what) for what in ("allocated", "judged", "loaded")}
+    before = {what: counted("larder_plan_changes_total", what=what) for what in ("allocated", "judged")}
     probes = counted("larder_job_phases_total", phase="steady")
     leader = worker(redis, "a")
-    await with_a_chunk(redis, leader)
+    await with_a_job(redis, leader)
     assert counted("larder_jobs", phase="steady") == 1
     assert counted("larder_jobs", phase="probe-miss") == 0
     assert counted("larder_jobs_using_cache") == 1
-    assert counted("larder_planned_datasets", caching="chunked") == 1
+    assert counted("larder_planned_datasets", caching="part") == 1
     assert counted("larder_planned_bytes") == leader.plan.datasets[D].target > 0
     after = {what: counted("larder_plan_changes_total", what=what) for what in before}
-    assert {what: after[what] - before[what] for what in before} == {"allocated": 1, "judged": 1, "loaded": 2}
+    assert {what: after[what] - before[what] for what in before} == {"allocated": 1, "judged": 1}
     assert counted("larder_job_phases_total", phase="steady") == probes + 1
 
 
-async def test_a_chunk_is_complete_when_every_ready_node_has_it(redis: Redis) -> None:
-    """Rule: while one node that is READY has not reported it, a chunk is not complete; a node that is not READY is not asked."""
-    leader = worker(redis, "a")
-    nodes = [leader.node, replace(leader.node, id="b"), replace(leader.node, id="c", state=NodeState.JOINING)]
-    leader.manager._electorate = Electorate(lambda: nodes, lambda: True)
-    await join(redis)
-    await turned(leader)
-    chunk = leader.plan.datasets[D].chunks.loading
-    await leader.parts.reports.tell("a", {D: NodeReport(chunk, 10)})
-    await leader.parts.reports.tell("b", {D: NodeReport(-1, 9)})
-    await leader.manager.turn()
-    assert leader.plan.datasets[D].chunks.complete == ()
-    await leader.parts.reports.tell("b", {D: NodeReport(chunk, 10)})
-    await leader.manager.turn()
-    assert leader.plan.datasets[D].chunks.complete == (chunk,)
-
-
 async def test_another_goes_on_from_where_the_leader_was(redis: Redis) -> None:
-    """Rule: when the leader turns no more, another leads within the lease, with the same chunks and a higher fence."""
+    """Rule: when the leader turns no more, another leads within the lease, with the same plan and a higher fence."""
     first, second = worker(redis, "a", lease=SHORT), worker(redis, "b")
-    await with_a_chunk(redis, first)
+    await with_a_job(redis, first)
     before = first.plan
     await turned(second)
     assert second.plan.fence > before.fence
-    assert second.plan.datasets[D].chunks.complete == before.datasets[D].chunks.complete
+    assert second.plan.datasets == before.datasets
     assert second.plan.version == before.version
 
 
@@ -193,10 +169,10 @@ async def test_a_deposed_leader_is_refused_and_stops(redis: Redis) -> None:
     assert deposed.plan == Plan()
 
 
-async def test_an_emptied_redis_takes_no_chunk_from_anybody(redis: Redis) -> None:
+async def test_an_emptied_redis_takes_no_space_from_anybody(redis: Redis) -> None:
     """Rule: after Redis was emptied the known plan is published again, and nothing is decided until its jobs are back."""
     first, second = worker(redis, "a"), worker(redis, "b")
-    await with_a_chunk(redis, first)
+    await with_a_job(redis, first)
     await second.manager.turn()
     before = first.plan
     await redis.flushall()
@@ -205,17 +181,15 @@ async def test_an_emptied_redis_takes_no_chunk_from_anybody(redis: Redis) -> Non
     assert second.plan.datasets == before.datasets
     await second.manager.turn()
     assert second.plan.datasets == before.datasets
-    await join(redis, ORDER[1:])
+    await join(redis)
     await second.manager.turn()
-    after = second.plan.datasets[D]
-    assert after.caching is CachingMode.CHUNKED
-    assert ORDER[1] in after.chunks.held
+    assert second.plan.datasets == before.datasets
 
 
 async def test_jobs_that_do_not_come_back_hold_nothing_for_ever(redis: Redis) -> None:
     """Rule: after the expiry time of silent jobs, decisions continue without the jobs that did not register again."""
     first, second = worker(redis, "a"), worker(redis, "b", patience=0.0)
-    await with_a_chunk(redis, first)
+    await with_a_job(redis, first)
     await second.manager.turn()
     await redis.flushall()
     await turned(second)
@@ -225,7 +199,7 @@ async def test_jobs_that_do_not_come_back_hold_nothing_for_ever(redis: Redis) ->
 async def test_a_lost_redis_freezes_the_plan(redis_server: EmbeddedRedis, redis: Redis) -> None:
     """Rule: with Redis down a turn raises nothing, changes nothing, and no worker leads."""
     first = worker(redis, "a")
-    await with_a_chunk(redis, first)
+    await with_a_job(redis, first)
     before = first.plan
     await redis_server.stop()
     await first.manager.turn()
@@ -259,8 +233,8 @@ async def test_a_plan_that_was_taken_although_nobody_said_so_is_gone_on_from(red
     await join(redis)
     await turned(leader)
     await follower.manager.turn()
-    assert follower.plan.datasets[D].chunks.loading == ORDER[0]
-    await join(redis, tuple(reversed(ORDER)))
+    assert follower.plan.datasets[D].target > 0
+    await Jobs(redis, Z, LONG).register(replace(RECORD, job="k"))
     for one in (leader, follower):
         await one.manager.turn()
     assert follower.plan.datasets == leader.manager._parts.plans.plan.datasets
@@ -272,33 +246,28 @@ async def test_one_tenants_claim_of_a_size_is_not_everybodys(redis: Redis) -> No
     for tenant, size in (("a", 10_000), ("b", 10_000), ("u", 0), ("v", 1), ("z", 10**15)):
         await jobs.register(replace(RECORD, tenant=tenant, size=size))
     await turned(leader)
-    assert leader.plan.datasets[D].caching is CachingMode.CHUNKED
+    assert leader.plan.datasets[D].caching is CachingMode.PART
     assert leader.plan.inputs["datasets"][D]["size"] == 10_000
 
 
 async def test_what_changes_is_remembered_with_its_reason(redis: Redis) -> None:
-    """Rule: the history has the changes of datasets, chunks and jobs with their versions, newest first, each once."""
+    """Rule: the history has the changes of datasets and jobs, each once."""
     leader = worker(redis, "a")
-    await with_a_chunk(redis, leader)
+    await with_a_job(redis, leader)
     for _ in range(3):
         await leader.manager.turn()
-    told = [(event["what"], event.get("chunk", event.get("job"))) for event in await leader.parts.plans.history()]
-    assert len(set(told)) == len(told)
-    assert {("allocated", None), ("judged", "t/j")} < set(told[-3:])
-    assert (
-        told.index(("loaded", 1)) < told.index(("started", 1)) < told.index(("loaded", 3)) < told.index(("started", 3))
-    )
+    changes = [(event["what"], event.get("job")) for event in await leader.parts.plans.history()]
+    assert sorted(changes, key=str) == [("allocated", None), ("judged", "t/j")]
 
 
 async def test_a_dataset_without_jobs_keeps_its_space_while_there_is_room(redis: Redis) -> None:
     """Rule: when the last job has gone, its dataset keeps its space in the plan."""
     leader = worker(redis, "a")
-    await with_a_chunk(redis, leader)
+    await with_a_job(redis, leader)
     await Jobs(redis, Z, LONG).remove("t/j")
     await leader.manager.turn()
     order = leader.plan.datasets[D]
-    assert (order.caching, order.why.value) == (CachingMode.CHUNKED, "no-jobs")
-    assert len(order.chunks.complete) == 2
+    assert (order.caching, order.why.value) == (CachingMode.PART, "no-jobs")
 
 
 async def test_results_of_pipelines_get_space(redis: Redis) -> None:

@@ -44,17 +44,3 @@ async def test_what_another_version_wrote_is_replaced(redis: Redis) -> None:
     await samples.tell("a", "boot", Counters(requests=3))
     found = await samples.statuses()
     assert (found.counted["a"].counters.requests, found.retired) == (3, Counters())
-
-
-async def test_chunks_are_held_until_a_plan_drops_them(redis: Redis) -> None:
-    """Rule: each chunk has the time for which plans held it, whichever node says so; an older plan changes nothing."""
-    one, other = Samples(redis, Z), Samples(redis, Z)
-    await one.held(1, 1, {"d": [0, 1]})
-    await other.held(1, 2, {"d": [1, 2]})
-    await one.held(1, 1, {"d": [5]})
-    await one.held(1, 2, {"d": [1, 2]})
-    found = (await one.timeline(0.0))["d"]
-    assert {each.chunk: each.end is None for each in found} == {0: False, 1: True, 2: True}
-    assert all(each.start <= each.end for each in found if each.end is not None)
-    await other.held(2, 1, {})
-    assert all(each.end is not None for each in (await one.timeline(0.0))["d"])
