@@ -93,7 +93,7 @@ def test_an_override_is_in_force_and_survives_redis(world: Zone, used: Stock) ->
 
 
 def test_a_quota_is_in_force_and_survives_redis(world: Zone, used: Stock) -> None:
-    """Rule: a dataset with a quota below its size has two chunks, and no space with less; lifted, it has all again."""
+    """Rule: a dataset with a quota below its size has a part of that size; lifted, it has all again."""
     address, size = f"/datasets/{used.id[:12]}/override", sum(map(len, used.bodies))
 
     def decide(quota: int | None) -> None:
@@ -107,8 +107,8 @@ def test_a_quota_is_in_force_and_survives_redis(world: Zone, used: Stock) -> Non
         )
 
     decide(size - 1)
-    become("chunked", "benefit")
-    assert int(str(shown(world, used)["granted"])) < size
+    become("part", "benefit")
+    assert shown(world, used)["granted"] == size - 1
     decide(1)
     become("none", "override")
     world.redis.flush()
@@ -192,23 +192,3 @@ def test_jobs_of_all_tenants_are_listed_and_removed(world: Zone, used: Stock) ->
         lambda names: "other" not in names,
         "its end",
     )
-
-
-def test_the_chunks_of_a_rotated_dataset_are_in_the_past(
-    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
-) -> None:
-    """Rule: the history of a rotated dataset has the time since when each chunk was held."""
-    with zone(tmp_path_factory.mktemp("rotated"), capacity="300kB", block_size="64KiB", extra=LASTING) as world:
-        made = stock(world.origin.s3, tmp_path, "rotated", bytes_of(400, 5000, "rotated"))
-        made.register(world.nodes[0], "auto")
-        join(world, made, "trainer")
-        place = {"rank": 0, "epoch": 0, "upcoming": [7, 2, 5], "epoch_left": 3}
-        assert ask(world.nodes[1], "POST", "/v1/jobs/trainer/heartbeat", json.dumps(place).encode()).status == 200
-        past = eventually(
-            lambda: get(world.nodes[1], "/overview/history")["chunks"].get(made.id[:12]), bool, "a chunk to be held"
-        )
-        assert 7 in [held["chunk"] for held in past if held["to"] is None]
-        assert past[0]["from"] is not None
-        [listed] = get(world.nodes[1], "/overview")["datasets"]
-        assert listed["caching"] == "chunked"
-        assert 7 in [*listed["chunks"]["complete"], listed["chunks"]["loading"]]
