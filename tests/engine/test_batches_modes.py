@@ -49,9 +49,9 @@ async def epoch(data: Data, per_batch: int = 20) -> list[ItemFlag]:
     return flags
 
 
-async def test_a_static_cache_never_evicts_and_its_hit_ratio_is_the_cached_fraction(small: Shelf) -> None:
+async def test_a_part_never_evicts_and_its_hit_ratio_is_the_cached_fraction(small: Shelf) -> None:
     """Rule: the first items stay; from the second epoch on exactly the cached fraction hits, the rest passes through."""
-    data = await small.dataset(equal_bodies(200, SIZE), "static")
+    data = await small.dataset(equal_bodies(200, SIZE), "part")
     await data.fill(range(200))
     kept = data.resident
     assert 95 <= len(kept) <= 99
@@ -67,9 +67,9 @@ async def test_a_static_cache_never_evicts_and_its_hit_ratio_is_the_cached_fract
     assert used(small) == SIZE * len(kept)
 
 
-async def test_a_static_item_that_lost_the_race_for_the_room_is_not_stored(small: Shelf) -> None:
+async def test_an_item_of_a_part_that_lost_the_race_for_the_room_is_not_stored(small: Shelf) -> None:
     """Rule: the index decides: blobs that another worker stored meanwhile count, and nothing is evicted for the item."""
-    data = await small.dataset(equal_bodies(100, SIZE), "static")
+    data = await small.dataset(equal_bodies(100, SIZE), "part")
     await data.warm(range(60))
     small.bench.store._space.counts = type(small.bench.store._space.counts)(0, 0)
     small.bench.store._space.learn = lambda counts: None
@@ -78,25 +78,8 @@ async def test_a_static_item_that_lost_the_race_for_the_room_is_not_stored(small
     assert (await data.exact(range(60, 100))).status is ItemStatus.OK
 
 
-async def test_a_chunked_cache_evicts_in_the_order_of_loading(small: Shelf) -> None:
-    """Rule: using an item does not make it younger, so the item that was loaded first leaves first."""
-    data = await small.dataset(equal_bodies(140, SIZE), "chunked")
-    for start in range(0, 90, 10):
-        small.bench.now[0] += 1
-        await data.warm(range(start, start + 10))
-        await data.exact(range(10))
-    assert data.resident == set(range(90))
-    small.bench.now[0] += 1
-    await data.warm(range(90, 110))
-    resident = data.resident
-    assert set(range(90, 110)) <= resident
-    gone = set(range(110)) - resident
-    assert gone
-    assert gone == set(range(len(gone) // 10 * 10)) | {index for index in gone if index // 10 == len(gone) // 10}
-
-
 async def test_a_full_cache_evicts_what_was_not_used_for_longest(small: Shelf) -> None:
-    """Rule: outside of rotation a read makes an item younger."""
+    """Rule: a read makes an item younger, so what was loaded first stays if it is still read."""
     data = await small.dataset(equal_bodies(140, SIZE), "full")
     for start in range(0, 90, 10):
         small.bench.now[0] += 1
@@ -293,7 +276,7 @@ async def test_what_the_s3_side_brought_is_no_read_for_a_dataset(small: Shelf) -
 
 async def test_prefetched_items_are_there_when_they_are_wanted(small: Shelf) -> None:
     """Rule: prefetch answers at once with its plan, and the items are in the cache soon."""
-    data = await small.dataset(equal_bodies(30, SIZE), "chunked")
+    data = await small.dataset(equal_bodies(30, SIZE), "part")
     await data.warm(range(10))
     assert await data.prefetch(range(30)) == {"resident": 10, "fetching": 20, "refused": 0}
     await until(lambda: data.resident == set(range(30)))
@@ -304,7 +287,7 @@ async def test_prefetched_items_are_there_when_they_are_wanted(small: Shelf) -> 
 
 async def test_prefetch_takes_at_most_half_of_the_cache(small: Shelf) -> None:
     """Rule: a prefetch of more than half of the cache is refused, also over several requests: the other half is in use."""
-    data = await small.dataset(equal_bodies(150, SIZE), "chunked")
+    data = await small.dataset(equal_bodies(150, SIZE), "part")
     small.bench.now[0] += 1
     await data.warm(range(40))
     hang = small.bench.origin.inject(Hang(times=1000))
@@ -318,7 +301,7 @@ async def test_prefetch_takes_at_most_half_of_the_cache(small: Shelf) -> None:
 
 async def test_what_is_announced_first_is_fetched_first(small: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rule: a job announces items in the order of their turns; a later announcement begins after an earlier one."""
-    data = await small.dataset(equal_bodies(90, SIZE), "chunked")
+    data = await small.dataset(equal_bodies(90, SIZE), "part")
     begun: list[int] = []
     gate = asyncio.Event()
 
@@ -336,8 +319,8 @@ async def test_what_is_announced_first_is_fetched_first(small: Shelf, monkeypatc
 
 
 async def test_an_item_is_prefetched_once_however_often_it_is_asked_for(small: Shelf) -> None:
-    """Rule: jobs that rotate the same chunks ask for the same items; room and reads are needed once."""
-    data = await small.dataset(equal_bodies(40, SIZE), "chunked")
+    """Rule: jobs that announce the same items take room and reads once."""
+    data = await small.dataset(equal_bodies(40, SIZE), "part")
     hang = small.bench.origin.inject(Hang(times=1000))
     for _ in range(3):
         assert await data.prefetch([*range(40), 3, 3]) == {"resident": 0, "fetching": 42, "refused": 0}
@@ -352,7 +335,7 @@ async def test_an_item_is_prefetched_once_however_often_it_is_asked_for(small: S
 
 async def test_a_second_request_of_the_same_items_takes_no_room(small: Shelf) -> None:
     """Rule: queued items do not count again, so there is room for others beside them."""
-    data = await small.dataset(equal_bodies(40, SIZE), "chunked")
+    data = await small.dataset(equal_bodies(40, SIZE), "part")
     hang = small.bench.origin.inject(Hang(times=1000))
     for _ in range(4):
         await data.prefetch(range(10))
@@ -366,7 +349,7 @@ async def test_a_second_request_of_the_same_items_takes_no_room(small: Shelf) ->
 
 async def test_a_reader_joins_a_prefetch(small: Shelf) -> None:
     """Rule: a reader of an item that is being prefetched joins the prefetch."""
-    data = await small.dataset(equal_bodies(3, SIZE), "chunked")
+    data = await small.dataset(equal_bodies(3, SIZE), "part")
     hang = small.bench.origin.inject(Hang(path=data.path(1)))
     await data.prefetch([1])
     await hang.gate.reached()
@@ -378,31 +361,31 @@ async def test_a_reader_joins_a_prefetch(small: Shelf) -> None:
 
 
 async def test_prefetch_of_what_is_not_cached_is_refused_and_reads_nothing(small: Shelf) -> None:
-    """Rule: mode none refuses every item; prefetching into a full static cache reads nothing."""
+    """Rule: mode none refuses every item; prefetching into a full cache reads nothing."""
     data = await small.dataset(equal_bodies(10, SIZE), "none")
     assert await data.prefetch(range(10)) == {"resident": 0, "fetching": 0, "refused": 10}
-    static = await small.dataset(equal_bodies(120, SIZE, "static"), "static")
-    await static.fill(range(100))
-    reads = static.reads()
-    await static.prefetch(range(100, 120))
+    part = await small.dataset(equal_bodies(120, SIZE, "cached"), "part")
+    await part.fill(range(100))
+    reads = part.reads()
+    await part.prefetch(range(100, 120))
     await until(lambda: small.batches._prefetcher.queued_bytes == 0)
-    assert static.reads() == reads
+    assert part.reads() == reads
 
 
 async def test_prefetch_does_not_believe_in_what_was_evicted_unheard_of(small: Shelf) -> None:
     """Rule: items evicted while this worker had the dataset closed are prefetched; each is announced once, before its turn."""
-    data = await small.dataset(equal_bodies(60, SIZE), "chunked")
+    data = await small.dataset(equal_bodies(60, SIZE), "full")
     await data.warm(range(60))
     name = data.registration.name
     del data
     small.registry.close()
     gc.collect()
     small.bench.now[0] += 1
-    other = await small.dataset(equal_bodies(80, SIZE, "other"), "chunked")
+    other = await small.dataset(equal_bodies(80, SIZE, "other"), "full")
     await other.warm(range(80))
     registration = small.registry.find("t", name)
     assert registration is not None
-    again = Data(small, registration, [], CachingMode.CHUNKED)
+    again = Data(small, registration, [], CachingMode.FULL)
     there = sum(again.blob(index).exists() for index in range(60))
     assert there < 60
     counts = await again.prefetch(range(60))
@@ -410,8 +393,8 @@ async def test_prefetch_does_not_believe_in_what_was_evicted_unheard_of(small: S
 
 
 async def test_what_is_announced_does_not_make_room_for_the_rest_of_it(small: Shelf) -> None:
-    """Rule: resident items of an announced chunk count as used now; else the rest would push them out."""
-    data = await small.dataset(equal_bodies(110, SIZE), "chunked")
+    """Rule: resident items that are announced count as used now; else the rest would push them out."""
+    data = await small.dataset(equal_bodies(110, SIZE), "full")
     await data.warm(range(30))
     small.bench.now[0] += 1
     await data.warm(range(30, 80))
@@ -423,7 +406,7 @@ async def test_what_is_announced_does_not_make_room_for_the_rest_of_it(small: Sh
 
 async def test_prefetching_lets_others_have_a_turn(small: Shelf) -> None:
     """Rule: a queue of items that another worker has stored meanwhile yields to the event loop."""
-    data = await small.dataset(equal_bodies(45, SIZE), "chunked")
+    data = await small.dataset(equal_bodies(45, SIZE), "part")
     hang = small.bench.origin.inject(Hang(times=1000))
     await data.prefetch(range(45))
     await hang.gate.reached()
@@ -440,7 +423,7 @@ async def test_prefetching_lets_others_have_a_turn(small: Shelf) -> None:
 @pytest.mark.parametrize("turns", range(6))
 async def test_what_is_queued_as_a_queue_ends_is_fetched(small: Shelf, turns: int) -> None:
     """Rule: items queued at any moment are fetched, also when a queue is just ending."""
-    data = await small.dataset(equal_bodies(40, SIZE), "chunked")
+    data = await small.dataset(equal_bodies(40, SIZE), "part")
     ask, prefetcher = data.ask(BatchMode.PREFETCH, range(40)), small.batches._prefetcher
     small.bench.store.items.adopt(data.registration.content)
     await small.bench.store.items.ready(data.registration.content)
@@ -457,7 +440,7 @@ async def test_what_is_queued_as_a_queue_ends_is_fetched(small: Shelf, turns: in
 async def test_a_large_prefetch_is_counted_as_one(small: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rule: indices are taken in piece by piece, duplicates and all, and the answer is about all of them."""
     monkeypatch.setattr("gateway.engine.items.batch._AT_A_TIME", 7)
-    data = await small.dataset(equal_bodies(40, SIZE), "chunked")
+    data = await small.dataset(equal_bodies(40, SIZE), "part")
     await data.warm(range(10))
     small.bench.origin.inject(Hang(times=1000))
     assert await data.prefetch([*range(40), *range(10, 15)]) == {"resident": 10, "fetching": 35, "refused": 0}
@@ -465,7 +448,7 @@ async def test_a_large_prefetch_is_counted_as_one(small: Shelf, monkeypatch: pyt
 
 async def test_a_prefetch_that_the_origin_fails_ends(small: Shelf) -> None:
     """Rule: failures empty the queue too, and a later request tries again."""
-    data = await small.dataset(equal_bodies(3, SIZE), "chunked")
+    data = await small.dataset(equal_bodies(3, SIZE), "part")
     fault = small.bench.origin.inject(Refuse(times=10**6))
     await data.prefetch(range(3))
     await until(lambda: small.batches._prefetcher.queued_bytes == 0)
@@ -478,7 +461,7 @@ async def test_a_prefetch_that_the_origin_fails_ends(small: Shelf) -> None:
 async def test_a_gateway_that_stops_forgets_its_prefetches(tmp_path: Path) -> None:
     """Rule: closing the engine drops queued items."""
     async with shelved(tmp_path) as shelf:
-        data = await shelf.dataset(equal_bodies(100, SIZE), "chunked")
+        data = await shelf.dataset(equal_bodies(100, SIZE), "part")
         hang = shelf.bench.origin.inject(Hang(times=1000))
         await data.prefetch(range(100))
         await hang.gate.reached()

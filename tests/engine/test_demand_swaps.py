@@ -28,8 +28,8 @@ async def small(tmp_path: Path) -> AsyncIterator[Shelf]:
 
 @pytest.fixture
 async def data(small: Shelf) -> Data:
-    """Returns a static dataset of two hundred items, the first ones of which fill the cache."""
-    made = await small.dataset(equal_bodies(200, SIZE), "static")
+    """Returns a dataset of two hundred items, kept in part: the first ones fill the cache."""
+    made = await small.dataset(equal_bodies(200, SIZE), "part")
     await made.fill(range(100))
     return made
 
@@ -173,7 +173,7 @@ async def test_a_batch_outlives_a_failing_origin_while_there_are_residents(data:
 
 async def test_a_full_cache_is_filled_to_the_last_percents_and_stays_so(small: Shelf) -> None:
     """Rule: what replaces one by one needs no room in reserve: nothing of it is evicted for that."""
-    data = await small.dataset(equal_bodies(200, SIZE), "static")
+    data = await small.dataset(equal_bodies(200, SIZE), "part")
     store = small.bench.store
     for start in range(0, 200, 20):
         await data.exact(range(start, start + 20))
