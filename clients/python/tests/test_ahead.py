@@ -24,7 +24,7 @@ def whole(loader):
 
 
 @pytest.mark.parametrize("batch_size", [8, 64])
-@pytest.mark.parametrize("caching", ["full", "static"])
+@pytest.mark.parametrize("caching", ["full", "part"])
 def test_the_items_of_the_next_batches_are_announced_once_each(caching, batch_size):
     """Rule: a cold epoch announces every item once, from the first batch on, and never further ahead than allowed."""
     loader = loader_of(5000, batch_size=batch_size, cached=0.0, caching=caching)

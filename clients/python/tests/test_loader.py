@@ -195,7 +195,7 @@ def test_a_failing_announcement_costs_nothing_but_a_count():
     def fail(indices):
         raise larder.GatewayUnavailable("no prefetch today")
 
-    loader = loader_of(source=AnnouncedSource(100, caching="static", announced=fail))
+    loader = loader_of(source=AnnouncedSource(100, caching="part", announced=fail))
     assert Counter(indices_of(loader.epoch(0))) == Counter(range(100))
     assert loader.stats.prefetch_errors > 0
 

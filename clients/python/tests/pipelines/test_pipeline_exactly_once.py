@@ -7,6 +7,7 @@ import random
 import warnings
 from collections import Counter, deque
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import count, islice
 
@@ -358,17 +359,11 @@ def test_a_hanging_function_is_ended_and_named():
     class Hanging(SimulatedWorkers):
         def compute(self, worker):
             split = self.splits[worker][0]
-            if 5 in split.indices and split.indices[0] != 5:
-                self.splits[worker][0] = cut = split.part(0, split.indices.index(5))
-                super().compute(worker)
-                rest = self.splits[worker]
-                if not rest or rest[0].number != cut.number:
-                    rest.appendleft(
-                        Split(split.number, 0, split.indices[len(cut.indices) :], split.first + len(cut.indices))
-                    )
-            elif split.indices[0] == 5:
+            if split.indices[0] == 5:
                 self.events.append((worker, Heartbeat(split.number, split.first, "stage 1, map(f)", 61.0)))
             else:
+                # One element at a time, so that the worker comes to a halt at this one wherever the order has it.
+                self.splits[worker][0] = replace(split, careful=split.careful or 5 in split.indices)
                 super().compute(worker)
 
     host = Hanging(random.Random(2), 0.0)
