@@ -34,7 +34,7 @@ def items(reply: Reply) -> list[int]:
 
 def test_every_gateway_offers_what_all_homes_have(world: World) -> None:
     """Rule: what a job read through one gateway is offered to another job by all; what that one then reads, by none."""
-    made = world.dataset(bytes_of(60, 500, "offers"), caching="static")
+    made = world.dataset(bytes_of(60, 500, "offers"), caching="part")
     world.known(made)
     made.read(world.nodes[0], range(60), "mode=exact&job=one&epoch=0")
     for node in world.nodes:
@@ -46,7 +46,7 @@ def test_every_gateway_offers_what_all_homes_have(world: World) -> None:
 
 def test_homes_count_the_jobs_that_read_through_other_gateways(world: World) -> None:
     """Rule: ``x-larder-sharing`` is the same number wherever a job's items are at home."""
-    made = world.dataset(bytes_of(60, 500, "sharing"), caching="static")
+    made = world.dataset(bytes_of(60, 500, "sharing"), caching="part")
     world.known(made)
     made.read(world.nodes[0], range(60), "mode=exact&job=one&epoch=0")
     made.read(world.nodes[1], range(60), "mode=exact&job=two&epoch=0")
@@ -56,7 +56,7 @@ def test_homes_count_the_jobs_that_read_through_other_gateways(world: World) -> 
 
 def test_offers_come_from_the_nodes_that_are_left(world: World) -> None:
     """Rule: a gateway that does not answer has nothing to offer; the others' offers come all the same."""
-    made = world.dataset(bytes_of(60, 500, "left"), caching="static")
+    made = world.dataset(bytes_of(60, 500, "left"), caching="part")
     world.known(made)
     made.read(world.nodes[0], range(60), "mode=exact&job=one&epoch=0")
     homes = world.homes(made)

@@ -59,7 +59,7 @@ def test_what_one_gateway_knows_all_know_at_once(world: World) -> None:
 
 def test_a_copy_is_the_same_registration(world: World) -> None:
     """Rule: a copy answers like the original: items, their places, their mode, its time."""
-    made = world.dataset(bytes_of(30, 500, "copied"), caching="static")
+    made = world.dataset(bytes_of(30, 500, "copied"), caching="part")
     shown_by = [ask(node, "GET", f"/v1/datasets/{made.name}").json for node in world.nodes]
     for document in shown_by:
         document.pop("resident")
