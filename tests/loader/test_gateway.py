@@ -22,6 +22,7 @@ from benchmarks.servers import BUCKET
 from gateway.testing.origin import ALICE, FakeOrigin, OriginThread
 from larder import digest
 from larder.parquet import concatenate, read_rows
+from larder.testing import MemorySource
 from larder.torch import CachedDataset, CachedMapDataset, merge_states, watch
 from tests.digests import Row, write
 from tests.gateways import Running, Settings, gateway, start
@@ -123,6 +124,15 @@ def test_a_dataset_is_found_by_its_name(running, file):
     assert Counter(numbers(loader_of(dataset_at(running, "by-name"), 1))) == whole()
     with pytest.raises(larder.UnknownDataset):
         consume(loader_of(dataset_at(running, "nobody-knows"), 1))
+
+
+def test_the_order_is_the_loaders_own(running, file):
+    """Rule: seed and epoch alone determine an order, and the stretches of ``group="unit"``, whatever a gateway answers."""
+    options: dict[str, Any] = {"batch_size": 8, "substitute": 1, "group": "unit", "seed": 3}
+    access = larder.Access(credentials=KEY)
+    read = larder.Loader(running.endpoint, file, access=access, **options).epoch(0)
+    expected = larder.Loader("", "memory", source=MemorySource(N), **options).epoch(0)
+    assert [sorted(batch.indices) for batch in read] == [sorted(batch.indices) for batch in expected]
 
 
 def test_the_gateway_forgets_the_dataset(running, file):
@@ -233,7 +243,7 @@ def pairs(origin: FakeOrigin, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("caching", ["chunked", "full"])
+@pytest.mark.parametrize("caching", ["part", "full"])
 def test_files_beside_each_other_come_together(running, pairs, caching):
     """Each sample comes once per epoch with all of its members, which are items each; from the cache once all are cached."""
     access = larder.Access(credentials=KEY, caching=caching)
@@ -343,7 +353,7 @@ class Gate:
 
 
 @pytest.mark.parametrize("substitute", [1, 10])
-@pytest.mark.parametrize("caching", ["full", "static", "none"])
+@pytest.mark.parametrize("caching", ["full", "part", "none"])
 def test_a_cold_epoch_keeps_the_origin_busy(tmp_path: Path, caching: str, substitute: int) -> None:
     """Rule: batches of four, one at a time, have at least 24 items read at once, in every mode; each item once."""
     items = 200

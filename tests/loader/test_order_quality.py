@@ -80,22 +80,20 @@ def test_the_class_mix_tells_a_bad_order_from_a_good_one() -> None:
     )
 
 
-@pytest.mark.parametrize("caching", ["static"])
-def test_classes_through_a_gateway_are_mixed_as_by_chance(tmp_path: Path, caching: str) -> None:
+def test_classes_through_a_gateway_are_mixed_as_by_chance(tmp_path: Path) -> None:
     """Rule: a real cache of a fifth, 100 sorted classes of ten items: in batches of 50, 40 % of the classes, as by chance."""
     with system(tmp_path, 0.2, items=1000, length=64) as there:
-        loader = there.loader("classes", caching, batch_size=50, substitute=10)
+        loader = there.loader("classes", "part", batch_size=50, substitute=10)
         sequence = np.concatenate([batch.indices for _ in range(2) for batch in loader.epoch(1)][20:])
     mix = class_mix(sequence, 100, 50)
     assert mix["batch_share"] == pytest.approx(1, abs=0.1)
     assert mix["tenth_share"] == pytest.approx(1, abs=0.1)
 
 
-@pytest.mark.parametrize("caching", ["static"])
-def test_orders_through_a_gateway_are_permutations_without_memory(tmp_path: Path, caching: str) -> None:
+def test_orders_through_a_gateway_are_permutations_without_memory(tmp_path: Path) -> None:
     """Real caches of a fifth: every item once per epoch, and no correlation beyond what chance gives to orders of 120 items."""
     with system(tmp_path, 0.2, items=120) as there:
-        places = gateway_places(there, caching, 5, 10)
+        places = gateway_places(there, "part", 5, 10)
     assert all(len(np.unique(epoch)) == 120 for epoch in places)
     # The deviation of each of the four correlations is 0.09.
     assert abs(rank_correlations(places).mean()) < 0.25

@@ -287,7 +287,7 @@ def test_a_damaged_state_is_refused(field, value):
 
 def test_a_batch_that_was_left_out_counts():
     """A batch without samples is left out, and its items count as done: a resume does not request them again."""
-    options = {"items": 20, "batch_size": 1, "transform": fail_on_seven, "on_error": "skip"}
+    options = {"items": 20, "batch_size": 1, "substitute": 1, "transform": fail_on_seven, "on_error": "skip"}
     loader = watched(1, **options)
     for count, _ in enumerate(loader, 1):
         done = 20 if (state := saved(loader))["epoch"] else _done(state)

@@ -317,7 +317,7 @@ def test_an_epoch_under_random_faults_delivers_every_item_exactly_once(
     made = stock(origin.s3, tmp_path, named(request), bytes_of(300, 10_000, "epoch"))
     settings = Settings(origin.endpoint, tmp_path / "cache", capacity="1MB", block_size="64KiB", workers=workers)
     with gateway(settings, home) as running:
-        made.register(running, "chunked")
+        made.register(running, "part")
         with reader_of(running, made, PATIENT) as reader:
             left, seen = set(range(300)), Counter[int]()
             while left:

@@ -51,7 +51,7 @@ def test_a_job_alone_reads_what_is_not_cached(tmp_path: Path, share: float, work
         data = dataset_of(origin, tmp_path, ITEMS, SIZE)
         settings = Settings(origin.endpoint, tmp_path / "cache", str(int(share * ITEMS * SIZE)), workers=workers)
         with gateway(settings, tmp_path) as running:
-            data.register(running, "static")
+            data.register(running, "part")
             job = TrainingJob("alone", [running], data, EPOCHS)
             reads = reads_per_epoch(origin, data, [Schedule(job)])
     assert reads <= 1.05 * (1 - share) + 0.02
@@ -76,7 +76,7 @@ def test_jobs_share_their_reads(
         data = dataset_of(origin, tmp_path, ITEMS, SIZE)
         settings = Settings(origin.endpoint, tmp_path / "cache", str(ITEMS * SIZE // 2))
         with gateway(settings, tmp_path) as running:
-            data.register(running, "static")
+            data.register(running, "part")
             jobs = [
                 Schedule(TrainingJob(f"job-{number}", [running], data, 2 * EPOCHS), start, pace)
                 for number, (start, pace) in enumerate(zip(starts, paces, strict=True))
@@ -94,7 +94,7 @@ def test_objects_of_the_same_bytes_make_room_like_items(tmp_path: Path) -> None:
             client = running.client()
             for row in data.rows:
                 client.get_object(Bucket=row.bucket, Key=row.key)["Body"].read()
-            data.register(running, "static")
+            data.register(running, "part")
             jobs = [Schedule(TrainingJob(f"job-{number}", [running], data, 2 * EPOCHS)) for number in range(2)]
             assert reads_per_epoch(origin, data, jobs) <= 1.05 * 0.5 + 0.05
             assert len(data.missing(running)) < 0.6 * ITEMS
@@ -105,7 +105,7 @@ def test_homes_keep_the_bound_in_a_fleet(tmp_path: Path) -> None:
     capacity = str(ITEMS * SIZE // 2 // 3)
     with fleet_of(tmp_path, fleet={"expire": "60s"}, capacity=capacity) as world:
         data = dataset_of(world.origin, tmp_path, ITEMS, SIZE)
-        data.register(world.nodes[0], "static")
+        data.register(world.nodes[0], "part")
         world.known(data)
         jobs = [Schedule(TrainingJob(f"job-{number}", world.nodes, data, EPOCHS)) for number in range(2)]
         assert reads_per_epoch(world.origin, data, jobs) <= 1.05 * 0.5 + 0.05

@@ -253,7 +253,7 @@ def _register(gateway, dataset_id=ID):
             handler.send_problem(404, "UnknownDataset")
             return
         document = {"name": "digits", "id": dataset_id, "items": 40, "bytes": 1, "caching": "full"}
-        handler.send_json({**document, "chunks": {"partitions": 10, "units": 4}, "plan": 1, "resident": 0}, 201)
+        handler.send_json({**document, "plan": 1, "resident": 0}, 201)
 
     gateway.other = answer
 

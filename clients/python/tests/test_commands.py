@@ -13,7 +13,7 @@ from larder.commands.bench import BatchRead, Draw, Measured, measure, percentile
 
 INFO = {
     "name": "digits", "id": ID, "items": 40, "bytes": 400, "caching": "full",
-    "chunks": {"partitions": 10, "units": 4}, "plan": 1, "resident": 12,
+    "plan": 1, "resident": 12,
 }  # fmt: skip
 JOB = {
     "job": "run\x1b-1", "dataset": ID, "name": "digits", "gpus": 8, "batch_size": 32, "ranks": 8, "ranks_heard": 7,

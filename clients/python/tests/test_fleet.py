@@ -360,7 +360,7 @@ def test_a_dataset_that_died_with_the_gateway_that_was_given(nodes, tmp_path):
     reader = reader_at(nodes[0], attempts=1, digest_file=file)
     nodes[0].dead = True
     document = {"name": DATASET.name, "id": DATASET.id, "items": DATASET.items, "bytes": 1, "caching": "full"}
-    document |= {"chunks": {"partitions": 10, "units": 10}, "plan": 1, "resident": 0}
+    document |= {"plan": 1, "resident": 0}
     for server in nodes[1:]:
         server.faults = [problem(404, "UnknownDataset")]
         server.other = lambda handler, asked: handler.send_json(document, 201)

@@ -106,7 +106,7 @@ class Client:
         Args:
             name: 1 to 128 of ``A-Z a-z 0-9 . _ -``.
             source: a digest file, or the address of one that the gateway can read, ``s3://bucket/key``.
-            caching: ``auto``, ``full``, ``static``, ``chunked`` or ``none``.
+            caching: ``auto``, ``full``, ``part`` or ``none``.
             by_content: register it under ``name`` with the first digits of its id, which no other dataset can displace.
                 It expires after some days without use.
             request_payer: accept the charges of requester-pays buckets, for the digest file and for all reads of the items.

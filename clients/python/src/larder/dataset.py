@@ -10,8 +10,6 @@ from typing import Any
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _ID = re.compile(r"[0-9a-f]{64}")
-_SLICES = {"partitions": 10, "units": 10}
-"""Of a dataset whose gateway names none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +52,11 @@ class DatasetInfo:
     def from_json(cls, document: Mapping[str, Any]) -> DatasetInfo:
         """Parse the gateway's dataset document.
 
+        Its ``chunks`` are for clients of earlier versions. No order depends on the gateway that answers.
+
         Raises:
             ValueError: a field is missing or has the wrong type; the message names it.
         """
-        chunks = document.get("chunks", _SLICES)
-        if not isinstance(chunks, Mapping):
-            raise ValueError(f'"chunks" is {chunks!r}')
         if not _ID.fullmatch(_typed(document, "id", str)):
             raise ValueError(f'"id" is {document["id"]!r}')
         return cls(
@@ -68,8 +65,6 @@ class DatasetInfo:
             items=_typed(document, "items", int),
             bytes=_typed(document, "bytes", int),
             caching=_typed(document, "caching", str),
-            partitions=_typed(chunks, "partitions", int),
-            units=_typed(chunks, "units", int),
             plan=_typed(document, "plan", int),
             resident=_typed(document, "resident", int),
             members=max(1, _typed({"members": 1, **document}, "members", int)),

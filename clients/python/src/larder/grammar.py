@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import larder
 
-_CACHING = ("auto", "full", "static", "chunked", "none")
+_CACHING = ("auto", "full", "part", "none", "static", "chunked")
 _WRONG = re.compile(r"argument (?P<what>\S+): invalid choice: '(?P<given>.*)' \(choose from (?P<choices>.*)\)$")
 """Error text of argparse for a word that is none of the choices."""
 _EPILOG = """\
@@ -160,11 +160,11 @@ def _add_datasets(commands: Any) -> None:
         "larder.commands.dataset:register",
         "register a dataset",
         "Register a digest file at a gateway, by upload or by its address. Registering again is harmless.",
-        "example:\n  larder datasets register imagenet-train imagenet.parquet --caching chunked",
+        "example:\n  larder datasets register imagenet-train imagenet.parquet --caching part",
     )
     register.add_argument("name", metavar="NAME", help="1 to 128 of A-Z a-z 0-9 . _ -")
     register.add_argument("source", metavar="FILE|s3://BUCKET/KEY", help="the digest file")
-    register.add_argument("--caching", choices=_CACHING, default="auto", help="how it is cached (auto)")
+    register.add_argument("--caching", choices=_CACHING, default="auto", help="how it is cached (auto); static and chunked mean part")
     register.add_argument(
         "--request-payer",
         action="store_true",

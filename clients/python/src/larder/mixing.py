@@ -279,7 +279,6 @@ def _merged(indices: NDArray[np.uint32], answers: list[_PartAnswer], failed: dic
     order = np.argsort(places, kind="stable")
     data = [each for _, fetched in answers for each in fetched.data]
     flags = np.concatenate([fetched.flags for _, fetched in answers])[order]
-    # Chunks are not announced in a mixture: a dataset that rotates them is read ahead like others.
     stored = any(fetched.directives.caching not in ("", "none") for _, fetched in answers)
     found = np.asarray(indices[places[order]], np.uint32)
     return Fetched(found, [data[at] for at in order.tolist()], flags, failed, Directives("full" if stored else "none"))

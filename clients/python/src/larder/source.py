@@ -103,7 +103,7 @@ class Access:
             keys are repeated until two minutes pass without progress; a gateway that is unreachable at the start fails at once.
         fallback: as for `BatchReader`: ``"origin"`` reads directly from S3 while the gateway is unavailable.
         digest_file: of the dataset, for ``fallback`` and for registering it again; not needed if the dataset is given by it.
-        caching: mode for registering a digest file: ``auto``, ``full``, ``static``, ``chunked`` or ``none``.
+        caching: mode for registering a digest file: ``auto``, ``full``, ``part`` or ``none``.
         split: request items directly from their home nodes, if the fleet has several and all are reachable.
         request_payer: register a digest file as one whose reads accept the charges of requester-pays buckets.
     """

@@ -220,8 +220,7 @@ class Pipeline:
     def shuffle(self, size: int) -> Pipeline:
         """Deliver elements in a random order, each chosen among the first ``size`` that are left.
 
-        An epoch has a random order already: of all items, or, of a dataset that is larger than the cache, of one chunk after
-        the other.
+        An epoch has a random order of all items already.
 
         Raises:
             ValueError: after ``batch``, twice, or ``size`` is below 1.

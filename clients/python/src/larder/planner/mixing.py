@@ -6,7 +6,7 @@ per epoch; of any other, every item comes once before any comes again, over all 
 a stream is follows from the epoch's number.
 
 The epoch is cut into segments. Each has its share of every stream, in random order: batches have the proportions of the epoch,
-and each stream keeps to its chunks, so that a cache which rotates them is used as by a single dataset.
+and each stream keeps to the order of its dataset.
 
 Items are numbered through all datasets, and through the passes that one epoch touches: number ``n`` is item ``n % total`` of the
 concatenated datasets. So numbers are distinct within an epoch, although a small dataset may come several times.

@@ -22,6 +22,8 @@ from larder.planner.window import Padding, Window
 
 MAX_CANDIDATES = 1 << 20
 """Items of one request."""
+REACH = 5
+"""Substitutes are among the next fifth of a share. If they were most of an epoch, what is cached would come first in every epoch."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,7 +51,8 @@ class PlanOptions(TypedDict, total=False):
 
     Args:
         batch_size: items of a batch.
-        substitute: candidates per item of a batch (10); 1 follows the order. Substitutes are pending items of the same share.
+        substitute: candidates per item of a batch (10); 1 follows the order. Substitutes are pending items of the same share:
+            the next ones of the order, a fifth of the share at most, and offers from anywhere in it.
         tail: end of an epoch. ``"short"`` (default): the last batch of a rank has the rest, and a rank with one item less than
             the others splits its last batch rather than having one batch less. ``"drop"``: full batches only, equally many for
             every rank; the rest of the order is not delivered. ``"pad"``: the last batch of every rank is filled with
@@ -121,6 +124,7 @@ class EpochPlan:
         self._tail = settings.tail
         batches = self._start.batches(self._batch_size, self._tail)
         share = Share(self._start.share(), batches, self._batch_size, shard.worker, shard.workers)
+        self._reach = -(-share.size // REACH)
         self._slots = self._start.slots(self._batch_size, self._tail)
         self._batches = share.batches
         self._window = Window(order, share)
@@ -291,7 +295,7 @@ class EpochPlan:
 
     def _pending(self, take: int) -> Candidates:
         wanted = min(MAX_CANDIDATES, self._substitute * take)
-        indices = self._window.first(wanted)
+        indices = self._window.first(min(wanted, max(take, self._reach)))
         take = min(take, len(indices))
         own = indices[:take]
         offers = self._proposed[~np.isin(self._proposed, own)][: max(0, wanted - take)]
