@@ -20,6 +20,7 @@ from gateway.policies.items.datasets import CachingMode
 from gateway.policies.space.orders import JobOrder, Phase, PoolOrder, WhyCaching
 from gateway.policies.space.plan import Plan, dataset_pools
 from gateway.policies.space.probing import PhaseTotals, ProbeState
+from gateway.policies.space.probing import Sample as Timed
 from gateway.policies.space.remembered import ManagerMemory, RememberedJob
 
 DATASET = "ab" * 32
@@ -256,10 +257,11 @@ def test_the_times_of_a_step_are_those_of_the_benefit() -> None:
     told = replace(job("j"), totals=totals)
     unknown = jobs_of(reading(jobs=(told,)))[0]
     assert (unknown.t_miss, unknown.t_hit, unknown.benefit) == (0.1, 0.08, None)
-    known = RememberedJob("d", ProbeState(benefit=4.0, miss=0.12, hit=0.03))
+    cold, warm = Timed(0.0, 0.12, 0.09), Timed(1.0, 0.03, 0.0)
+    known = RememberedJob("d", ProbeState(benefit=4.0, low=cold, high=warm, latest=warm))
     plan = Plan(jobs={"t/j": JobOrder(True, Phase.STEADY, 4.0)}, memory=ManagerMemory(jobs={"t/j": known}))
     judged = jobs_of(reading(jobs=(told,), plan=plan))[0]
-    assert (judged.t_miss, judged.t_hit, judged.benefit) == (0.12, 0.03, 4.0)
+    assert (judged.t_miss, judged.t_hit, judged.benefit) == (pytest.approx(0.12), 0.03, 4.0)
 
 
 def test_the_newest_step_of_a_history_has_the_rates_of_now() -> None:

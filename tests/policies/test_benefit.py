@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.policies.space.benefit import JobFacts, gain_of, order_of, probed
-from gateway.policies.space.forecast import forecast, forecast_at
+from gateway.policies.space.forecast import forecast_at, forecasts
 from gateway.policies.space.manager import DatasetFacts, Facts, ManagerParams, decide
 from gateway.policies.space.orders import JobOrder, Phase
 from gateway.policies.space.plan import Plan
@@ -187,7 +187,7 @@ def test_a_job_that_misses_more_than_its_part_is_predicted_so():
 def test_the_plan_predicts_within_a_tenth_of_what_is_measured():
     """Rule: what the plan says of a job's speed is what the job reports."""
     _, plan = paired(Trainer("slow", 0.115, 0.1, "one"), Trainer("fast", 0.2, 0.1, "two", joined=600.0), 3600)
-    for job in plan.jobs:
-        told = forecast(plan, job)
-        assert told is not None
+    found = forecasts(plan)
+    assert set(found) == set(plan.jobs)
+    for told in found.values():
         assert told.predicted == pytest.approx(told.measured, rel=0.1)

@@ -20,7 +20,7 @@ from gateway.admin.fleet.view import (
     dataset_ids,
     dataset_summary,
     datasets_of,
-    job_document,
+    jobs_of,
 )
 from gateway.admin.http.documents import RequestModel
 from gateway.admin.http.parts import etag_of
@@ -116,7 +116,7 @@ async def show_dataset(
         registered=[Registered(tenant=tenant, name=name) for tenant, name in registered],
         override=override,
         inputs=dict(inputs.get(found, {})),
-        jobs=[job_document(reading, job) for job in reading.jobs if job.record.dataset == found],
+        jobs=[job for job, known in zip(jobs_of(reading), reading.jobs, strict=True) if known.record.dataset == found],
     )
 
 

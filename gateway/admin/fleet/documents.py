@@ -178,8 +178,14 @@ class JobDocument(ResponseModel):
     t_miss: float | None = Field(
         description="seconds per mini-batch without the cache; null: not measured", examples=[0.618]
     )
-    t_hit: float | None = Field(description="with it", examples=[0.251])
-    benefit: float | None = Field(description="t_miss / t_hit; null: not measured", examples=[2.46])
+    t_hit: float | None = Field(description="with the hits that it has now", examples=[0.351])
+    benefit: float | None = Field(description="t_miss by the time with hits only; null: not measured", examples=[2.46])
+    t_predicted: float | None = Field(
+        description="t_hit as predicted from the space that its dataset has; null: not known", examples=[0.342]
+    )
+    t_with_more: float | None = Field(
+        description="the same with room for another tenth of the dataset", examples=[0.305]
+    )
     gpu_seconds_waited: float = Field(
         description="for which its GPUs had no data, since it began: seconds that a rank waited on average, times the GPUs",
         examples=[412.8],

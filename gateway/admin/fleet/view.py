@@ -29,6 +29,7 @@ from gateway.policies.health.answers import Answers, Buckets, percentile, togeth
 from gateway.policies.health.rates import Point, rates, ratio
 from gateway.policies.items.datasets import USABLE, CachingMode, decide
 from gateway.policies.pools import OF_KEYS
+from gateway.policies.space.forecast import Forecast, forecasts
 from gateway.policies.space.orders import PoolOrder, WhyCaching
 from gateway.policies.space.probing import ProbeState, measuring, times
 
@@ -129,10 +130,11 @@ def total_of(reading: FleetReading) -> Total:
 
 def jobs_of(reading: FleetReading) -> list[JobDocument]:
     """The jobs of the zone."""
-    return [job_document(reading, job) for job in reading.jobs]
+    expected = forecasts(reading.plan)
+    return [job_document(reading, job, expected.get(job.record.key)) for job in reading.jobs]
 
 
-def job_document(reading: FleetReading, known: KnownJob) -> JobDocument:
+def job_document(reading: FleetReading, known: KnownJob, expected: Forecast | None) -> JobDocument:
     """One job."""
     record = known.record
     order = record.order(reading.plan)
@@ -148,6 +150,8 @@ def job_document(reading: FleetReading, known: KnownJob) -> JobDocument:
         t_miss=miss or None,
         t_hit=hit or None,
         benefit=round(order.benefit, 3) if order.benefit else None,
+        t_predicted=None if expected is None else expected.predicted,
+        t_with_more=None if expected is None else expected.more,
         measured=_measuring(reading, probe),
         gpu_seconds_waited=round(gpu_seconds_waited(known), 1),
         silent_seconds=round(max(0.0, known.silent), 3),

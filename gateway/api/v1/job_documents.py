@@ -211,9 +211,20 @@ class Job(ResponseModel):
     epoch: int = Field(description="of the slowest rank; -1: no heartbeat yet")
     phase: PhaseName
     cache: bool
-    benefit: float = Field(description="t_miss / t_hit; 0: not known", examples=[2.3])
-    t_miss: float = Field(description="mean seconds of a step without the cache; 0: not measured", examples=[0.62])
-    t_hit: float = Field(description="mean seconds of a step with it; 0: not measured", examples=[0.27])
+    benefit: float = Field(
+        description="seconds of a step without hits, by those with hits only; 0: not known", examples=[2.3]
+    )
+    t_miss: float = Field(description="seconds of a step without hits; 0: not measured", examples=[0.62])
+    t_hit: float = Field(
+        description="seconds of a step with the hits that the job has now; 0: not measured", examples=[0.35]
+    )
+    hit_share: float | None = Field(None, description="share of these hits; null: not measured", examples=[0.8])
+    t_predicted: float | None = Field(
+        None, description="t_hit as predicted from the space that the dataset has; null: not known", examples=[0.34]
+    )
+    t_with_more: float | None = Field(
+        None, description="the same with room for another tenth of the dataset; null: not known", examples=[0.31]
+    )
 
 
 _NEXT = Field(None, description="`cursor` of the next page; null on the last page", examples=[None])
@@ -260,7 +271,10 @@ class PlannedJob(BaseModel):
 
     cache: bool
     phase: PhaseName
-    benefit: float = Field(description="t_miss / t_hit; 0: not known")
+    benefit: float = Field(description="seconds of a step without hits, by those with hits only; 0: not known")
+    t_hit: float | None = Field(None, description="seconds of a step as measured last; null: not known")
+    t_predicted: float | None = Field(None, description="as predicted from the space that its dataset has")
+    t_with_more: float | None = Field(None, description="with room for another tenth of the dataset")
 
 
 class PlanDocument(BaseModel):

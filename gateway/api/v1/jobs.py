@@ -8,7 +8,7 @@ every request is answered 503, and training continues with its last directives.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -45,6 +45,7 @@ from gateway.model.datasets import ApiError, UnknownDataset, is_job_name
 from gateway.model.errors import LarderError
 from gateway.model.keys import Principal
 from gateway.policies.items.datasets import CachingMode
+from gateway.policies.space.forecast import Forecast, forecasts
 from gateway.policies.space.orders import Phase
 from gateway.policies.space.probing import PhaseTotals, times
 from gateway.store.datasets.opened import FindRegistration, Registration
@@ -148,14 +149,15 @@ class JobService:
     async def list(self, principal: Principal, after: str, most: int) -> JobList:
         """A page of the caller's jobs."""
         jobs = await self._jobs.of_tenant(principal.tenant, after, most + 1)
-        return JobList(jobs=[self._describe(job) for job in jobs[:most]], next=_next(jobs, most))
+        expected = forecasts(self._plans.plan)
+        return JobList(jobs=[self._describe(job, expected) for job in jobs[:most]], next=_next(jobs, most))
 
     async def show(self, principal: Principal, job: str) -> Job:
         """One of the caller's jobs."""
         known = await self._jobs.find(_key(principal, job))
         if known is None:
             raise _unknown(job)
-        return self._describe(known)
+        return self._describe(known, forecasts(self._plans.plan))
 
     async def pipelines(self, principal: Principal, after: str, most: int) -> PipelineList:
         """The pipelines of a page of the caller's jobs."""
@@ -204,10 +206,11 @@ class JobService:
             heartbeat=self._heartbeat,
         )
 
-    def _describe(self, known: KnownJob) -> Job:
+    def _describe(self, known: KnownJob, predicted: Mapping[str, Forecast]) -> Job:
         record = known.record
         order = record.order(self._plans.plan)
         miss, hit = times(self._plans.plan.memory.probe(record.key), known.totals)
+        expected = predicted.get(record.key)
         return Job.of(
             record,
             ranks_heard=known.ranks_heard,
@@ -219,6 +222,9 @@ class JobService:
             benefit=order.benefit,
             t_miss=miss,
             t_hit=hit,
+            hit_share=None if expected is None else round(expected.hits, 4),
+            t_predicted=None if expected is None else expected.predicted,
+            t_with_more=None if expected is None else expected.more,
         )
 
 

@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from gateway.api.v1.job_documents import ImportanceInForce, PlanDocument, PlannedDataset, PlannedJob
-from gateway.policies.space.orders import ImportanceOrder
+from gateway.policies.space.forecast import Forecast, forecasts
+from gateway.policies.space.orders import ImportanceOrder, JobOrder
 from gateway.policies.space.plan import Plan
 
 
@@ -22,7 +23,7 @@ def plan_document(
         datasets: the ids of the datasets that the tenant has registered or has jobs on.
         capacity: of the fleet, in bytes.
     """
-    of_datasets = _inputs(plan)
+    of_datasets, expected = _inputs(plan), forecasts(plan)
     return PlanDocument(
         version=plan.version,
         capacity=capacity,
@@ -40,12 +41,19 @@ def plan_document(
             if dataset in datasets
         },
         jobs={
-            name.rpartition("/")[2]: PlannedJob(cache=order.cache, phase=order.phase.value, benefit=order.benefit)
+            name.rpartition("/")[2]: _job(order, expected.get(name))
             for name, order in plan.jobs.items()
             if _is_of(name, tenant)
         },
         history=[_told(event, tenant) for event in history if _concerns(event, tenant, datasets)],
     )
+
+
+def _job(order: JobOrder, expected: Forecast | None) -> PlannedJob:
+    job = PlannedJob(cache=order.cache, phase=order.phase.value, benefit=order.benefit)
+    if expected is not None:
+        job.t_hit, job.t_predicted, job.t_with_more = expected.measured, expected.predicted, expected.more
+    return job
 
 
 def _importance(order: ImportanceOrder | None, tenant: str) -> ImportanceInForce | None:

@@ -8,6 +8,8 @@ from its last window.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gateway.policies.space.plan import Plan
@@ -31,28 +33,29 @@ class Forecast:
     more: float
 
 
-def forecast(plan: Plan, job: str) -> Forecast | None:
-    """The forecast of a job, ``tenant/job``; ``None`` until its times are known.
+def forecasts(plan: Plan) -> dict[str, Forecast]:
+    """The forecasts of a plan's jobs, by ``tenant/job``; jobs whose times are not known are left out."""
+    reading = {
+        name: known
+        for name, known in plan.memory.jobs.items()
+        if (order := plan.jobs.get(name)) is not None and (order.cache or order.refused)
+    }
+    readers = Counter(known.dataset for known in reading.values())
+    cached = {dataset: _cached(plan, dataset) for dataset in readers}
+    found = {
+        name: forecast_at(known.probe, share, readers[known.dataset])
+        for name, known in reading.items()
+        if (share := cached[known.dataset]) is not None
+    }
+    return {name: one for name, one in found.items() if one is not None}
 
-    Args:
-        plan: with its memory and inputs.
-        job: its name.
-    """
-    known, order = plan.memory.jobs.get(job), plan.jobs.get(job)
-    if known is None or order is None or not (order.cache or order.refused):
-        return None
-    pool = plan.of(known.dataset)
+
+def _cached(plan: Plan, dataset: str) -> float | None:
+    """The share of a dataset that has room; ``None`` if its size is not known."""
     inputs = plan.inputs.get("datasets", {})
-    size = inputs.get(known.dataset, {}).get("size", 0) if isinstance(inputs, dict) else 0
-    if not size:
-        return None
-    readers = sum(
-        1
-        for name, other in plan.memory.jobs.items()
-        if other.dataset == known.dataset and (told := plan.jobs.get(name)) is not None and (told.cache or told.refused)
-    )
-    cached = 0.0 if pool is None else min(1.0, pool.target / size)
-    return forecast_at(known.probe, cached, max(1, readers))
+    size = inputs.get(dataset, {}).get("size", 0) if isinstance(inputs, Mapping) else 0
+    pool = plan.of(dataset)
+    return None if not size else 0.0 if pool is None else min(1.0, pool.target / size)
 
 
 def forecast_at(state: ProbeState, cached: float, jobs: int) -> Forecast | None:

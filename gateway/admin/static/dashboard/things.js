@@ -48,6 +48,7 @@ const KINDS = {
       ["Reads", [reading(job), measuredWords(job)].filter(Boolean).join("; ")],
       ["Step without the cache", job.t_miss > 0 ? seconds(job.t_miss) : "–"],
       ["Step with it", job.t_hit > 0 ? seconds(job.t_hit) : "–"],
+      ["Predicted, with a tenth of the dataset more", job.t_predicted > 0 ? `${seconds(job.t_predicted)}, ${seconds(job.t_with_more)}` : "–"],
       ["Benefit", benefit(job)],
       ["Waited for data", waitedWords(job.gpu_seconds_waited)],
       ...(prices?.gpu_hour > 0 ? [["Which cost", money((job.gpu_seconds_waited / 3600) * prices.gpu_hour, prices)]] : []),

@@ -69,6 +69,8 @@ def _row(job: dict[str, Any]) -> tuple[object, ...]:
         "yes" if job.get("cache") else "no",
         _seconds(job.get("t_miss")),
         _seconds(job.get("t_hit")),
+        _seconds(job.get("t_predicted")),
+        _seconds(job.get("t_with_more")),
         f"{job['benefit']:.2f}x" if job.get("benefit") else "-",
         f"{job.get('silent', 0):.0f} s",
     )
