@@ -28,7 +28,7 @@ async def roomy(tmp_path: Path) -> AsyncIterator[Shelf]:
 @pytest.fixture
 async def data(roomy: Shelf) -> Data:
     """Returns a dataset of sixty items, half of which are cached."""
-    made = await roomy.dataset(equal_bodies(60, SIZE), "static")
+    made = await roomy.dataset(equal_bodies(60, SIZE), "part")
     await made.fill(range(30))
     return made
 

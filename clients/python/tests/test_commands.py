@@ -18,7 +18,7 @@ INFO = {
 JOB = {
     "job": "run\x1b-1", "dataset": ID, "name": "digits", "gpus": 8, "batch_size": 32, "ranks": 8, "ranks_heard": 7,
     "caching": "auto", "joined_at": "2026-01-01T00:00:00Z", "silent": 0.4, "epoch": 3, "upcoming": [4, 7], "epoch_left": 2,
-    "phase": "steady", "cache": True, "benefit": 2.3, "t_miss": 0.62, "t_hit": 0.27,
+    "phase": "steady", "cache": True, "benefit": 2.3, "t_miss": 0.62, "t_hit": 0.27, "t_predicted": 0.26,
 }  # fmt: skip
 
 PIPELINE = {
@@ -81,6 +81,9 @@ def test_jobs_list(server, capsys):
         "s",
         "0.270",
         "s",
+        "0.260",
+        "s",
+        "-",
         "2.30x",
         "0",
         "s",

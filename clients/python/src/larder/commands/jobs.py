@@ -11,7 +11,10 @@ from larder.commands import output
 from larder.credentials import CredentialSource, endpoint_of
 from larder.errors import UnexpectedAnswer
 
-_HEADING = ("JOB", "DATASET", "GPUS", "RANKS", "EPOCH", "PHASE", "CACHE", "T_MISS", "T_HIT", "BENEFIT", "SILENT")
+_HEADING = (
+    *("JOB", "DATASET", "GPUS", "RANKS", "EPOCH", "PHASE", "CACHE"),
+    *("T_MISS", "T_HIT", "PREDICTED", "WITH_MORE", "BENEFIT", "SILENT"),
+)
 
 
 def listing(arguments: Namespace) -> int:
