@@ -175,7 +175,7 @@ class ManagerSettings(Section):
         100,
         ge=0,
         le=1_000_000,
-        description="mini-batches of a new job that get no hits, to measure the cache's benefit; 0 disables probing",
+        description="mini-batches of one measurement of what a job gains from the cache; 0 disables measuring",
     )
     preload_bandwidth: Size = Field(
         0, description="bytes per second with which one node loads important items ahead; 0 means unlimited"
