@@ -64,6 +64,18 @@ async def test_a_decision_outlives_the_gateway_and_goes_with_the_job(redis: Redi
     assert await other.known("t/j") is None
 
 
+async def test_an_emptied_redis_changes_no_mark(redis: Redis) -> None:
+    """Rule: a job that reads a mark goes on with it, and no epoch is computed again; others learn of the results again."""
+    decisions = gateway(redis)
+    await decisions.decide("t/one", 0, profile(), plenty)
+    await redis.flushall()
+    reading = profile(0.001, cache=2, epoch=3, measured=5)
+    found = await decisions.decide("t/one", 0, reading, plenty)
+    assert (found.stage, found.final, found.mode(2, 3)) == (2, True, "get")
+    assert (await decisions.decide("t/one", 1, replace(reading, epoch=4), plenty)).stage == 2
+    assert (await decisions.decide("t/two", 0, profile(measured=1), plenty)).stage == 2
+
+
 async def test_a_second_job_begins_with_what_the_first_has_stored(redis: Redis) -> None:
     """Rule: from the first epoch with the mark in force on, others with the same results read them, without a profile."""
     decisions = gateway(redis)
@@ -137,7 +149,7 @@ async def test_reads_of_a_tenants_pipelines_add_up_by_size(redis: Redis) -> None
 async def test_a_report_of_slow_reads_raises_the_projection(redis: Redis) -> None:
     """Rule: the read times of one rank count in the decisions of all jobs of its tenant, and of no other tenant."""
     decisions = PipelineDecisions(redis, Z, LONG, ReadTimes(redis, Z))
-    slow = replace(profile(cache=2, epoch=2), read=ReadSums(100, 10_000, 5.0, 5.0))
+    slow = replace(profile(cache=2, epoch=2), pools={2: "results:t/d/other"}, read=ReadSums(100, 10_000, 5.0, 5.0))
     await decisions.decide("t/reader", 0, slow, plenty)
     found = [await decisions.decide(job, 0, profile(), plenty) for job in ("t/next", "u/next")]
     assert [(one.stage, one.reason) for one in found] == [

@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 
 from gateway.fleet.redis.connection import PAGE
 from gateway.fleet.redis.documents import Document
-from gateway.policies.space.autoscale import ScaleSettings, Scaling, TrainerReport, scaled
+from gateway.policies.space.autoscale import ScaleSettings, Scaling, TrainerReport, scaled, seeded
 
 MOST_PAST = 64
 """Changes of a rank's workers that are kept."""
@@ -57,7 +57,8 @@ class WorkerScaling:
         name = self._name(job)
         known = _STATE.read(await self._redis.hget(name, str(rank)))
         usable = known is not None and 1 <= known.workers <= self._settings.most
-        state = scaled(known if known is not None and usable else Scaling(), report, self._settings)
+        before = known if known is not None and usable else seeded(report, self._settings)
+        state = scaled(before, report, self._settings)
         await self._redis.hset(name, str(rank), _STATE.text(state))
         await self._redis.pexpire(name, self._silence)
         if rank < DETAILED and (known is None or (known.workers, known.mode) != (state.workers, state.mode)):

@@ -19,6 +19,8 @@ Where the paper is silent:
 - *What a settled job is compared with* is its first report after it settled, with the worker taken away.
 - *A queue that was empty* has no level to be 40 % above; then one batch counts as the level.
 - *Shrinking compares with the time before the first worker was taken*, so that many small losses are not taken for none.
+- *A job of which nothing is known* although it has several workers was decided on before Redis was emptied. It keeps them,
+  settled. A new job has one.
 - *Another mode of caching begins anew with one worker* (section 4.3). Writing results is a mode of its own, as it is slower.
 """
 
@@ -97,10 +99,18 @@ class Scaling:
     mode: str = ""
 
 
+def seeded(report: TrainerReport, settings: ScaleSettings) -> Scaling:
+    """The state of a job of which nothing is known, before its report."""
+    if report.workers <= 1:
+        return Scaling()
+    return Scaling(min(report.workers, settings.most), ScalePhase.SETTLED, mode=report.mode)
+
+
 def scaled(now: Scaling, report: TrainerReport, settings: ScaleSettings) -> Scaling:
     """The decision after a report; the same value if the report says nothing about it."""
     if report.mode != now.mode:
-        now = Scaling(mode=report.mode)
+        # Of a seeded job the mode may become known later than its workers.
+        now = replace(now, mode=report.mode) if not now.mode and now.workers > 1 else Scaling(mode=report.mode)
     if report.workers != now.workers or report.batch_time <= 0:
         return now
     return replace(_scaled(now, report, settings), mode=now.mode)

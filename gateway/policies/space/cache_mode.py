@@ -206,6 +206,9 @@ def _first(
     stored = [stage for stage, pool in profile.pools.items() if pool in facts.stored]
     if stored:
         return _shared(max(stored), profile, facts)
+    if now is None and profile.cache in profile.pools:
+        # Decided before the decision was lost (Redis was emptied): to profile anew would compute an epoch again.
+        return _shared(profile.cache, profile, facts)
     marks = _shareable(profile)
     if marks and (profile.measured < settings.elements or profile.cache != COMPUTE):
         waiting = CacheDecision(pools=profile.pools)
@@ -215,10 +218,10 @@ def _first(
 
 
 def _shared(stage: int, profile: PipelineProfile, facts: CacheFacts) -> CacheDecision:
-    """Read what another job has stored; its measurements tell what that saves."""
-    other = facts.stored[profile.pools[stage]]
+    """Read what another job has stored, or this one before; known measurements tell what that saves."""
+    other = facts.stored.get(profile.pools[stage])
     return replace(
-        other if other.stage == stage else CacheDecision(),
+        other if other is not None and other.stage == stage else CacheDecision(),
         stage=stage,
         reason=CacheReason.SHARED,
         epoch=profile.epoch,
