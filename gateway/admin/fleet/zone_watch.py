@@ -53,8 +53,9 @@ class ZoneWatch:
             await self._begun.note(documents.lasting_problems(reading))
             if reading.at - self._noted_at >= NOTED_EVERY:
                 figures = (await asyncio.to_thread(imported, _TRENDS)).noted_figures(reading)
-                await self._trends.note(figures)
-                self._noted_at = reading.at
+                if figures:
+                    await self._trends.note(figures)
+                    self._noted_at = reading.at
         kinds = list(found.values())
         for kind in OF_ZONE:
             metrics.ZONE_PROBLEMS.labels(kind).set(kinds.count(kind))
