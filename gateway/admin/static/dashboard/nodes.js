@@ -2,7 +2,7 @@
 
 import { address, change } from "./api.js";
 import { openAction, openOn } from "./dialog.js";
-import { bytes, count, duration, share } from "./format.js";
+import { bytes, duration, share } from "./format.js";
 import { overviewTable } from "./table.js";
 import { linkTo, nodeState } from "./words.js";
 
@@ -60,7 +60,6 @@ export const showNodes = overviewTable("nodes", {
     { label: "Node", show: (node) => node.id, under: (node) => node.address, link: (node) => linkTo("nodes", node.id) },
     { label: "State", show: (node) => nodeState(node.state), mood: (node) => judged(node.state === "READY", gone(node)) },
     { label: "Cache", part: full, show: (node) => `${bytes(node.bytes)} of ${bytes(node.capacity)}, ${share(full(node))}` },
-    { label: "Blobs", number: true, show: (node) => count(node.blobs) },
     { label: "Disk", show: (node) => (gone(node) ? "–" : node.disk), mood: (node) => (gone(node) ? "" : judged(node.disk === "normal", node.disk === "down")) },
     { label: "Redis", show: (node) => (gone(node) ? "–" : node.redis ? "connected" : "lost"), mood: (node) => (gone(node) ? "" : judged(node.redis, true)) },
     { label: "Version", number: true, show: (node) => node.version || "–" },
