@@ -14,8 +14,8 @@ from tests.browser.chromium import PATIENCE, Played, started
 from tests.gateways import Settings, gateway
 
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
-DESK = {"width": 1180, "height": 900}
-PHONE = {"width": 360, "height": 740}
+DESK = {"width": 1440, "height": 900}
+PHONE = {"width": 390, "height": 844}
 
 
 def dashboard(

@@ -1,7 +1,7 @@
 """Pictures of every page of the dashboard at three widths, in both schemes: ``python -m tests.browser.sheets [FOLDER]``.
 
-Lists are those of a fleet of three that has served clients; the overview shows the figures of the tests. Each scheme is one
-picture of all pages (``pages-light.jpg``, ``pages-dark.jpg``). A second folder, if given, gets every page at its full length.
+Lists are those of a fleet of three that has served clients; the overview and the pages of its things show the
+figures of the tests. Each scheme is one picture of all pages (``pages-light.jpg``, ``pages-dark.jpg``). A second folder, if given, gets every page at its full length.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from tests.browser.console import sign_in
 from tests.browser.pictures import IMAGES
 from tests.scenarios.world import content
 
+BOARD = ("overview", "problems", "traffic", "jobs", "datasets", "pipelines", "streams", "nodes")
+"""Pages that show the overview."""
 PAGES = (
-    "overview", "credentials", "tenants", "origins", "rules", "warmups", "profiles", "verifications", "explain", "tokens",
-    "audit",
+    *BOARD, "jobs/vision/vit-large-sweep-04", "nodes/gw-1", "explain", "profiles", "warmups", "rules", "origins", "verifications",
+    "credentials", "tenants", "tokens", "audit",
 )  # fmt: skip
-SIZES = ((360, 740), (768, 1024), (1280, 900))
+SIZES = ((390, 844), (768, 1024), (1440, 900))
 """Windows: a phone, a tablet, a desk; pixels."""
 _SCALE = 0.4
 """Of a window in the picture of all pages."""
@@ -68,15 +70,21 @@ def load(world: Zone) -> None:
     world.heard()
 
 
+def played(name: str) -> bool:
+    """Whether a page shows the figures of the tests, as the overview does and the pages of single things do."""
+    return name in BOARD or "/" in name
+
+
 def shown(page: Page, name: str) -> None:
     """Open a page of the dashboard and wait until it is complete."""
     page.goto(f"/-/#/{name}")
-    if name != "overview":
+    if not played(name):
         sign_in(page, TOKEN)
-    if name == "overview":
-        page.locator("#rate-chart path.line").first.wait_for()
-    else:
         page.locator("#place tbody tr").first.wait_for()
+    elif name == "overview" or "/" in name:
+        page.locator("path.line:visible").first.wait_for()
+    else:
+        page.locator(f"[data-page={name}]").wait_for()
 
 
 def sheet(browser: Browser, world: Zone, to: Path, scheme: Literal["light", "dark"], each: Path | None = None) -> None:
@@ -91,12 +99,12 @@ def sheet(browser: Browser, world: Zone, to: Path, scheme: Literal["light", "dar
         )
         for name in PAGES:
             page = context.new_page()
-            if name == "overview":
+            if played(name):
                 page.clock.set_fixed_time(figures.NOW)
                 Played(page)
             shown(page, name)
             if each is not None:
-                page.screenshot(path=each / f"{name}-{width}-{scheme}.png", full_page=True)
+                page.screenshot(path=each / f"{name.replace('/', '-')}-{width}-{scheme}.png", full_page=True)
             data = base64.b64encode(page.screenshot()).decode()
             rows[name] += f'<img src="data:image/png;base64,{data}" width="{_SCALE * width:.0f}">'
             page.close()

@@ -46,7 +46,7 @@ def test_an_operator_is_offered_daily_operation(window: Any, running: Running) -
         expect(page.get_by_role("heading", level=1, name=name)).to_be_visible()
         expect(page.get_by_role("rowheader").first).to_be_visible()
         expect(page.locator("#place").get_by_role("button")).to_have_count(0)
-    page.get_by_role("link", name="Overview").click()
+    page.get_by_role("navigation").get_by_role("link", name="Nodes").click()
     expect(page.locator("#nodes").get_by_role("button")).to_have_count(1)
 
 

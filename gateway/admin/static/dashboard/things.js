@@ -96,7 +96,7 @@ const KINDS = {
     charts: [RATES, RATIO],
   },
   origins: {
-    kind: "origin", group: "Origins", names: 1,
+    kind: "origin", group: "Origins", names: 1, missing: "No node has asked an origin of this name yet.",
     find: (overview, [name]) => overview.origins.find((origin) => origin.name === name),
     facts: (origin) => [
       ["State", origin.state === "answers" ? "answers" : origin.state === "refuses" ? "refuses connections" : "does not answer"],
@@ -152,7 +152,7 @@ class Thing {
     this.at = new Date();
     empty.hidden = found !== undefined;
     for (const part of [tools, facts, charts]) part.hidden = found === undefined;
-    setText(empty, `The fleet has no ${declared.kind} of this name now.`);
+    setText(empty, declared.missing ?? `The fleet has no ${declared.kind} of this name now.`);
     if (found === undefined) return;
     setText(title, declared.title?.(found) ?? this.names.at(-1));
     showActions(tools, declared.actions(found), this.names.at(-1));
