@@ -42,6 +42,7 @@ COMMANDS = (
     ),
     Command("migrate", "gateway.commands.local.migrate", "bring the catalog's tables up to this version"),
     Command("status", "gateway.commands.fleet.status", "the fleet's current traffic and problems"),
+    Command("problems", "gateway.commands.fleet.problems", "what is wrong, and what was; mute a problem", "list"),
     Command("traffic", "gateway.commands.fleet.traffic", "requests by tenant and bucket, and missed prefixes"),
     Command("top", "gateway.commands.fleet.top", "the fleet's traffic, space and problems, live"),
     Command("trace", "gateway.commands.fleet.trace", "follow requests while they are answered"),

@@ -276,8 +276,26 @@ def test_a_name_that_is_no_utf_8_is_asked_for(admin, operator):
     assert "lake/\ufffd" in operator("streams", "show", "lake/\udcff").out
 
 
+def test_a_problem_is_muted_for_a_while(admin, operator):
+    """Rule: a problem is muted by its name, for 8 hours unless another time is given, and unmuted by the same name; status does
+    not fail for a muted error."""
+    muted = {"name": "gone b", "muted_until": "2026-03-02T22:30:00Z"}
+    admin.answers["PUT problems/gone%20b/mute"] = muted
+    admin.answers["DELETE problems/gone%20b/mute"] = None
+    assert operator("problems", "mute", "gone b").out.startswith("gone b is muted until 2026-03-0")
+    assert operator("problems", "mute", "gone b", "--for", "1h").status == 0
+    assert [asked.body for asked in admin.asked] == [{"seconds": 28_800.0}, {"seconds": 3600.0}]
+    assert operator("problems", "unmute", "gone b").out == "gone b is counted again\n"
+    problem = {**muted, "kind": "gone", "severity": "error", "what": "Node b is gone.", "since": "2026-03-02T14:30:00Z"}
+    admin.answers["GET overview"] = {"problems": [problem]}
+    assert operator("status").status == 0
+    admin.answers["GET overview"] = {"problems": [problem | {"muted_until": None}]}
+    assert operator("status").status == 1
+
+
 RESULTS: dict[str, Any] = {
-    "pool": "results:6f1c2a9b", "tenant": "vision", "dataset": "33108813043581e6", "fingerprint": "9f86d081884c7d65",
+    "pool": "results:6f1c2a9b", "tenant": "vision", "dataset": "33108813043581e6", "dataset_name": "images",
+    "fingerprint": "9f86d081884c7d65",
     "items": 400, "size": 4_000_000, "target": 5_000_000, "why": "benefit", "order": "uniform", "bytes": 3_000_000, "blobs": 300,
     "hits": 900, "misses": 100, "evicted_bytes": 0,
 }  # fmt: skip
@@ -290,7 +308,7 @@ def test_results_say_what_is_held_and_read(admin, operator):
     admin.answers["GET results"] = paged(RESULTS, {**RESULTS, "pool": "results:77", "fingerprint": "ab"})
     admin.answers[f"GET {ONE}"] = {**RESULTS, "override": PINNED}
     first = " ".join(operator("results").out.splitlines()[-2].split())
-    assert first == "9f86d081884c vision 331088130435 300 400 3.0 MB 5.0 MB benefit 90.0%"
+    assert first == "9f86d081884c vision images 300 400 3.0 MB 5.0 MB benefit 90.0%"
     shown = {
         line.split("  ")[0]: line.split("  ")[-1].strip()
         for line in operator("results", "show", "9f86d081").out.splitlines()

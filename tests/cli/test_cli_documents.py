@@ -64,6 +64,8 @@ CHANGES = {
     "POST /profiles": "profiles record",
     "POST /profiles/{profile}/stop": "profiles stop",
     "DELETE /profiles/{profile}": "profiles delete",
+    "PUT /problems/{name}/mute": "problems mute",
+    "DELETE /problems/{name}/mute": "problems unmute",
     "POST /purge": "purge",
     "POST /verifications": "verify",
 }
