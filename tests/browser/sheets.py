@@ -1,7 +1,8 @@
 """Pictures of every page of the dashboard at three widths, in both schemes: ``python -m tests.browser.sheets [FOLDER]``.
 
 Lists are those of a fleet of three that has served clients; the overview and the pages of its things show the
-figures of the tests. Each scheme is one picture of all pages (``pages-light.jpg``, ``pages-dark.jpg``). A second folder, if given, gets every page at its full length.
+figures of the tests. Each scheme is one picture of all pages (``pages-light.jpg``, ``pages-dark.jpg``). A second folder,
+if given, gets every page at its full length.
 """
 
 from __future__ import annotations

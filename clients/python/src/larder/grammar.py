@@ -164,7 +164,7 @@ def _add_datasets(commands: Any) -> None:
     )
     register.add_argument("name", metavar="NAME", help="1 to 128 of A-Z a-z 0-9 . _ -")
     register.add_argument("source", metavar="FILE|s3://BUCKET/KEY", help="the digest file")
-    register.add_argument("--caching", choices=_CACHING, default="auto", help="how it is cached (auto); static and chunked mean part")
+    register.add_argument("--caching", choices=_CACHING, default="auto", help="how it is cached (auto)")
     register.add_argument(
         "--request-payer",
         action="store_true",

@@ -23,7 +23,7 @@ from larder.planner.window import Padding, Window
 MAX_CANDIDATES = 1 << 20
 """Items of one request."""
 REACH = 5
-"""Substitutes are among the next fifth of a share. If they were most of an epoch, what is cached would come first in every epoch."""
+"""Substitutes are among the next fifth of a share. From a longer stretch, cached items would come first in every epoch."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
