@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.engine.items.answers import BatchAsk
+from gateway.engine.items.demand import ItemDemand
 from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.model.reader import ReadingJob
 from gateway.policies.items.batch import BatchMode
@@ -96,6 +97,18 @@ async def test_nothing_leaves_for_what_is_needed_as_little(data: Data) -> None:
     before = data.resident
     await read(data, [150], ONE)
     assert data.resident == before
+
+
+async def test_what_is_at_home_elsewhere_leaves_first(data: Data) -> None:
+    """Rule: an item that another node is home of is needed by nobody here, whatever the table says."""
+    await read(data, [199], OTHER)
+    before = data.resident
+    data.shelf.batches.fetches.demand = ItemDemand(
+        data.shelf.bench.store, elsewhere=lambda _content, indices: indices < 20
+    )
+    await read(data, range(150, 160), ONE)
+    assert set(range(150, 160)) <= data.resident
+    assert before - data.resident <= set(range(20))
 
 
 async def test_a_reader_without_a_job_changes_nothing(data: Data) -> None:

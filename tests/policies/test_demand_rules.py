@@ -139,8 +139,9 @@ def test_what_another_job_has_consumed_is_offered_the_least_needed_first() -> No
 
 
 def test_offers_of_several_homes_take_turns() -> None:
-    """Rule: the first of each home comes before the second of any, since each home lists what leaves first."""
+    """Rule: the first of each home comes before the second of any, as each home lists what leaves first; no item comes twice."""
     assert merged([np.array([1, 2, 3], np.uint32), np.array([7], np.uint32)]).tolist() == [1, 7, 2, 3]
+    assert merged([np.array([1, 2, 3], np.uint32), np.array([2, 7], np.uint32)]).tolist() == [1, 2, 7, 3]
 
 
 # --- the rules together, over epochs

@@ -6,6 +6,9 @@ that delivered them. The facts are in a table that all workers of the node share
 Items that are loaded at the same moment get their room together: one look at the residents, and one transaction that evicts those
 that they replace. The room is reserved before the origin is asked, or other loads would take it meanwhile. What a failed load
 has reserved is free for the next one, so a failing origin empties nothing.
+
+Items may lie on a node that is not their home: as objects that were read by name, or because their home was another node. Their
+home takes them over when it is asked for them. So nobody needs them here, whatever the table says.
 """
 
 from __future__ import annotations
@@ -37,6 +40,8 @@ from gateway.tasks import Tasks
 WINDOW = 65_536
 """Items of a dataset that are looked at for victims and offers: a random part of a larger one, which bounds the cost."""
 _SPARE_VICTIMS = 8
+_LOOKED_UP = 256
+"""Residents whose homes are computed to find some that have another home."""
 _USED = 0.98
 """Share of a dataset's space up to which others make room for it."""
 _NOTED_EVERY = 0.1
@@ -108,17 +113,30 @@ class _Entering:
             self.room.set_result(self.reserved)
 
 
+def _nowhere_else(_content: Content, indices: NDArray[np.int64]) -> NDArray[np.bool_]:
+    return np.zeros(len(indices), dtype=bool)
+
+
 class ItemDemand:
-    """The demand for the items of this node, for one worker."""
+    """The demand for the items of this node, for one worker.
+
+    Args:
+        store: of the node.
+        share: of the cache, that a dataset may take; ``None``: nobody has decided.
+        elsewhere: by item, whether another node is its home.
+        clock: seconds.
+    """
 
     def __init__(
         self,
         store: Store,
         share: Callable[[Content], float | None] = lambda _content: None,
+        elsewhere: Callable[[Content, NDArray[np.int64]], NDArray[np.bool_]] = _nowhere_else,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._share = share
+        self._elsewhere = elsewhere
         self._clock = clock
         self._entering: dict[Content, list[_Entering]] = {}
         self._tasks = Tasks()
@@ -162,7 +180,7 @@ class ItemDemand:
     def room(self, content: Content, table: DemandTable) -> tuple[int, list[int]]:
         """How many items fit without an eviction, and the number of residents by need; see ``SwapRoom``."""
         start, stop, resident = self._window(content)
-        need = need_of(table.bits[start:stop][resident], table.active())
+        need = self._needs(content, table, start + np.flatnonzero(resident))
         counts = np.bincount(need, minlength=JOBS + 1) * (content.items // max(1, stop - start))
         return self._store.spare_for_good() // max(1, _usual_size(content)), counts.tolist()
 
@@ -270,7 +288,7 @@ class ItemDemand:
         assert table is not None
         start, _, resident = self._window(content)
         places = start + np.flatnonzero(resident)
-        need = need_of(table.bits[places], table.active())
+        need = self._needs(content, table, places)
         most = _SPARE_VICTIMS + 2 * sum(1 + entering.size // max(1, _usual_size(content)) for entering in waiting)
         chosen: deque[tuple[int, int, int]] = deque()
         for level in range(waiting[0].need):
@@ -281,6 +299,13 @@ class ItemDemand:
                 if self._may_leave(content, table, index, level):
                     chosen.append((index, level, _size_of(content, index)))
         return chosen
+
+    def _needs(self, content: Content, table: DemandTable, residents: NDArray[np.int64]) -> Needs:
+        """The need of residents; that of some, chosen at random, is 0 if another node is their home."""
+        need = need_of(table.bits[residents], table.active())
+        looked_up = self._random.permutation(len(residents))[:_LOOKED_UP]
+        need[looked_up[self._elsewhere(content, residents[looked_up])]] = 0
+        return need
 
     def _may_leave(self, content: Content, table: DemandTable, index: int, need: int) -> bool:
         """Whether nobody needs an item's bytes more: as another item of the dataset, or as one of another dataset."""

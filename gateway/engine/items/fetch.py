@@ -27,10 +27,13 @@ from dataclasses import replace
 from itertools import count
 from zlib import crc32
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gateway import metrics
 from gateway.engine.fetching import ByteStream, pause
 from gateway.engine.items.demand import ItemDemand, Reserved
-from gateway.engine.items.homes import Neighbours, Node
+from gateway.engine.items.homes import Neighbours, Node, split_of
 from gateway.engine.items.peer_items import PeerItems
 from gateway.engine.items.wanted import (
     FailedItem,
@@ -55,7 +58,7 @@ from gateway.policies.fleet.ring import item_key
 from gateway.policies.items.datasets import CachingMode
 from gateway.policies.pools import dataset_pool
 from gateway.policies.reads.admission import forbidden
-from gateway.store.datasets.content import FETCHING, NOT_KNOWN, RESIDENT, UNKNOWN_LENGTH, VERIFIED
+from gateway.store.datasets.content import FETCHING, NOT_KNOWN, RESIDENT, UNKNOWN_LENGTH, VERIFIED, Content
 from gateway.store.datasets.locations import Location
 from gateway.store.disk.blobs import OpenBlob
 from gateway.store.disk.failures import disk_faults
@@ -103,7 +106,12 @@ class ItemFetches:
         self._fleet = services.fleet
         self.peers = PeerItems(services.fleet) if services.fleet else None
         self.neighbours = Neighbours(services.fleet, services.block_size) if services.fleet else None
-        self.demand = ItemDemand(services.store, services.share)
+        self.demand = ItemDemand(services.store, services.share, self._elsewhere)
+
+    def _elsewhere(self, content: Content, indices: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """By item, whether another node is its home."""
+        split = split_of(self._fleet.members, content, indices) if self._fleet else None
+        return np.zeros(len(indices), dtype=bool) if split is None else split.elsewhere
 
     @property
     def active(self) -> int:

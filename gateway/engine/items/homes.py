@@ -72,7 +72,7 @@ class Split:
         return [(node, positions) for node, positions in found if len(positions)]
 
 
-def split_of(members: Membership, content: Content, indices: NDArray[np.uint32]) -> Split | None:
+def split_of(members: Membership, content: Content, indices: NDArray[np.integer]) -> Split | None:
     """The homes of some items; ``None`` if all of them are at home here."""
     if members.alone or not len(indices):
         return None
@@ -80,7 +80,7 @@ def split_of(members: Membership, content: Content, indices: NDArray[np.uint32])
     return Split(numbers, nodes) if bool((numbers >= 0).any()) else None
 
 
-def keys_of(content: Content, indices: NDArray[np.uint32]) -> NDArray[np.uint64]:
+def keys_of(content: Content, indices: NDArray[np.integer]) -> NDArray[np.uint64]:
     """The ring's keys of items."""
     heads = np.ascontiguousarray(content.digests[indices, :8])
     return heads.view("<u8").reshape(-1)

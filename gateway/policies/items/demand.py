@@ -179,7 +179,8 @@ def offered(bits: Bits, resident: NDArray[np.bool_], reader: int, active: int) -
 
 
 def merged(parts: Sequence[NDArray[np.uint32]]) -> NDArray[np.uint32]:
-    """The offers of several homes, the first of each before the second of any."""
+    """The offers of several homes, the first of each before the second of any, each item once."""
     places = np.concatenate([np.arange(len(part)) for part in parts])
     offers: NDArray[np.uint32] = np.concatenate(parts)[np.argsort(places, kind="stable")]
-    return offers
+    _, firsts = np.unique(offers, return_index=True)
+    return offers[np.sort(firsts)]
