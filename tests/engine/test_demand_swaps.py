@@ -119,11 +119,12 @@ async def test_a_reader_without_a_job_changes_nothing(data: Data) -> None:
 
 
 async def test_what_is_loaded_ahead_replaces_nothing(data: Data) -> None:
-    """Rule: a prefetched item takes free room only: its reader may come while others would leave for it, and read it again."""
+    """Rule: what finds no free room is not loaded ahead: its reader may come while others leave for it, and read it again."""
     resident = sorted(data.resident)
     await read(data, resident[:20], ONE)
     before = data.shelf.bench.origin.count("GET")
-    await data.shelf.batches.prefetch(ask(data, BatchMode.PREFETCH, [150], ONE))
+    counts = await data.shelf.batches.prefetch(ask(data, BatchMode.PREFETCH, [150], ONE))
+    assert counts["refused"] == 1
     await read(data, [150], ONE)
     assert sorted(data.resident) == resident
     assert data.shelf.bench.origin.count("GET") == before + 1

@@ -206,7 +206,7 @@ class ItemDemand:
         # What nobody waits for leaves the room of loads that others were evicted for: the store's counts lag a little.
         if self._store.admits(size if need else size + self._replacing):
             return Reserved(self._begun(size))
-        if self._grows(content, size):
+        if size <= self._growth(content):
             return await self._displacing(size)
         if not need or wanted.store_only:
             # What is loaded ahead takes free room only: it would be read twice if its reader comes while others make room for it.
@@ -229,13 +229,17 @@ class ItemDemand:
             active &= ~table.bit_of(wanted.reader)
         return (active & ~int(table.bits[wanted.index])).bit_count()
 
-    def _grows(self, content: Content, size: int) -> bool:
-        """Whether the dataset has less than its space, so that others make room for it."""
+    def spare(self, content: Content) -> int:
+        """Bytes of a dataset that can be stored without replacing any of its items."""
+        return max(0, self._store.spare_for_good(), self._growth(content))
+
+    def _growth(self, content: Content) -> int:
+        """Bytes that the dataset lacks of its space, for which others make room."""
         share, capacity = self._share(content), self._store.status().capacity
-        held = self._held.get(content.tag, 0) + self._replacing
         if share is None:
-            return False  # nobody has decided what its space is: it takes what is free
-        return held + size <= _USED * min(share, USABLE) * capacity
+            return 0  # nobody has decided what its space is: it takes what is free
+        held = self._held.get(content.tag, 0) + self._replacing
+        return int(_USED * min(share, USABLE) * capacity) - held
 
     async def _displacing(self, size: int) -> Reserved:
         try:

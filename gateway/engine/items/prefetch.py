@@ -93,7 +93,7 @@ class Prefetcher:
         new = _distinct(missing[~errand.queued[missing]])
         self._random.shuffle(new)
         sizes = np.cumsum(self._sizes(registration, new))
-        new = new[: int(np.searchsorted(sizes, self._services.capacity // 2 - self.queued_bytes, "right"))]
+        new = new[: int(np.searchsorted(sizes, self._limit(registration, mode) - self.queued_bytes, "right"))]
         if len(new):
             self.queued_bytes += float(sizes[len(new) - 1])
             errand.queued[new] = True
@@ -105,6 +105,11 @@ class Prefetcher:
                 self._lane.add(LoadClass.PREFETCH, errand.units(), lambda unit: self._load(errand, *unit))
         fetching = int(np.count_nonzero(errand.queued[missing]))
         return PrefetchCounts(len(indices) - len(missing), fetching, len(missing) - fetching)
+
+    def _limit(self, registration: Registration, mode: CachingMode) -> int:
+        """Most bytes to have queued: half of the cache, and of a dataset held in part what can be stored."""
+        half = self._services.capacity // 2
+        return min(half, self._fetches.demand.spare(registration.content)) if mode is CachingMode.PART else half
 
     def _source(self, registration: Registration, indices: Indices) -> HolderLookup | None:
         neighbours, fleet = self._fetches.neighbours, self._services.fleet
