@@ -374,7 +374,8 @@ class Batches:
     async def prefetch(self, ask: BatchAsk) -> dict[str, int]:
         """Fetch the items in the background, in random order; returns how many are resident, being fetched, and refused.
 
-        Items are refused if the queue would exceed half of the cache, as they would displace each other, or if they could not stay.
+        Items are refused if the queue would exceed half of the cache, where they would displace each other, or if they could not
+        stay.
         """
         await self.known.prepare(ask)
         counts = PrefetchCounts(0, 0, 0)
