@@ -311,7 +311,7 @@ ZONE_PROBLEMS = Gauge(
 MANAGER_DEPOSED = Counter("larder_manager_deposed_total", "Plans refused because another worker has become leader")
 REPLACED_ITEMS = Counter(
     "larder_replaced_items_total",
-    "Items of datasets in mode static that this node evicted for items of the same dataset that more jobs need",
+    "Items of datasets in mode part that this node evicted for items of the same dataset that more jobs need",
 )
 SCORE_PARTS = Counter(
     "larder_importance_parts_total",

@@ -174,9 +174,9 @@ def test_a_problem_of_the_zone_began_when_it_was_first_seen() -> None:
     assert fresh.since == "2027-01-15T08:00:00.000Z"
 
 
-def starved(order: PoolOrder, chunk: int = 10**8, **parts: Any) -> FleetReading:
+def starved(order: PoolOrder, **parts: Any) -> FleetReading:
     """A zone whose plan has such an order for the dataset of a job."""
-    inputs = {"datasets": {DATASET: {"size": 10 * chunk, "chunk": chunk}}}
+    inputs = {"datasets": {DATASET: {"size": 10**9}}}
     return reading(plan=Plan(pools=dataset_pools({DATASET: order}), inputs=inputs), **{"jobs": (job("j"),), **parts})
 
 
@@ -188,7 +188,7 @@ def test_a_dataset_with_jobs_that_gets_no_space_is_named() -> None:
     assert problem.kind == "no-space"
     assert "Dataset images gets no space, although job j reads it" in problem.what
     denied = replace(nothing, why=WhyCaching.OVERRIDE)
-    [limited] = problems_of(starved(denied, quotas={DATASET: 10**8}), 0.0)
+    [limited] = problems_of(starved(denied, quotas={DATASET: 0}), 0.0)
     assert limited.kind == "over-quota"
     assert whats(starved(denied, overrides={DATASET: "never"})) == []
     assert whats(starved(nothing, jobs=())) == []
@@ -234,13 +234,6 @@ def test_a_job_that_gains_nothing_is_named() -> None:
         JobOrder(True, Phase.STEADY, 0.0),
     ):
         assert whats(reading(jobs=(job("j"),), plan=Plan(jobs={"t/j": order}))) == []
-
-
-def test_a_dataset_of_which_not_even_two_chunks_fit_is_named() -> None:
-    """Rule: two chunks that are more than all caches are another problem than others that gain more."""
-    order = PoolOrder(CachingMode.NONE, WhyCaching.NO_ROOM)
-    kinds = [problems_of(starved(order, chunk), 0.0)[0].kind for chunk in (10**9, 10**8)]
-    assert kinds == ["too-large", "no-space"]
 
 
 def test_redis_lost_is_said_once() -> None:
@@ -342,7 +335,7 @@ def test_a_muted_problem_comes_last() -> None:
 
 def test_a_dataset_is_never_named_by_digits() -> None:
     """Rule: a dataset of which no name is known is said to have none."""
-    nothing = PoolOrder(CachingMode.NONE, 10, 10, WhyCaching.NO_ROOM)
+    nothing = PoolOrder(CachingMode.NONE, WhyCaching.NO_ROOM)
     known = job("j")
     nameless = replace(known, record=replace(known.record, name=""))
     assert DATASET[:12] not in whats(starved(nothing, jobs=(nameless,)))[0]

@@ -25,7 +25,7 @@ class _Redis:
     async def _nothing(self, *_: object) -> dict[str, Any]:
         return {}
 
-    recent = _nothing
+    recent = mutes = _nothing
 
     async def statuses(self) -> Statuses:
         """The state of a zone without nodes."""
@@ -68,6 +68,7 @@ def reader(redis: _Redis, clock: list[float]) -> FleetReader:
         membership=SimpleNamespace(nodes={}, me="a"),
         watch=SimpleNamespace(document={}, recent=()),
         table=numbered,
+        probe_batches=100,
     )
     return FleetReader(cast(FleetSources, sources), lambda: clock[0])
 

@@ -19,6 +19,7 @@ from tests.admin.test_tokens import answer, endpoints
 OPERATING = {
     ("DELETE", "/admin/jobs/{tenant}/{job}"),
     ("DELETE", "/admin/nodes/{node}"),
+    ("DELETE", "/admin/problems/{name}/mute"),
     ("DELETE", "/admin/profiles/{profile}"),
     ("POST", "/admin/nodes/{node}/drain"),
     ("POST", "/admin/nodes/{node}/undrain"),
@@ -31,6 +32,7 @@ OPERATING = {
     ("POST", "/admin/warmups/{warmup}/resume"),
     ("PUT", "/admin/datasets/{dataset}/override"),
     ("PUT", "/admin/pipelines/{tenant}/{job}/override"),
+    ("PUT", "/admin/problems/{name}/mute"),
     ("PUT", "/admin/results/{pool}/override"),
     ("PUT", "/admin/streams/{name}/override"),
 }

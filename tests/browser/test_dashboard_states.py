@@ -151,9 +151,9 @@ def test_a_dataset_kept_by_importance_shows_its_tenths(window: Any) -> None:
     shown(page, overview, "datasets")
     row = page.locator("#datasets > li").nth(0)
     expect(row.locator(".mode")).to_have_text("The most important items are kept")
-    expect(row.locator(".chunks")).to_contain_text("From a score of 4.25 on")
-    expect(row.locator(".chunks")).to_contain_text("reads 90.0\u00a0%, 0\u00a0%")
-    expect(row.locator(".chunks")).to_contain_text("hits 98.0\u00a0%, –")
+    expect(row.locator(".scores")).to_contain_text("From a score of 4.25 on")
+    expect(row.locator(".scores")).to_contain_text("reads 90.0\u00a0%, 0\u00a0%")
+    expect(row.locator(".scores")).to_contain_text("hits 98.0\u00a0%, –")
 
 
 def test_every_chart_is_a_table_too(window: Any) -> None:

@@ -145,9 +145,8 @@ OVERVIEW: dict[str, Any] = {
     ],
     "datasets": [
         {
-            "id": "ab" * 6, "names": ["imagenet"], "items": 1_281_167, "bytes": 140 * 10**9, "caching": "chunked",
+            "id": "ab" * 6, "names": ["imagenet"], "items": 1_281_167, "bytes": 140 * 10**9, "caching": "part",
             "why": "benefit", "granted": 28 * 10**9, "resident_share": 0.2,
-            "chunks": {"units": 10, "complete": [1], "loading": 2, "active": 1, "marked": []},
         }
     ],
     "problems": [],

@@ -281,7 +281,7 @@ def test_a_problem_is_muted_for_a_while(admin, operator):
     not fail for a muted error."""
     muted = {"name": "gone b", "muted_until": "2026-03-02T22:30:00Z"}
     admin.answers["PUT problems/gone%20b/mute"] = muted
-    admin.answers["DELETE problems/gone%20b/mute"] = None
+    admin.answers["DELETE problems/gone%20b/mute"] = lambda _: (204, {})
     assert operator("problems", "mute", "gone b").out.startswith("gone b is muted until 2026-03-0")
     assert operator("problems", "mute", "gone b", "--for", "1h").status == 0
     assert [asked.body for asked in admin.asked] == [{"seconds": 28_800.0}, {"seconds": 3600.0}]

@@ -57,7 +57,7 @@ STYLES: Mapping[str, str] = {
 
 _PROSE = 20
 """Least width in characters of a column of texts, if its texts are that long."""
-_BYTES = frozenset({"size", "chunk", "granted", "capacity", "bytes"})
+_BYTES = frozenset({"size", "granted", "capacity", "bytes"})
 
 
 def terminal() -> bool:

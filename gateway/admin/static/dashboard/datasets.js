@@ -23,7 +23,7 @@ function create() {
     why: element("p", { class: "under" }),
     actions: element("div", { class: "actions" }),
     meter: meter("Cached"),
-    scores: element("p", { class: "chunks" }),
+    scores: element("p", { class: "scores" }),
   };
   const title = element("div", { class: "title" }, element("h3", {}, parts.name), parts.size);
   const plan = element("div", { class: "plan" }, parts.mode, parts.why, parts.actions);

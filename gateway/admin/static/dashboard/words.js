@@ -19,7 +19,6 @@ const WHY = {
   "no-jobs": "no job uses it now",
   fits: "it fits",
   "too-large": "it is too large to be kept whole",
-  "chunk-too-large": "no useful part of it fits",
 };
 
 const PHASES = {
