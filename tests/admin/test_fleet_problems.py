@@ -188,8 +188,6 @@ def test_a_dataset_with_jobs_that_gets_no_space_is_named() -> None:
     assert problem.kind == "no-space"
     assert "Dataset images gets no space, although job j reads it" in problem.what
     denied = replace(nothing, why=WhyCaching.OVERRIDE)
-    [limited] = problems_of(starved(denied, quotas={DATASET: 0}), 0.0)
-    assert limited.kind == "over-quota"
     assert whats(starved(denied, overrides={DATASET: "never"})) == []
     assert whats(starved(nothing, jobs=())) == []
     assert whats(starved(replace(nothing, why=WhyCaching.NO_BENEFIT))) == []

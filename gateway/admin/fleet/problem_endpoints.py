@@ -54,7 +54,7 @@ async def list_past_problems(
 
 @router.put("/problems/{name:path}/mute", summary="Mute a problem")
 async def mute_problem(name: Name, caller: Changer, operations: Ops, parts: Parts, asked: Mute) -> Muted:
-    """For so long the problem is listed last and counted nowhere in the console. Metrics, alerts and readiness are as without."""
+    """Meanwhile the problem is listed last and not counted in the console. Metrics, alerts and readiness stay as they are."""
     fleet = operations.fleet
     if not any(each.name == name for each in problems_of(await fleet.look(), fleet.lost_for)):
         raise _unknown(name)

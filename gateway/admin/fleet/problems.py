@@ -164,22 +164,23 @@ def _jobs(reading: FleetReading) -> Iterator[_Found]:
 
 
 def _without_space(reading: FleetReading) -> Iterator[_Found]:
-    """Datasets with jobs that get no space: their quota is 0, or others gain more."""
+    """Datasets with jobs that get no space because others gain more."""
     inputs, names = reading.plan.inputs.get("datasets", {}), dataset_names(reading)
     users = _users(reading)
     for dataset, order in reading.plan.datasets.items():
         told = inputs.get(dataset) if isinstance(inputs, Mapping) else None
-        if order.caching is not CachingMode.NONE or not told or dataset not in users:
+        if (
+            order.caching is not CachingMode.NONE
+            or order.why is not WhyCaching.NO_ROOM
+            or not told
+            or dataset not in users
+        ):
             continue
-        name, jobs = _name(dataset, names), users[dataset]
-        if order.why is WhyCaching.OVERRIDE and reading.quotas.get(dataset) == 0:
-            kind, why = "over-quota", "its quota is 0"
-        elif order.why is not WhyCaching.NO_ROOM:
-            continue
-        else:
-            kind, why = "no-space", "what jobs and access streams gain by the same bytes elsewhere is more"
-        what = f"Dataset {name} gets no space, although {jobs} it: {why}."
-        yield _Found(Trouble.of(kind, what), dataset)
+        what = (
+            f"Dataset {_name(dataset, names)} gets no space, although {users[dataset]} it: what jobs and access streams gain "
+            "by the same bytes elsewhere is more."
+        )
+        yield _Found(Trouble.of("no-space", what), dataset)
 
 
 def _users(reading: FleetReading) -> dict[str, str]:

@@ -31,7 +31,7 @@ def add(command: ArgumentParser) -> None:
     commands = subcommands(
         command,
         "The problems of the fleet. A muted one is listed last, and neither the console nor the exit status of status counts\n"
-        "it; metrics, alerts and readiness are as without.",
+        "it. Metrics, alerts and readiness stay as they are.",
         "larder-gateway problems list",
         "larder-gateway problems past",
         "larder-gateway problems mute 'gone node-3' --for 8h",
@@ -40,7 +40,7 @@ def add(command: ArgumentParser) -> None:
     past = subcommand(
         commands,
         "past",
-        "list those that ended within a week",
+        "list the problems that ended within a week",
         listing("problems/past", PAST, "no problem has ended"),
         "larder-gateway problems past --json",
     )
@@ -48,7 +48,7 @@ def add(command: ArgumentParser) -> None:
     muted = subcommand(
         commands,
         "mute",
-        "list a problem last, and count it nowhere, for a while",
+        "list a problem last and do not count it, for a while",
         answering(_mute, _muted),
         "larder-gateway problems mute 'gone node-3' --for 8h",
     )

@@ -3,7 +3,6 @@
 import { address, change } from "./api.js";
 import { openOn } from "./dialog.js";
 import { count, duration, seconds } from "./format.js";
-import { waitedWords } from "./money.js";
 import { overviewTable } from "./table.js";
 import { GAINS, linkTo, measuredWords, reading } from "./words.js";
 
@@ -35,11 +34,11 @@ export const showJobs = overviewTable("jobs", {
     { label: "GPUs", number: true, show: (job) => count(job.gpus) },
     { label: "Epoch", number: true, show: (job) => (job.epoch < 0 ? "–" : count(job.epoch)) },
     { label: "Reads", show: reading, under: measuredWords },
-    { label: "Step without", number: true, show: (job) => (job.t_miss > 0 ? seconds(job.t_miss) : "–") },
-    { label: "with cache", number: true, show: (job) => (job.t_hit > 0 ? seconds(job.t_hit) : "–"), under: (job) => (job.t_predicted > 0 ? `${seconds(job.t_predicted)} predicted` : "") },
-    { label: "with a tenth more", number: true, show: (job) => (job.t_with_more > 0 ? seconds(job.t_with_more) : "–") },
+    { label: "Step without cache", number: true, show: (job) => (job.t_miss > 0 ? seconds(job.t_miss) : "–") },
+    { label: "Step with cache", number: true, show: (job) => (job.t_hit > 0 ? seconds(job.t_hit) : "–"), under: (job) => (job.t_predicted > 0 ? `${seconds(job.t_predicted)} predicted` : "") },
+    { label: "With 10\u00a0% more cached", number: true, show: (job) => (job.t_with_more > 0 ? seconds(job.t_with_more) : "–") },
     { label: "Benefit", number: true, show: benefit, mood: (job) => (job.benefit >= GAINS ? "gain" : "") },
-    { label: "GPUs waited", number: true, show: (job) => waitedWords(job.gpu_seconds_waited) },
+    { label: "GPU time waited", number: true, show: (job) => duration(job.gpu_seconds_waited) },
     { label: "Heartbeat", number: true, show: (job) => heard(job.silent_seconds), mood: (job) => (job.silent_seconds >= SILENT ? "silent" : "") },
   ],
   rowActions: (job) => [{ word: "Remove", run: () => remove(job) }],

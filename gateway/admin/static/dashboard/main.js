@@ -20,7 +20,7 @@ import { showFirstRun } from "./firstrun.js";
 import { readPast, showProblems } from "./problems.js";
 import { showResults } from "./results.js";
 import { showStreams } from "./streams.js";
-import { showSummary } from "./summary.js";
+import { showFleet, showSummary } from "./summary.js";
 import { showTraffic } from "./traffic.js";
 import { showTop } from "./top.js";
 import { OVERVIEW, connectViews, currentLabel, currentList, currentName, revealView } from "./views.js";
@@ -35,6 +35,7 @@ const page = {
   failure: "",
   historyDue: 0,
   shown: null, // the last overview
+  named: false, // whether it is known which fleet this is
   shownAt: null, // the clock's time of it
   turn: 0, // answers to an older turn are ignored
   timer: 0,
@@ -67,6 +68,14 @@ async function refreshList(list, turn) {
   list.show(shown);
   document.title = `${list.declared.label} – Larder`;
   noteSeen();
+  if (shown.overview === undefined && page.named) return;
+  const overview = shown.overview ?? (await read(address("overview")));
+  if (turn === page.turn) nameFleet(overview);
+}
+
+function nameFleet(overview) {
+  showFleet(overview);
+  page.named = true;
 }
 
 function show(shown) {
@@ -76,6 +85,7 @@ function show(shown) {
   showProblems(shown.problems);
   showAnswers(shown.answers);
   page.shownAt = new Date();
+  page.named = true;
   showLists(shown);
   noteSeen();
 }
@@ -189,6 +199,7 @@ function forget() {
   page.seen = null;
   page.failure = "";
   page.historyDue = 0;
+  page.named = false;
   sessionStorage.removeItem(SIGNED_IN);
   byId("sign-out").hidden = true;
   setText(byId("role"), "");

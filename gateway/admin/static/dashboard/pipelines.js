@@ -1,6 +1,6 @@
 // Input pipelines of jobs: what stages cost, where results are stored and why, and workers over time.
 
-import { bytes, count, seconds, share } from "./format.js";
+import { bytes, count, duration, seconds, share } from "./format.js";
 import { pipelineMode } from "./overrides.js";
 import { overviewTable } from "./table.js";
 import { caching, cachingWhy } from "./words.js";
@@ -16,7 +16,7 @@ function projectedWords({ decisions }) {
   const projections = decisions.length > 0 ? decisions[0].projections : [];
   const parts = projections.map((one) => {
     const fits = one.share < 1 ? ` (${share(one.share)} fits)` : "";
-    return `${one.cache === null ? "compute" : `mark ${one.cache}`}: ${seconds(one.seconds)}${fits}`;
+    return `${one.cache === null ? "compute" : `mark ${one.cache}`}: ${one.seconds < 60 ? seconds(one.seconds) : duration(one.seconds)}${fits}`;
   });
   return parts.join(" · ") || "–";
 }

@@ -56,7 +56,7 @@ function mute(problem) {
   const options = [["3600", "an hour"], ["28800", "8 hours"], ["86400", "a day"], ["604800", "a week"]];
   openAction({
     title: "Mute a problem",
-    affects: [problem.what, "It is listed last and counted nowhere in the console for so long. Metrics, alerts and readiness are as without."],
+    affects: [problem.what, "Meanwhile it is listed last and not counted in the console. Metrics, alerts and readiness stay as they are."],
     fields: [{ name: "seconds", label: "For", kind: "choice", options, value: "28800" }],
     button: "Mute",
     send: ({ seconds }) => change("PUT", muteAddress(problem), { body: { seconds: Number(seconds) } }),

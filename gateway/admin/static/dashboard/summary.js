@@ -41,9 +41,15 @@ function unmuted(overview) {
   return overview.problems.filter((problem) => !problem.muted_until);
 }
 
+// Which fleet it is, on every page.
+export function showFleet({ zone, version }) {
+  setText(byId("zone"), zone ? `zone ${zone}` : "");
+  setText(byId("foot"), `Larder ${version}`);
+}
+
 // `label`: of the page; empty: the overview.
 export function showSummary(overview, label) {
-  setText(byId("zone"), overview.zone ? `zone ${overview.zone}` : "");
+  showFleet(overview);
   setText(byId("verdict"), verdict(overview));
   setText(byId("under"), underneath(overview));
   for (const node of document.querySelectorAll("[data-figure]")) {
@@ -55,7 +61,6 @@ export function showSummary(overview, label) {
   const trouble = unmuted(overview).length;
   const title = label === "" ? "Larder" : `${label} – Larder`;
   document.title = trouble > 0 ? `(${trouble}) ${title}` : title;
-  setText(byId("foot"), `Larder ${overview.version}`);
 }
 
 // The figures of the last hours, below the current ones.
