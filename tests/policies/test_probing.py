@@ -18,8 +18,8 @@ from gateway.policies.space.probing import (
     PhaseTotals,
     ProbeSettings,
     ProbeState,
-    Sample,
     Stage,
+    StepSample,
     Turn,
     due,
     step,
@@ -90,7 +90,7 @@ def warm(**more: Any) -> Trainer:
 def test_a_cold_job_is_measured_without_refusing_it_anything():
     """Rule: its first mini-batches have no hits, so they are its time without the cache; then its hits come."""
     job = Trainer().until(Stage.MEASURING)
-    assert job.state.low == Sample(0.0, pytest.approx(0.4), pytest.approx(0.3))
+    assert job.state.low == StepSample(0.0, pytest.approx(0.4), pytest.approx(0.3))
     job.share = 0.5
     job.until(Stage.RESTING)
     assert job.state.benefit == pytest.approx(4.0)
@@ -184,7 +184,7 @@ def test_a_short_cold_epoch_is_measured_as_well():
 
 def test_the_waiting_tells_what_can_be_gained_at_most():
     """Rule: by one measurement, all waiting is due to misses; it is no verdict."""
-    found = step_times(None, Sample(0.5, 0.25, 0.15))
+    found = step_times(None, StepSample(0.5, 0.25, 0.15))
     assert found is not None
     assert (found.miss, found.full, found.known) == (pytest.approx(0.4), pytest.approx(0.1), False)
     job = Trainer().until(Stage.MEASURING)
@@ -193,7 +193,7 @@ def test_the_waiting_tells_what_can_be_gained_at_most():
 
 def test_no_cache_saves_more_than_the_waiting():
     """Rule: a job that computes all the time at half of its hits gains nothing by more of them."""
-    found = step_times(Sample(0.0, 0.4, 0.3), Sample(0.5, 0.1, 0.0))
+    found = step_times(StepSample(0.0, 0.4, 0.3), StepSample(0.5, 0.1, 0.0))
     assert found is not None
     assert found.full == pytest.approx(0.1)
     assert found.benefit == pytest.approx(4.0)
@@ -213,7 +213,7 @@ def test_the_first_mini_batches_of_a_phase_do_not_count():
     job.run(20)
     job.miss = 0.4
     job.until(Stage.MEASURING)
-    assert job.state.low == Sample(0.0, pytest.approx(0.4), pytest.approx(0.3))
+    assert job.state.low == StepSample(0.0, pytest.approx(0.4), pytest.approx(0.3))
 
 
 def test_a_restart_of_the_job_is_no_measurement():

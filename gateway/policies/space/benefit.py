@@ -25,8 +25,8 @@ from gateway.policies.space.probing import (
     PhaseTotals,
     ProbeSettings,
     ProbeState,
-    Sample,
     Stage,
+    StepSample,
     Turn,
     due,
     step,
@@ -156,7 +156,7 @@ def _adopting(state: ProbeState, donors: Sequence[ProbeState]) -> ProbeState:
     return state
 
 
-def _equally_busy(one: Sample, other: Sample) -> bool:
+def _equally_busy(one: StepSample, other: StepSample) -> bool:
     most = max(one.busy, other.busy)
     return abs(one.busy - other.busy) <= max(0.25 * most, _INDISTINCT * max(one.each, other.each))
 

@@ -100,7 +100,7 @@ class Stage(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class StepSample:
     """A measurement: the ``share`` of hits, and the seconds of ``each`` mini-batch, of which it ``waited`` for data."""
 
     share: float
@@ -182,12 +182,12 @@ class ReportWindow:
         )
 
     @property
-    def sample(self) -> Sample | None:
+    def sample(self) -> StepSample | None:
         """What was measured; ``None`` if nothing counted."""
         if not self.steps or self.seconds <= 0:
             return None
         share = min(1.0, self.hits / self.items) if self.items else 0.0
-        return Sample(share, self.seconds / self.steps, self.waited / self.steps)
+        return StepSample(share, self.seconds / self.steps, self.waited / self.steps)
 
     @property
     def emptied(self) -> ReportWindow:
@@ -206,9 +206,9 @@ class ProbeState:
 
     stage: Stage = Stage.COLD
     window: ReportWindow = ReportWindow()
-    low: Sample | None = None
-    high: Sample | None = None
-    latest: Sample | None = None
+    low: StepSample | None = None
+    high: StepSample | None = None
+    latest: StepSample | None = None
     benefit: float = 0.0
     measurements: int = 0
     low_at: float | None = None
@@ -234,7 +234,7 @@ class ProbeState:
         return step_times(self.low, self.high)
 
 
-def step_times(low: Sample | None, high: Sample | None) -> StepTimes | None:
+def step_times(low: StepSample | None, high: StepSample | None) -> StepTimes | None:
     """Both times by two measurements; by one of them, what its waiting tells; ``None`` without a measurement."""
     if low is not None and high is not None and high.share - low.share >= FEW_HITS:
         saved = (low.each - high.each) / (high.share - low.share)
@@ -453,7 +453,7 @@ def _observe(state: ProbeState, totals: Mapping[Phase, PhaseTotals], turn: Turn,
     return _judged(state)
 
 
-def _with(state: ProbeState, sample: Sample, drift: float = 1.0) -> ProbeState:
+def _with(state: ProbeState, sample: StepSample, drift: float = 1.0) -> ProbeState:
     """The state with a new high measurement, unless it is too near to the low one."""
     if state.low is not None and sample.share - state.low.share < FEW_HITS:
         return state
