@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 
 from tests.browser import figures
 from tests.browser.chromium import PATIENCE, Played
-from tests.browser.console import closed, confirm, press
+from tests.browser.console import closed, confirm, console, press
 from tests.browser.test_dashboard_states import shown
 
 expect.set_options(timeout=PATIENCE)
@@ -57,6 +57,23 @@ def test_what_happened_is_marked_on_the_chart(window: Any) -> None:
     expect(chart.locator("svg")).to_have_attribute(
         "aria-label", re.compile("5 marks: purge datasets/laion/2023/ by admin")
     )
+
+
+@pytest.mark.parametrize("view", ["rules", "buckets/data", "jobs"])
+def test_every_page_names_the_fleet(window: Any, view: str) -> None:
+    """Rule: a list, a thing and a page of the overview, opened by their address, name the zone and the version."""
+    page = console(window, view).page
+    expect(page.locator("#zone")).to_have_text("zone default")
+    expect(page.locator("#foot")).to_contain_text("Larder ")
+
+
+def test_a_job_shows_what_its_step_would_take(window: Any) -> None:
+    """Rule: the page of a job has its steps without and with the cache, and what is predicted with its space and with more."""
+    page = window().page
+    shown(page, view="jobs")
+    page.goto("/-/#/jobs/vision/resnet50-17")
+    expect(page.locator(".facts")).to_contain_text("Predicted step249\u00a0ms")
+    expect(page.locator(".facts")).to_contain_text("With 10\u00a0% more cached249\u00a0ms")
 
 
 def test_a_problem_is_muted(window: Any) -> None:

@@ -36,7 +36,6 @@ export const showJobs = overviewTable("jobs", {
     { label: "Reads", show: reading, under: measuredWords },
     { label: "Step without cache", number: true, show: (job) => (job.t_miss > 0 ? seconds(job.t_miss) : "–") },
     { label: "Step with cache", number: true, show: (job) => (job.t_hit > 0 ? seconds(job.t_hit) : "–"), under: (job) => (job.t_predicted > 0 ? `${seconds(job.t_predicted)} predicted` : "") },
-    { label: "With 10\u00a0% more cached", number: true, show: (job) => (job.t_with_more > 0 ? seconds(job.t_with_more) : "–") },
     { label: "Benefit", number: true, show: benefit, mood: (job) => (job.benefit >= GAINS ? "gain" : "") },
     { label: "GPU time waited", number: true, show: (job) => duration(job.gpu_seconds_waited) },
     { label: "Heartbeat", number: true, show: (job) => heard(job.silent_seconds), mood: (job) => (job.silent_seconds >= SILENT ? "silent" : "") },
