@@ -25,7 +25,6 @@ from typing import NamedTuple
 from gateway.model.keys import ObjectKey
 from gateway.model.results import is_result, pool_of, result_place
 from gateway.policies.eviction.arc import Arc
-from gateway.policies.eviction.chunk import ChunkOrder
 from gateway.policies.eviction.consumed import Consumed
 from gateway.policies.eviction.importance import Importance
 from gateway.policies.eviction.lfu import LeastFrequentlyUsed
@@ -56,7 +55,6 @@ ORDERS: dict[str, EvictionOrder] = {
         Uniform(),
         Consumed(),
         Loop(),
-        ChunkOrder(),
         Importance(),
     )
 }

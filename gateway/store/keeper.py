@@ -144,7 +144,8 @@ class Evictor:
     async def drop_items(self, digests: Sequence[bytes]) -> int:
         """Drop these items, and objects of the same bytes; returns the number of blobs.
 
-        They are not counted as evicted: that count shows how much a cache is too small, and a rotated chunk was read to its end.
+        They are not counted as evicted: that count shows how much a cache is too small, and these make room for items that more
+        jobs need.
 
         Raises:
             DiskFault: the disk failed.

@@ -135,7 +135,7 @@ def test_a_dataset_that_is_not_kept_whole_says_why(size: int, parts: dict[str, A
 
 def test_each_cause_has_its_own_remedy() -> None:
     """Rule: an operator does something else about each cause of a dataset's shortfall."""
-    kinds = ("not-whole", "over-quota", "claimed-size", "part-gone", "no-space", "too-large", "empty")
+    kinds = ("not-whole", "over-quota", "claimed-size", "part-gone", "no-space", "empty")
     assert len({KINDS[kind].remedy for kind in kinds}) == len(kinds)
 
 

@@ -22,7 +22,6 @@ from gateway.testing.signed_requests import ClientSigner
 from larder.batch import BatchReader
 from larder.client import Client
 from larder.credentials import Credentials
-from larder.planner.layout import Layout
 from larder.signing import sign
 from tests.batches import Stock, bytes_of, chunk_sizes, decoded, packed, stock, taken
 from tests.gateways import Running, Settings, gateway
@@ -160,7 +159,7 @@ def test_an_empty_request_has_an_empty_answer(running: Running, mixed: Stock, qu
 
 
 def test_directives_come_with_every_answer(running: Running, mixed: Stock, cold: Stock) -> None:
-    """Rule: each answer has the mode, the fullest chunk if chunks rotate, and the plan's version."""
+    """Rule: each answer has the mode and the plan's version; the chunk, which only earlier clients read, is always -1."""
     for reply in (
         mixed.ask(running, [1]),
         cold.ask(running, [1]),
@@ -171,18 +170,13 @@ def test_directives_come_with_every_answer(running: Running, mixed: Stock, cold:
         assert [reply.headers[name] for name in names] == ["full", "-1", "1"]
 
 
-def test_a_chunked_dataset_tells_its_fullest_chunk(running: Running, origin: FakeOrigin, tmp_path: Path) -> None:
-    """Rule: the chunk with most resident items, by the client's cut."""
-    made = stock(origin, tmp_path, "rotated", bytes_of(200, 100, "rotated"))
-    made.register(running, "chunked")
-    dataset = Client(running.endpoint, credentials=Credentials(*GWA)).dataset("rotated")
-    reader = BatchReader(running.endpoint, dataset, credentials=Credentials(*GWA))
-
-    items = Layout(200, dataset.partitions, dataset.units, order_seed=int(dataset.id[:16], 16)).stripe(7)
-    reader.fetch(items)
-    wait_until(lambda: reader.fetch(items[:1]).directives.chunk == 7, 30, "the count of the chunks")
-    assert reader.fetch(items[:1]).directives.caching == "chunked"
-    reader.close()
+@pytest.mark.parametrize("asked", ["part", "static", "chunked"])
+def test_a_dataset_kept_in_part_says_so(running: Running, origin: FakeOrigin, tmp_path: Path, asked: str) -> None:
+    """Rule: answers have the mode's present name, and no chunk, for clients of earlier versions as well."""
+    made = stock(origin, tmp_path, f"part-{asked}", bytes_of(3, 100, f"part-{asked}"))
+    made.register(running, asked)
+    reply = made.ask(running, [1])
+    assert [reply.headers[f"x-larder-{name}"] for name in ("caching", "chunk")] == ["part", "-1"]
 
 
 def test_prefetch_answers_at_once_and_brings_the_items(running: Running, cold: Stock) -> None:

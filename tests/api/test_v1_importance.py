@@ -199,7 +199,7 @@ def test_a_job_that_ends_takes_its_scores_along(train: Training) -> None:
 
     def back() -> bool:
         beat(train.running, f"{train.job}-2")
-        return planned(train.running, train.stock).get("order") in ("uniform", "chunk")
+        return planned(train.running, train.stock).get("order") == "uniform"
 
     wait_until(back, SOON, "the order of a dataset without scores")
     assert train.put(Part(2, 1, {2: 1.0})).code == "UnknownJob"

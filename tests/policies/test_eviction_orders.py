@@ -75,11 +75,6 @@ def test_loop_gives_what_was_read_last() -> None:
     assert ranks("loop", (3.0, 1), (2.0, 1)) == [-3.0, -3.0]
 
 
-def test_chunk_gives_what_was_loaded_first() -> None:
-    """Rule: blobs leave in the order of loading; reads change nothing."""
-    assert ranks("chunk", (5.0, 0), (9.0, 3)) == [5.0, 5.0]
-
-
 def test_an_unknown_order_is_lru() -> None:
     """Rule: an order that only a newer version knows leaves the cache usable."""
     assert order_named("of next year").name == "lru"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.policies.fleet.samples import held_changes, minute_begins, surplus
+from gateway.policies.fleet.samples import minute_begins, surplus
 
 
 @pytest.mark.parametrize(("last", "kept"), [(None, True), (100.0, True), (101.0, False), (160.0, False), (161.0, True)])
@@ -18,8 +18,3 @@ def test_the_node_heard_least_recently_is_forgotten() -> None:
     heard = {"a": 3.0, "b": 1.0, "c": 2.0}
     assert surplus(heard, 3) is None
     assert surplus(heard, 2) == "b"
-
-
-def test_chunks_begin_and_end_to_be_held() -> None:
-    """Rule: newly held chunks begin, chunks no longer held end, and the others do not change."""
-    assert held_changes({"d/0", "d/1"}, ["d/2", "d/1"]) == (["d/2"], ["d/0"])

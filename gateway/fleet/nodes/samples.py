@@ -1,10 +1,10 @@
 """Counters and status of a zone's nodes in Redis, so that any gateway can report all of them.
 
 Each node has two lists of samples, newest first: one every five seconds for ten minutes, one every minute for two days. Both
-are capped and expire. Times are Redis's. The hash ``status`` has the last report of each node, the hash ``timeline`` the chunks
-held over time. A node that stops removes its entries; those of a dead node stay until it returns or an operator dismisses it.
-The hash ``counted`` has each node's last sample, and ``retired`` the sum of counters from before restarts, so that the fleet's
-totals never shrink. ``policies/fleet/samples.py`` decides which samples are kept for long.
+are capped and expire. Times are Redis's. The hash ``status`` has the last report of each node. A node that stops
+removes its entries; those of a dead node stay until it returns or an operator dismisses it. The hash ``counted`` has each node's
+last sample, and ``retired`` the sum of counters from before restarts, so that the fleet's totals never shrink.
+``policies/fleet/samples.py`` decides which samples are kept for long.
 
 One worker of a node reports for it, under a lease. Without Redis, readers get the last known state.
 """

@@ -1,8 +1,8 @@
-"""Which samples of a node are kept for long, which node is forgotten when there are too many, and when chunks are held."""
+"""Which samples of a node are kept for long, and which node is forgotten when there are too many."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 MINUTE = 60.0
 """Seconds between two samples that are kept for long."""
@@ -11,11 +11,6 @@ MINUTE = 60.0
 def minute_begins(last: float | None, now: float) -> bool:
     """Whether a sample is kept for long, too; ``last``: the time of the last one, which a clock set back leaves in the future."""
     return last is None or not 0 <= now - last < MINUTE
-
-
-def held_changes(known: Collection[str], held: Collection[str]) -> tuple[list[str], list[str]]:
-    """Chunks that are held now and were not, and those that were held and are not any more."""
-    return sorted(set(held) - set(known)), sorted(set(known) - set(held))
 
 
 def surplus(heard: Mapping[str, float], most: int) -> str | None:

@@ -164,9 +164,6 @@ KINDS: Mapping[str, Kind] = {
         "larder-gateway explain.",
         "lardercacheempty",
     ),
-    "too-large": Kind(
-        "warning", "Add nodes or cache.capacity. The dataset is read from the origin until then.", "capacity-planning"
-    ),
 }
 """By the name that documents and alerts know a kind by; it stays the same from version to version."""
 COUNTED = frozenset({"origin", "corrupt", "churn", "clock"})
@@ -181,7 +178,6 @@ OF_ZONE = (
     "part-gone",
     "no-space",
     "empty",
-    "too-large",
 )
 """Kinds that only show when all nodes are looked at, and that the leading gateway counts."""
 

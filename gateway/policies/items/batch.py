@@ -2,9 +2,9 @@
 
 The choice must not favour anything but residence, or the order in which a job sees its data would follow the cache's. So the
 resident candidates keep the order of the request, which is the job's own and knows nothing of the cache. A random choice among
-them would be as fair, but it would leave some early candidates behind for long, until their chunk is evicted: in rotating chunks
-it cost a tenth of the hits. The missing ones are fetched in random order, so that jobs over the same data, without talking to one
-another, mostly fetch different items and then find each other's in the cache.
+them would be as fair, but it would leave some early candidates behind for long, until they are evicted. The missing ones are
+fetched in random order, so that jobs over the same data, without talking to one another, mostly fetch different items and then
+find each other's in the cache.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Space: allocation, probing, and the rotation of chunks."""
+"""Space: allocation, probing, and what results and streams ask for."""

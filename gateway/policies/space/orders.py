@@ -40,30 +40,6 @@ class WhyCaching(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkRotation:
-    """The chunks of a rotated dataset: at most two take space at any time.
-
-    ``complete`` are loaded, oldest first; ``loading`` is being loaded, -1 for none; ``active`` is where a new job begins, -1 for
-    none; ``marked`` are complete ones older than another, which leave when no job needs them.
-    """
-
-    complete: tuple[int, ...] = ()
-    loading: int = -1
-    active: int = -1
-    marked: tuple[int, ...] = ()
-
-    @property
-    def held(self) -> tuple[int, ...]:
-        """All that take space."""
-        return self.complete if self.loading < 0 else (*self.complete, self.loading)
-
-    @property
-    def first(self) -> int:
-        """The chunk that an epoch opened now begins with: the active one, or the one being loaded; -1 for any."""
-        return self.active if self.active >= 0 else self.loading
-
-
-@dataclass(frozen=True, slots=True)
 class ImportanceOrder:
     """Contents of a pool of the order ``importance`` in the fleet (policies/space/importance.py).
 
