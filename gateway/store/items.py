@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 
 from gateway.model.errors import BlobGone
 from gateway.model.objects import BlobRef
+from gateway.policies.items.demand import leaving, need_of, window_of
+from gateway.policies.pools import dataset_pool
 from gateway.store.datasets.content import FETCHING, NOT_KNOWN, RESIDENT, VERIFIED, Content
 from gateway.store.disk.blobs import OpenBlob
 from gateway.store.disk.directory import CacheDirectory
@@ -61,6 +63,7 @@ class ItemBlobs:
         self._opener = opener
         self._contents: WeakValueDictionary[str, Content] = WeakValueDictionary()
         self._surveys: SingleFlight[Content, None] = SingleFlight()
+        self._random = np.random.default_rng()
 
     # --- what stores and evictions tell
 
@@ -102,6 +105,24 @@ class ItemBlobs:
         for other in tuple(self._contents.values()):
             if other is not content and (indices := other.indices_of(digest)).size:
                 yield other, indices
+
+    def least_needed(self, most: int) -> dict[str, list[bytes]]:
+        """By pool, cached items of datasets that are kept by demand: the first ``most`` to leave if the pool has to shrink."""
+        return {
+            dataset_pool(content.id): content.digests_of(needless)
+            for content in tuple(self._contents.values())
+            if (needless := self._needless(content, most)).size
+        }
+
+    def _needless(self, content: Content, most: int) -> NDArray[np.uint32]:
+        """Residents of a window of a dataset, the least needed first; none while no job reads it by demand."""
+        table = content.demand()
+        if table is None or not (active := table.active()):
+            return np.empty(0, np.uint32)
+        window = window_of(content.items, self._random)
+        residents = (window.start + np.flatnonzero(content.states.believed(window))).astype(np.uint32)
+        needless: NDArray[np.uint32] = residents[leaving(need_of(table.bits[residents], active), most, self._random)]
+        return needless
 
     def adopt(self, content: Content) -> None:
         """Keep this dataset's states up to date from now on, and survey its residency in the background."""

@@ -14,7 +14,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from sqlite3 import Connection
@@ -26,6 +26,7 @@ from gateway.store.disk.disk import Disk
 from gateway.store.index import blob_rows, objects, pool_rows
 from gateway.store.index.blob_rows import Evicted
 from gateway.store.index.schema import NODE
+from gateway.store.index.victims import Room
 from gateway.store.shared.accesses import Folded
 from gateway.store.space import SpaceMeter
 
@@ -87,6 +88,7 @@ class Evictor:
         space: SpaceMeter,
         uses: Callable[[], Folded | None],
         on_gone: Callable[[list[bytes]], None],
+        least_needed: Callable[[int], Mapping[str, Sequence[bytes]]],
     ) -> None:
         self.evicted_blobs = 0
         self.evicted_bytes = 0
@@ -95,6 +97,7 @@ class Evictor:
         self._space = space
         self._uses = uses
         self._on_gone = on_gone
+        self._least_needed = least_needed
         self._evicting = asyncio.Lock()
         self._rowless: set[bytes] = set()
         self._next_shard = 0
@@ -179,7 +182,8 @@ class Evictor:
 
         Those of ended pools count as released.
         """
-        gone = await self._drop(lambda connection: blob_rows.evict(connection, wanted, files, _BATCH))
+        room = Room(wanted, files, _BATCH, self._least_needed(_BATCH))
+        gone = await self._drop(lambda connection: blob_rows.evict(connection, room))
         blobs, freed, released = len(gone.blobs), gone.size, sum(gone.ended)
         self.evicted_blobs += blobs - len(gone.ended)
         self.evicted_bytes += freed - released

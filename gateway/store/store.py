@@ -78,7 +78,7 @@ class Store:
         self.resident = self.opened.get
         self._opener = Opener(disk, self.opened)
         self.items = ItemBlobs(disk, self._opener)
-        self._keeper = Evictor(disk, self._space, self._uses.take, self.items.gone)
+        self._keeper = Evictor(disk, self._space, self._uses.take, self.items.gone, self.items.least_needed)
         self.pools = Pools(disk, self._keeper)
         self.results = ResultBlobs(self, disk, self._opener, self._space)
         self.purged = AppliedPurges(disk)

@@ -11,7 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.policies.items.demand import JOBS, Outlook, SwapRoom, choose, enough, merged, need_of, offered, victims
+from gateway.policies.items.demand import (
+    JOBS,
+    WINDOW,
+    Outlook,
+    SwapRoom,
+    choose,
+    enough,
+    leaving,
+    merged,
+    need_of,
+    offered,
+    victims,
+    window_of,
+)
 
 NEEDS = st.integers(0, 4)
 
@@ -136,6 +149,30 @@ def test_what_another_job_has_consumed_is_offered_the_least_needed_first() -> No
     resident = np.array([True, True, True, True, True, False])
     assert offered(bits, resident, 0b001, 0b0111).tolist() == [3, 1]
     assert offered(bits, resident, 0, 0b0111).tolist() == [2, 3, 1]
+
+
+@given(st.lists(NEEDS, max_size=60), st.integers(0, 70), st.integers(0, 99))
+def test_a_dataset_that_shrinks_gives_the_least_needed_first(needs: list[int], most: int, seed: int) -> None:
+    """Rule: as many as asked for, each once, and none that is needed more than one that stays."""
+    gone = leaving(np.array(needs, np.uint8), most, np.random.default_rng(seed)).tolist()
+    assert len(set(gone)) == len(gone) == min(most, len(needs))
+    assert [needs[place] for place in gone] == sorted(needs)[: len(gone)]
+
+
+def test_what_leaves_among_equals_is_random() -> None:
+    """Rule: of items that are needed as little, neither the first nor the last ones leave."""
+    gone = leaving(np.zeros(1000, np.uint8), 100, np.random.default_rng(1))
+    assert 400 < gone.mean() < 600
+
+
+def test_a_window_is_a_part_of_the_dataset() -> None:
+    """Rule: a small dataset is looked at whole, a random stretch of a larger one."""
+    random = np.random.default_rng(1)
+    assert window_of(100, random) == slice(0, 100)
+    windows = [window_of(10 * WINDOW, random) for _ in range(20)]
+    assert all(window.start >= 0 and window.stop <= 10 * WINDOW for window in windows)
+    assert {window.stop - window.start for window in windows} == {WINDOW}
+    assert len({window.start for window in windows}) > 1
 
 
 def test_offers_of_several_homes_take_turns() -> None:

@@ -30,19 +30,17 @@ from gateway.engine.items.wanted import FailedItem, Purpose, Wanted
 from gateway.model.errors import DiskUnavailable
 from gateway.model.reader import ReadingJob
 from gateway.policies.items.datasets import USABLE, CachingMode
-from gateway.policies.items.demand import JOBS, Needs, need_of, offered, victims
+from gateway.policies.items.demand import JOBS, WINDOW, Needs, need_of, offered, victims, window_of
 from gateway.store.datasets.content import UNKNOWN_LENGTH, Content
 from gateway.store.datasets.demand import DemandTable
 from gateway.store.disk.growing import GrowingBlob
 from gateway.store.store import Store
 from gateway.tasks import Tasks
 
-WINDOW = 65_536
-"""Items of a dataset that are looked at for victims and offers: a random part of a larger one, which bounds the cost."""
 _SPARE_VICTIMS = 8
 _LOOKED_UP = 256
 """Residents whose homes are computed to find some that have another home."""
-_USED = 0.98
+_USED = 0.99
 """Share of a dataset's space up to which others make room for it."""
 _NOTED_EVERY = 0.1
 """Seconds between estimates of the bytes that a dataset holds."""
@@ -192,9 +190,8 @@ class ItemDemand:
 
     def _window(self, content: Content) -> tuple[int, int, NDArray[np.bool_]]:
         """A part of the dataset: its first item and its end, and which of its items are resident."""
-        start = int(self._random.integers(content.items - WINDOW + 1)) if content.items > WINDOW else 0
-        stop = min(content.items, start + WINDOW)
-        return start, stop, content.states.believed(slice(start, stop))
+        window = window_of(content.items, self._random)
+        return window.start, window.stop, content.states.believed(window)
 
     # --- room for what is loaded
 

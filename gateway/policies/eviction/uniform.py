@@ -2,7 +2,8 @@
 
 For data that is read once per epoch in random order: every item is as likely to be read next as any other, so resident items
 are as good as new ones, and replacing one costs a read (IGTCache, section 4.2; DESIGN of Quiver's static share). When the pool
-has to shrink, what came last leaves first, as if it had been admitted only while there was room.
+has to shrink, what came last leaves first, as if it had been admitted only while there was room. Where jobs read a dataset by
+demand, its least needed items leave before that (``store/index/victims.py``).
 """
 
 from __future__ import annotations

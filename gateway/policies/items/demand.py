@@ -33,6 +33,8 @@ from gateway.policies.items.batch import Choice, Positions
 
 JOBS = 16
 """Most jobs whose consumption is known per dataset; further ones are readers without a job."""
+WINDOW = 65_536
+"""Items of a dataset that are looked at for victims and offers at once."""
 SILENT = 60.0
 """Seconds without a request after which a job is not active: what it alone needs may leave."""
 
@@ -45,6 +47,19 @@ def need_of(bits: Bits, active: int) -> Needs:
     """The number of active jobs that have not consumed each item."""
     need: Needs = np.bitwise_count(~bits & np.uint16(active))
     return need
+
+
+def window_of(items: int, random: np.random.Generator) -> slice:
+    """The items of a dataset that are looked at: all of a small one, a random part of a larger one, which bounds the cost."""
+    start = int(random.integers(items - WINDOW + 1)) if items > WINDOW else 0
+    return slice(start, min(items, start + WINDOW))
+
+
+def leaving(need: Needs, most: int, random: np.random.Generator) -> Positions:
+    """The first ``most`` of residents with these needs to leave a dataset that has to shrink: the least needed, at random among
+    equals."""
+    order = random.permutation(len(need))
+    return order[np.argsort(need[order], kind="stable")[:most]]
 
 
 class SwapRoom:

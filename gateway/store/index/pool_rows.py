@@ -18,13 +18,11 @@ from typing import NamedTuple, TypeVar
 from gateway.model.access import Access
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.policies.eviction.lru import LeastRecentlyUsed
-from gateway.policies.eviction.order import EVERYTHING, BlobFacts, EvictionOrder, Ledger
+from gateway.policies.eviction.order import BlobFacts, EvictionOrder, Ledger
 from gateway.policies.pools import (
     DEFAULT,
     OF_KEYS,
     STREAM,
-    Balance,
-    Overdrafts,
     Pool,
     dataset_pool,
     ghost_window,
@@ -287,7 +285,7 @@ def enter(connection: Connection, new: NewBlob, now: float) -> None:
                 "UPDATE pools SET ghost_hits = ghost_hits + 1, adapted = ? WHERE id = ?",
                 (row.order.adapted(facts), row.id),
             )
-        _trim(connection, row)
+        trim(connection, row)
 
 
 def note_uses(connection: Connection, folded: Folded, now: float) -> None:
@@ -326,108 +324,6 @@ def _missed(rows: Mapping[int, PoolRow], misses: Mapping[ObjectKey | str, int]) 
     return found
 
 
-def victims(
-    connection: Connection, wanted: int, files: int, limit: int
-) -> tuple[list[tuple[bytes, int]], list[tuple[bytes, int]]]:
-    """The next blobs to evict, those of ended pools apart: until ``wanted`` bytes and ``files`` blobs, or ``limit`` blobs.
-
-    They become ghosts where the pools' orders remember evicted blobs.
-    """
-    rows = pools(connection)
-    book = Overdrafts(
-        Balance(number, row.ledger.size, row.pool.target, row.pool.minimum, row.pool.whole and not row.retired)
-        for number, row in rows.items()
-    )
-    queues = {number: _Queue(connection, row, limit) for number, row in rows.items()}
-    chosen: list[tuple[bytes, int]] = []
-    ended: list[tuple[bytes, int]] = []
-    freed = count = 0
-    while (freed < wanted or count < files) and count < limit:
-        number = book.furthest()
-        if number is None:
-            break
-        victim = queues[number].head()
-        if victim is None or not book.take(victim[1]):
-            book.exhausted()
-            continue
-        queues[number].leave()
-        (ended if rows[number].pool.ended else chosen).append(victim[:2])
-        freed, count = freed + victim[1], count + 1
-    for queue in queues.values():
-        queue.write()
-    return chosen, ended
-
-
-class _Queue:
-    """The blobs of one pool in eviction order, while victims are chosen."""
-
-    def __init__(self, connection: Connection, row: PoolRow, limit: int) -> None:
-        self._connection = connection
-        self._row = row
-        self._limit = limit
-        self._ledger = row.ledger
-        self._ahead: dict[tuple[float, float], Iterator[tuple[bytes, int, float]]] = {}
-        self._left: dict[bytes, tuple[int, float]] = {}
-        self._head: tuple[bytes, int, float] | None = None
-
-    def head(self) -> tuple[bytes, int, float] | None:
-        """The next victim: digest, size, rank; ``None`` if the pool is empty."""
-        if self._head is None:
-            span = self._row.order.victims(self._ledger)
-            self._head = self._next(span) or self._next(EVERYTHING)
-        return self._head
-
-    def leave(self) -> None:
-        """It leaves."""
-        assert self._head is not None
-        digest, size, rank = self._head
-        self._left[digest] = (size, rank)
-        if self._row.order.remembers:
-            self._ledger = without(self._ledger, size, rank)
-        self._head = None
-
-    def write(self) -> None:
-        """Count the victims, and store them as ghosts if the order remembers them."""
-        if not self._left:
-            return
-        self._connection.execute(
-            "UPDATE pools SET evicted_blobs = evicted_blobs + ?, evicted_bytes = evicted_bytes + ? WHERE id = ?",
-            (len(self._left), sum(size for size, _ in self._left.values()), self._row.id),
-        )
-        if self._row.remembers:
-            # Not REPLACE, which does not fire the delete trigger of the replaced row.
-            self._connection.executemany(
-                "DELETE FROM ghosts WHERE pool = ? AND digest = ?", [(self._row.id, digest) for digest in self._left]
-            )
-            self._connection.executemany(
-                "INSERT INTO ghosts (pool, digest, size, rank, fresh) VALUES (?, ?, ?, ?, ?)",
-                [(self._row.id, digest, max(1, size), rank, rank < 0) for digest, (size, rank) in self._left.items()],
-            )
-            if not self._row.order.remembers:
-                _trim(self._connection, self._row)
-
-    def _next(self, span: tuple[float, float]) -> tuple[bytes, int, float] | None:
-        ahead = self._ahead.get(span)
-        if ahead is None:
-            found = self._connection.execute(
-                "SELECT digest, size, rank FROM blobs WHERE pool = ? AND rank >= ? AND rank < ? ORDER BY rank LIMIT ?",
-                (self._row.id, *span, self._limit),
-            )
-            ahead = self._ahead[span] = iter(found.fetchall())
-        for row in ahead:
-            if row[0] not in self._left:
-                return row
-        return None
-
-
-def without(pool: Ledger, size: int, rank: float) -> Ledger:
-    """The ledger after a blob has left the pool."""
-    fresh = size if rank < 0 else 0
-    return Ledger(
-        pool.target, pool.size - size, pool.fresh - fresh, pool.ghosts + size, pool.fresh_ghosts + fresh, pool.adapted
-    )
-
-
 def _recall(connection: Connection, pool: int, digest: bytes) -> float | None:
     """Delete a ghost and return its rank; ``None`` if there is none."""
     found = connection.execute("SELECT rank FROM ghosts WHERE pool = ? AND digest = ?", (pool, digest)).fetchone()
@@ -437,7 +333,7 @@ def _recall(connection: Connection, pool: int, digest: bytes) -> float | None:
     return float(found[0])
 
 
-def _trim(connection: Connection, row: PoolRow) -> None:
+def trim(connection: Connection, row: PoolRow) -> None:
     """Delete the oldest ghosts. Of a stream, keep the window that measures its benefit.
 
     If the order needs ghosts, each side and all together are bounded by the target (ARC, figure 4, case IV).
