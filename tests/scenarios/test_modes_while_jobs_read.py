@@ -1,0 +1,42 @@
+"""The mode of a dataset changes while jobs read it: no item is lost or delivered twice, and the cache follows the mode."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gateway.testing.origin import OriginThread
+from tests.demand import BATCH, Schedule, TrainingJob, dataset_of, run
+from tests.gateways import Settings, gateway
+from tests.stores import files_of
+
+ITEMS, SIZE = 320, 2048
+CAPACITY = ITEMS * SIZE // 2
+MODES = ("full", "part", "none", "part", "full")
+
+
+def test_jobs_read_on_while_the_mode_changes(tmp_path: Path) -> None:
+    """Rule: from full to part, to none and back, each in the middle of an epoch: every epoch is exact and the cache never exceeds
+    its capacity. In mode none all is read from the origin and nothing stored; afterwards what was cached saves reads again."""
+    reads, stored = [], []
+    with OriginThread() as origin:
+        data = dataset_of(origin, tmp_path, ITEMS, SIZE)
+        settings = Settings(origin.endpoint, tmp_path / "cache", str(CAPACITY))
+        with gateway(settings, tmp_path) as running:
+            data.register(running, MODES[0])
+            jobs = [Schedule(TrainingJob(f"job-{number}", [running], data, len(MODES))) for number in range(2)]
+            for epoch, mode in enumerate(MODES):
+                for _ in range(ITEMS // BATCH // 2):
+                    for schedule in jobs:
+                        schedule.job.step()
+                data.register(running, mode)
+                before = origin.count("GET", "/data/")
+                run(jobs, jobs[0].job, epoch)
+                reads.append(origin.count("GET", "/data/") - before)
+                stored.append(len(files_of(tmp_path / "cache")))
+                assert running.metric("larder_cache_bytes") <= CAPACITY
+            for schedule in jobs:
+                assert [sorted(order) for order in schedule.job.orders] == [list(range(ITEMS))] * len(MODES)
+    none, again = reads[2:4]
+    assert none > 0.9 * ITEMS
+    assert stored[2] == stored[1] > 0.4 * ITEMS
+    assert again < 0.6 * none
