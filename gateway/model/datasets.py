@@ -18,8 +18,10 @@ UNKNOWN_LENGTH = 2**64 - 1
 MAX_ITEMS = 100_000_000
 """Most items of one dataset: indices are 32 bits wide, and the index of this many can be built in 4 GiB of memory."""
 
-CACHING = ("auto", "full", "part", "none", "static", "chunked")
+MODES = ("auto", "full", "part", "none")
 """Modes that a client may request; all but the first are also values of directives."""
+CACHING = (*MODES, "static", "chunked")
+"""What registrations may say: also the names that ``part`` had in earlier versions."""
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _ID = re.compile(r"[0-9a-f]{64}")

@@ -10,6 +10,7 @@ from fake_gateway import ID, FakeBatchGateway, Store, problem, serving
 
 from larder import cli
 from larder.commands.bench import BatchRead, Draw, Measured, measure, percentile
+from larder.grammar import parser
 
 INFO = {
     "name": "digits", "id": ID, "items": 40, "bytes": 400, "caching": "full",
@@ -225,6 +226,23 @@ def test_no_seconds(seconds, capsys):
     with pytest.raises(SystemExit) as ended:
         cli.main(["bench", "digits", f"--seconds={seconds}"])
     assert ended.value.code == 2
+
+
+@pytest.mark.parametrize("older", ["static", "chunked"])
+def test_older_names_of_a_mode(older):
+    """Rule: scripts for version 0.1 go on; the mode is ``part``."""
+    words = ["datasets", "register", "digits", "digits.parquet", "--caching", older]
+    assert parser().parse_args(words).caching == "part"
+
+
+def test_a_wrong_mode_names_the_right_ones(capsys):
+    """Rule: the present modes are offered, and no older name of one."""
+    with pytest.raises(SystemExit):
+        parser().parse_args(["datasets", "register", "digits", "digits.parquet", "--caching", "lru"])
+    said = capsys.readouterr().err
+    assert "there are auto, full, part, none" in said
+    assert "static" not in said
+    assert "chunked" not in said
 
 
 @pytest.mark.parametrize("words", [["digest", "build"], ["datasets", "register"], ["jobs", "show"], ["bench"], []])

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from gateway.model.datasets import CACHING, MAX_ITEMS, ApiError, check_name
+from gateway.model.datasets import CACHING, MAX_ITEMS, MODES, ApiError, check_name
 from gateway.policies.items.dataset_quota import Limit, Quota, allowance
 from gateway.store.datasets.announced import AnnouncedRegistration, Name
 from gateway.store.datasets.content import Content
@@ -234,7 +234,7 @@ class Registry:
         """
         check_name(name)
         if caching not in CACHING:
-            raise ApiError("InvalidRequest", f"caching must be one of {', '.join(CACHING)}, not {caching!r}.")
+            raise ApiError("InvalidRequest", f"caching must be one of {', '.join(MODES)}, not {caching!r}.")
         source = source or DigestSource()
         with disk_faults():
             known = await self._known(tenant, name, caching, source)

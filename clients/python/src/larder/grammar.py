@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import larder
 
-_CACHING = ("auto", "full", "part", "none", "static", "chunked")
+_CACHING = ("auto", "full", "part", "none")
 _WRONG = re.compile(r"argument (?P<what>\S+): invalid choice: '(?P<given>.*)' \(choose from (?P<choices>.*)\)$")
 """Error text of argparse for a word that is none of the choices."""
 _EPILOG = """\
@@ -153,6 +153,11 @@ def _add_diff(commands: Any) -> None:
     _add_json(command, several=True)
 
 
+def _mode(name: str) -> str:
+    """A caching mode; scripts written for version 0.1 use older names of ``part``."""
+    return "part" if name in ("static", "chunked") else name
+
+
 def _add_datasets(commands: Any) -> None:
     register = _command(
         commands,
@@ -164,7 +169,7 @@ def _add_datasets(commands: Any) -> None:
     )
     register.add_argument("name", metavar="NAME", help="1 to 128 of A-Z a-z 0-9 . _ -")
     register.add_argument("source", metavar="FILE|s3://BUCKET/KEY", help="the digest file")
-    register.add_argument("--caching", choices=_CACHING, default="auto", help="how it is cached (auto)")
+    register.add_argument("--caching", type=_mode, choices=_CACHING, default="auto", help="how it is cached (auto)")
     register.add_argument(
         "--request-payer",
         action="store_true",
