@@ -37,6 +37,7 @@ def console(browser: Browser, home: str, to: Path) -> None:
     context = browser.new_context(base_url=home, viewport={"width": 1180, "height": 620}, timezone_id="UTC")
     page = context.new_page()
     page.clock.set_fixed_time(figures.NOW)
+    Played(page)
     page.route("**/-/admin/credentials*", lambda route: route.fulfill(json={"items": figures.KEYS, "next": None}))
     page.goto("/-/#/credentials")
     page.get_by_role("button", name="Rotate vision").click()

@@ -67,6 +67,17 @@ def test_every_page_names_the_fleet(window: Any, view: str) -> None:
     expect(page.locator("#foot")).to_contain_text("Larder ")
 
 
+def test_a_list_needs_no_overview(window: Any) -> None:
+    """Rule: while the gateway cannot tell the state of the fleet, lists are shown all the same."""
+    page = window().page
+    page.route("**/-/admin/overview", lambda route: route.fulfill(status=503, json={"code": "Unavailable"}))
+    page.route("**/-/admin/tenants*", lambda route: route.fulfill(json={"items": [], "next": None}))
+    page.goto("/-/#/tenants")
+    expect(page.get_by_role("heading", level=1, name="Tenants")).to_be_visible()
+    expect(page.locator("#pulse")).to_contain_text("live")
+    expect(page.locator("#stale")).to_be_hidden()
+
+
 def test_a_job_shows_what_its_step_would_take(window: Any) -> None:
     """Rule: the page of a job has its steps without and with the cache, and what is predicted with its space and with more."""
     page = window().page

@@ -68,9 +68,18 @@ async function refreshList(list, turn) {
   list.show(shown);
   document.title = `${list.declared.label} – Larder`;
   noteSeen();
-  if (shown.overview === undefined && page.named) return;
-  const overview = shown.overview ?? (await read(address("overview")));
-  if (turn === page.turn) nameFleet(overview);
+  if (shown.overview !== undefined) nameFleet(shown.overview);
+  else if (!page.named) await readFleet(turn);
+}
+
+// Which fleet this is, for lists, which work without it.
+async function readFleet(turn) {
+  try {
+    const overview = await read(address("overview"));
+    if (turn === page.turn) nameFleet(overview);
+  } catch (failure) {
+    if (!(failure instanceof Unavailable || failure instanceof Closed)) throw failure;
+  }
 }
 
 function nameFleet(overview) {
