@@ -66,7 +66,6 @@ from gateway.model.s3.sigv4 import WireRequest
 from gateway.origin.client import OriginClient
 from gateway.origin.listing import Listings
 from gateway.server.asgi_types import Application, Begin, Receive, Scope, Send, SendFiles
-from gateway.server.files import read_cold_by
 from gateway.server.local import LOCAL, LocalAddress
 from gateway.server.received import BODIES
 from gateway.server.run import LISTENING, OPERATORS, before_stop
@@ -88,6 +87,7 @@ from gateway.wiring.live import Changing, Live, endpoints_of, rules_of
 from gateway.wiring.manager import Management, keep_plan, manage, scores_of
 from gateway.wiring.operations import WorkerServices, finder, fleetwide, operate
 from gateway.wiring.spools import spooling
+from gateway.wiring.store import open_store
 from gateway.wiring.streams import ReaderRights, watch_streams
 from gateway.wiring.traffic import account, hold_to_limits, rate_limits
 from gateway.wiring.vitals import late, show_memory
@@ -204,9 +204,7 @@ class Larder:
         settings, stack = self._settings, self._stack
         stack.callback(metrics.publish)
         BODIES.limit = settings.server.body_memory
-        store = await Store.open(settings.cache, now=time.time)
-        stack.push_async_callback(store.close)
-        read_cold_by(store.read_cold)
+        store = await open_store(settings, stack)
         origin = OriginClient(settings.origins, settings.credentials, now=time.time)
         stack.push_async_callback(origin.close)
         fleet = await join(settings, self._start, stack)

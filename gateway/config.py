@@ -74,6 +74,11 @@ class CacheSettings(Section):
     open_files: int = Field(
         512, ge=8, description="blob files each worker keeps open; at most a quarter of its descriptors"
     )
+    memory: Size | None = Field(
+        None,
+        description="bytes of small blobs (up to 128 KiB) that the node's workers together keep in memory, in equal parts; "
+        "0: none; unset: a sixteenth of the machine's memory, at most 1 GiB",
+    )
     eviction: Literal["lru", "lfu", "arc"] = Field(
         "lru",
         description="order in which blobs leave that no dataset's pool holds: least recently used, least frequently used, or "

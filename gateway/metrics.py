@@ -28,6 +28,10 @@ REQUESTS = Counter(
     ["method", "status", "outcome", "reason"],
 )
 SENT_BYTES = Counter("larder_sent_bytes_total", "Object bytes sent to clients, by cache outcome", ["outcome"])
+REPEATED = Counter(
+    "larder_repeated_requests_total",
+    "Hits whose head equals the connection's last one but for path, date and signature, so that it was not parsed",
+)
 BUCKET_REQUESTS = Counter(
     "larder_bucket_requests_total",
     "S3 requests by tenant, bucket and cache outcome, batches with dataset:NAME for the bucket, and other requests of /-/v1 with "
@@ -213,6 +217,9 @@ SKIPPED_FILES = Gauge(
     "larder_cache_skipped_files", "Files in the cache directory that cannot be removed", multiprocess_mode="livemax"
 )
 OPEN_BLOBS = Gauge("larder_open_blob_files", "Blob files that are kept open", multiprocess_mode="livesum")
+MEMORY_BLOBS = Gauge("larder_memory_blobs", "Small blobs in the memory of the workers", multiprocess_mode="livesum")
+MEMORY_BLOB_BYTES = Gauge("larder_memory_blob_bytes", "Bytes of these blobs", multiprocess_mode="livesum")
+MEMORY_HITS = Counter("larder_memory_hits_total", "Hits, and relayed hits of this node's objects, sent from memory")
 DISK_STATE = Gauge("larder_disk_state", "Cache disk: 0 normal, 1 unstable, 2 down", multiprocess_mode="livemax")
 CHANNEL_HEALTHY = Gauge(
     "larder_invalidation_channel_healthy", "1 while invalidations of other gateways arrive", multiprocess_mode="livemin"
@@ -369,7 +376,7 @@ CATALOG_REACHABLE = Gauge(
 CONFIG_RELOADS = Counter("larder_config_reloads_total", "Reloads of rules and credentials, by result", ["result"])
 
 ALL = (
-    REQUESTS, SENT_BYTES, BUCKET_REQUESTS, BUCKET_SENT_BYTES, LATENCY, IN_FLIGHT, RATE_LIMITED, SHED, CONNECTIONS,
+    REQUESTS, SENT_BYTES, REPEATED, BUCKET_REQUESTS, BUCKET_SENT_BYTES, LATENCY, IN_FLIGHT, RATE_LIMITED, SHED, CONNECTIONS,
     OPENED_CONNECTIONS, CALLERS_CLOSED, STRANGERS_CLOSED, AUTH_FAILURES,
     ORIGIN_REQUESTS, ORIGIN_FAILURES, ORIGIN_IN_FLIGHT, ORIGIN_LATENCY, ORIGIN_ANSWERS, ORIGIN_BYTES, CHECKS, FILLS, SMALL_RANGES,
     ACTIVE_FILLS, FORGOTTEN, INVALIDATION_LATENCY, LATE_INVALIDATIONS, CHANNEL_HEALTHY,
@@ -379,7 +386,7 @@ ALL = (
     RELAYED, PEER_SERVED, PEER_REQUESTS, PEER_LATENCY, PEER_BYTES, PEER_REFUSED, SUSPECTS,
     FLEET_NODES, FLEET_CONFLICTS, RING_CHANGES,
     CACHE_BYTES, CACHE_BLOBS, CACHE_CAPACITY, CACHE_ROOM, EVICTED_BLOBS, EVICTED_BYTES, CORRUPT_BLOBS, VERIFIED_BLOBS,
-    SKIPPED_FILES, OPEN_BLOBS,
+    SKIPPED_FILES, OPEN_BLOBS, MEMORY_BLOBS, MEMORY_BLOB_BYTES, MEMORY_HITS,
     DATASET_BYTES, DISK_STATE,
     JOB_REQUESTS, JOBS, JOBS_CACHED, JOB_PHASES, PLANNED_DATASETS, PLANNED_BYTES, PLAN_CHANGES, PLAN_VERSION, MANAGER_LEADING,
     ZONE_PROBLEMS,

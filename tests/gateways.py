@@ -33,7 +33,7 @@ STOP_WITHIN = 60.0
 class Settings:
     """The parts of a configuration that tests vary.
 
-    ``redis`` is a URL, empty for the embedded one; ``extra`` is TOML put at the end.
+    ``redis`` is a URL, empty for the embedded one; ``memory`` is ``cache.memory``, empty for its default; ``extra`` is TOML put at the end.
     """
 
     endpoint: str
@@ -41,6 +41,7 @@ class Settings:
     capacity: str = "200MB"
     block_size: str = "1MiB"
     reserve: str = "0"
+    memory: str = ""
     workers: int = 1
     origin_key: tuple[str, str] = ("origin-key-a", "origin-secret-a")
     credentials: tuple[Mapping[str, Any], ...] = (
@@ -67,6 +68,7 @@ class Settings:
                     "capacity": self.capacity,
                     "block_size": self.block_size,
                     "reserve": self.reserve,
+                    **({"memory": self.memory} if self.memory else {}),
                 },
             ),
             _table("[[origins]]", {"endpoint": self.endpoint, "access_key_id": key, "secret_access_key": secret}),

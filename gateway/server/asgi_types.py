@@ -13,7 +13,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 RawHeaders = list[tuple[bytes, bytes]]
-SendFiles = Callable[[int, bytes, Sequence[FileSpan]], Awaitable[None] | None]
-"""Sends a whole response of files (status, header lines, spans); returns what is left to await, ``None`` if all is sent."""
+SendFiles = Callable[[int, bytes, Sequence[FileSpan], bytes | memoryview | None], Awaitable[None] | None]
+"""Sends a whole response of files, or of bytes (status, header lines, spans, the bytes: see ``Cycle.send_files``); returns
+what is left to await, ``None`` if all is sent."""
 Begin = Callable[[Scope, Receive, Send, SendFiles], Awaitable[None] | None]
 """Begins to answer a request; see ``gateway.edge.asgi.Edge.begin``."""

@@ -135,13 +135,14 @@ class Channel:
         if not self.send_now(head, spans):
             await self.send_rest()
 
-    def send_now(self, head: bytes, spans: Sequence[FileSpan], memory: memoryview | None = None) -> bool:
+    def send_now(self, head: bytes, spans: Sequence[FileSpan], memory: bytes | memoryview | None = None) -> bool:
         """Send ``head`` and then spans of files, as far as nothing must be waited for.
 
         Args:
             head: sent first.
             spans: of open files.
             memory: the bytes of the only span: one system call sends them with the head; what it leaves is sent from the file.
+                Without a span, the bytes to send after ``head``: the transport keeps what the socket leaves.
 
         Returns:
             Whether all is sent; if not, ``send_rest`` must follow.
@@ -149,8 +150,13 @@ class Channel:
         Raises: as ``send_files``.
         """
         if self.paused or self.lost or self.transport.is_closing():
+            if not spans and memory is not None:
+                head += memory
             self._head, self._spans, self._cold = head, deque(spans), False
             return False
+        if not spans and memory is not None:
+            self.write_now((head, memory))
+            return True
         if len(spans) == 1 and spans[0][2] <= SMALL and memory is None:
             fd, offset, count, _ = spans[0]
             data = read_at_once(fd, count, offset)

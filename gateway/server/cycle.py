@@ -41,6 +41,9 @@ DESCRIPTORS = "larder.descriptors"
 in the scope is the connection's ``local.Passing``, which must admit the descriptors first."""
 DIRECT = "larder.direct"
 """Extension: returns the cycle of the request that is being answered, for an answer without a task. See ``Cycle.deferred``."""
+REPEATS = "larder.repeats"
+"""Scope key of the connection of a request in the usual form. An application that answered such a request at once may set the
+connection's ``repeated``, which answers further heads that differ little from its ``head`` without parsing (template.py)."""
 HIGH_WATER = 256 * 1024
 """Bytes of a request body buffered for the application before reading pauses."""
 
@@ -280,7 +283,7 @@ class Cycle:
             self._finish()
 
     def send_files(
-        self, status: int, head: bytes, files: Sequence[FileSpan], memory: memoryview | None = None
+        self, status: int, head: bytes, files: Sequence[FileSpan], memory: bytes | memoryview | None = None
     ) -> Coroutine[Any, Any, None] | None:
         """Send a complete response of files.
 
@@ -288,7 +291,7 @@ class Cycle:
             status: of the response.
             head: header lines from ``encode_lines``, with the content-length, which the spans must add up to.
             files: spans of open files.
-            memory: the bytes of the only one, if they are in memory.
+            memory: the bytes of the only one, if they are in memory; without files, the body.
 
         Returns:
             What is left to await; ``None`` if all is sent.
@@ -304,11 +307,12 @@ class Cycle:
             self.keep_alive = False
         ending = b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n"
         if not self._channel.send_now(STATUS_LINES[status] + head + ending, files, memory):
-            return self._send_rest()
+            return self.rest()
         self._finish()
         return None
 
-    async def _send_rest(self) -> None:
+    async def rest(self) -> None:
+        """Send what ``Channel.send_now`` has left of a whole response."""
         await self._channel.send_rest()
         self._finish()
 

@@ -110,6 +110,8 @@ class RequestParser:
         self._as_sent: RawHeaders | None = None
         self._between = True
         self._plain = _PlainHead()
+        self.plain: bytes | None = None
+        """While the listener is notified of a request: its bytes, if they came in one piece, alone and in the usual form."""
 
     def feed(self, data: bytes) -> None:
         """Parse received bytes, and notify the listener.
@@ -175,7 +177,9 @@ class RequestParser:
         plain.target.clear()
         raw_path, _, query = target.partition(b"?")
         self._unfinished = 0
+        self.plain = data
         self._listener.on_request("GET", (raw_path, query), "1.1", headers, True, False, True)
+        self.plain = None
         return True
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, cast
 from urllib.parse import unquote
 
@@ -34,7 +34,7 @@ from gateway.policies.pace import ClientPace
 from gateway.server.asgi_types import Application, RawHeaders, Scope
 from gateway.server.callers import AUTHENTICATED, callers_of
 from gateway.server.channel import Channel
-from gateway.server.cycle import DESCRIPTORS, DIRECT, FILES, PIECES, Cycle
+from gateway.server.cycle import DESCRIPTORS, DIRECT, FILES, PIECES, REPEATS, Cycle
 from gateway.server.limits import ClientLimits
 from gateway.server.local import Passing, in_flight_of, is_another_user
 from gateway.server.parsing import BadRequest, RequestParser, TlsClient
@@ -104,6 +104,13 @@ class GatewayProtocol(asyncio.Protocol):
         self._reading_pace: ClientPace | None = None
         self._taken = 0
         self._behind = False
+        self.head = b""
+        """The bytes of the last request in the usual form."""
+        self._path_length = 0
+        self.repeated: Callable[[bytes], bool] | None = None
+        """Answers a head like ``head`` without parsing it, if it can; see ``REPEATS``."""
+        self._again: Callable[[bytes], bool] | None = None
+        """``repeated``, while no request is being answered and none has begun to arrive."""
 
     # The transport's side
 
@@ -161,6 +168,11 @@ class GatewayProtocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse received bytes, and start the completed request if it is first in line."""
+        if self._again is not None:
+            if (self._limit is None or len(self.tasks) < self._limit) and self._again(data):
+                self._answered_again()
+                return
+            self._again = None
         if self._linger is not None:
             self._linger -= len(data)
             if self._linger < 0:
@@ -220,6 +232,13 @@ class GatewayProtocol(asyncio.Protocol):
         }
         if self._caller is None:
             scope[AUTHENTICATED] = self._authenticated
+        parser = self._parser
+        if parser is not None and parser.plain is not None and not query:
+            # Two heads of one length, apart from their paths, promise more of them.
+            before, self.head = len(self.head) - self._path_length, parser.plain
+            self._path_length = len(raw_path)
+            if before == len(self.head) - self._path_length:
+                scope[REPEATS] = self
         cycle = Cycle(self, scope, keep_alive=keep_alive, expects=expects)
         self._pipeline.append(cycle)
         if ended:
@@ -337,8 +356,24 @@ class GatewayProtocol(asyncio.Protocol):
         else:
             in_head = self._parser is not None and self._parser.in_head
             self.deadline = self.loop.time() + (self.head_timeout if in_head else self._keep_alive)
+            if not in_head:
+                self._again = self.repeated
             if not self._reading:
                 self.resume_reading()
+
+    def _answered_again(self) -> None:
+        """A request was answered without parsing, or is being answered (``adopt``)."""
+        if self._active is None:
+            self._state.total_requests += 1
+            self.deadline = self.loop.time() + self._keep_alive
+
+    def adopt(self, path: bytes, headers: RawHeaders) -> Cycle:
+        """Make a request that ``repeated`` has begun to answer the active one; returns its cycle, whose response has begun."""
+        self._again = None
+        self.on_request("GET", (path, b""), "1.1", headers, True, False, True)
+        cycle = self._active = self._pipeline.popleft()
+        cycle.started = True
+        return cycle
 
     def _drop_waiting(self) -> None:
         """Forget the requests after the active one, of which the last may still arrive."""

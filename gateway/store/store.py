@@ -41,6 +41,7 @@ from gateway.store.index.purged import AppliedPurges
 from gateway.store.index.recording import Recording
 from gateway.store.items import ItemBlobs
 from gateway.store.keeper import Evictor, RecoveryReport
+from gateway.store.memory import MemoryBlobs
 from gateway.store.pools import Pools
 from gateway.store.results import ResultBlobs
 from gateway.store.shared.accesses import Accesses, Uses
@@ -77,6 +78,7 @@ class Store:
         self.opened = OpenBlobs(min(settings.open_files, descriptors // _SHARE), disk)
         self.resident = self.opened.get
         self._opener = Opener(disk, self.opened)
+        self.memory = MemoryBlobs(disk, self._opener.doubt)
         self.items = ItemBlobs(disk, self._opener)
         self._keeper = Evictor(disk, self._space, self._uses.take, self.items.gone, self.items.least_needed)
         self.pools = Pools(disk, self._keeper)
@@ -85,8 +87,7 @@ class Store:
         self.work: DiskWork = disk
         self.on_disk = disk.run
         self.append_on_disk = disk.append
-        self.wrote = disk.wrote
-        self.waits_for = disk.waits_for
+        self.wrote, self.waits_for = disk.wrote, disk.waits_for
         self.bounded = disk.bounded
         self.is_open = self.opened.has
         self._record = partial(recording.record, capacity=settings.capacity, now=disk.now)
@@ -94,8 +95,7 @@ class Store:
         self._loose: set[bytes] = set()
         self._chores: asyncio.TimerHandle | None = None
         forgetter = Forgetter(disk, self.settle)
-        self.forget = forgetter.forget
-        self.forget_prefix = forgetter.forget_prefix
+        self.forget, self.forget_prefix = forgetter.forget, forgetter.forget_prefix
         self.forget_origin = forgetter.forget_origin
         self.settle_origins = forgetter.settle_origins
         self.withdraw = forgetter.withdraw
@@ -130,6 +130,7 @@ class Store:
         await self._opener.close()
         self._flush()
         self.opened.clear()
+        self.memory.clear()
         await self._disk.close()
 
     # --- index
@@ -189,11 +190,8 @@ class Store:
             The row; ``None`` if the key was written since ``generation``, or if nothing could be stored. Then
             blobs that no other object uses are removed.
         """
-        kept, size = {}, 0
-        for number, ref in blocks.items():
-            kept[number] = self.kept(ref)
-            size += ref.size
-
+        kept = {number: self.kept(ref) for number, ref in blocks.items()}
+        size = sum(ref.size for ref in blocks.values())
         valid = partial(self.generations.holds, key, generation)
         used_at = max(used_at, confirmed_at)
         wanted = Recording(key, meta, block_size, kept, confirmed_at, grants or {}, used_at, valid)
@@ -470,6 +468,7 @@ class Store:
         self.items.gone(digests)
         for digest in digests:
             self.opened.discard(digest)
+            self.memory.discard(digest)
         self._loose.update(digests)
         if self._loose and self._disk.usable():
             loose, self._loose = tuple(self._loose), set()
@@ -497,4 +496,5 @@ class Store:
         if self._disk.usable():
             self._flush()
             self.opened.trim()
+        self.memory.trim()
         self._chores = asyncio.get_running_loop().call_later(_CHORES_EVERY, self._do_chores)

@@ -70,7 +70,7 @@ class PromptEdge:
         async def rest() -> None:
             self.sent.append("rest")
 
-        def send_files(status: int, head: bytes, files: object) -> Awaitable[None] | None:
+        def send_files(status: int, head: bytes, files: object, memory: object) -> Awaitable[None] | None:
             self.sent.append((status, files))
             return rest() if waits else None
 

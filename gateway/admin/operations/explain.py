@@ -59,6 +59,9 @@ class Explanation(ResponseModel):
     )
     blocks: int = Field(examples=[1])
     resident_blocks: int = Field(description="of them, in the cache", examples=[1])
+    in_memory: bool = Field(
+        description="whether the worker that answered has all of them in memory (cache.memory)", examples=[True]
+    )
     stream: str | None = Field(
         description="the access stream that its reads belong to; null: none is known",
         examples=["datasets/imagenet/train/"],
@@ -122,6 +125,7 @@ async def explain_object(
         unreachable=unreachable,
         **_times(knowledge),
         resident_blocks=knowledge.resident,
+        in_memory=knowledge.in_memory,
         **_stream(await operations.fleet.look(), place, knowledge),
         outcome=found.outcome,
         reason=found.reason,
@@ -210,7 +214,8 @@ def _advice(found: Expected, knowledge: Knowledge, rule: Caching, *, covered: bo
             "Add a glob to `allow` of the credential.",
         )
     if found.outcome is Outcome.HIT and found.reason is None:
-        return "The object is here, fresh, and granted: it is served from the cache.", ""
+        where = "memory" if knowledge.in_memory else "the cache"
+        return f"The object is here, fresh, and granted: it is served from {where}.", ""
     if found.reason is Reason.REVALIDATED:
         return _asked_first(knowledge, rule)
     if found.reason in (Reason.COLD, Reason.EVICTED) and knowledge.former:

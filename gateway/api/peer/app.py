@@ -152,7 +152,7 @@ class PeerApp(Edge):
         hit = self._plain_hit(scope) or self._hit(scope)
         if hit is None:
             return self(scope, receive, send)
-        rest = send_files(hit.status, hit.head, hit.files)
+        rest = send_files(hit.status, hit.head, hit.files, hit.memory)
         return None if rest is None else self._finish(scope, hit, rest)
 
     def _plain_hit(self, scope: Scope) -> Hit | None:

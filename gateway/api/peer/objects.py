@@ -138,7 +138,8 @@ def _elsewhere(told: CacheStatus) -> Answer:
 
 async def _send_hit(send: Send, hit: Hit) -> None:
     try:
-        await send({"type": FILES, "status": hit.status, "head": hit.head, "files": hit.files})
+        told = {"status": hit.status, "head": hit.head, "files": hit.files, "memory": hit.memory}
+        await send({"type": FILES, **told})
     except LarderError as failure:
         raise BrokenBody(str(failure)) from failure
 

@@ -54,6 +54,8 @@ class Trace:
     home: Node | None = None
     ring: Ring | None = None
     """The ring by which ``home`` is the home of the object to read; this node is, if that is not set."""
+    client: tuple[str, int] | None = None
+    """The address of the client's connection."""
     sent: StreamedResponse | None = None
     """The request to the home, if it was sent before the long path began."""
 
@@ -124,18 +126,37 @@ class Accounting:
             turned_around: when the answer began, on the performance counter; it ends now.
         """
         seconds = time.perf_counter() - trace.started
-        method, length, outcome = trace.request.method, answer.length, answer.outcome
-        sent = 0 if method == "HEAD" or answer.status == _NOT_MODIFIED else length
-        series = _series(method if method in METHODS else "OTHER", answer.status // 100, outcome, answer.reason)
+        method = trace.request.method
+        sent = 0 if method == "HEAD" or answer.status == _NOT_MODIFIED else answer.length
+        tenant = None if trace.auth is None else trace.auth.principal.tenant
+        self.count(method if method in METHODS else "OTHER", answer, tenant, trace.bucket, sent, seconds)
+        if tracing.telemetry is not None and (trace_of := tracing.sampled_trace_id()) is not None:
+            exposition.note(answer.outcome.value, seconds, trace_of)
+        if answer.reason is not None and tenant is not None and trace.key is not None and method == "GET":
+            self.tally.missed.append((trace.key, answer.reason, sent))
+        if self.live.followers:
+            self.live.note(self._seen(scope, trace, answer, seconds))
+        if self._access.enabled:
+            self._access.write(_line(scope, trace, answer, seconds, turned_around - trace.started))
+
+    def count(
+        self,
+        method: str,
+        answer: Answer | Hit | RemoteHit,
+        tenant: str | None,
+        bucket: str,
+        sent: int,
+        seconds: float,
+    ) -> None:
+        """Count an answer: ``sent`` are its bytes of the object, ``tenant`` is ``None`` for a request that was not verified."""
+        outcome = answer.outcome
+        series = _series(method, answer.status // 100, outcome, answer.reason)
         series.requests._value += 1
         series.seconds._value += seconds
         if method == "GET":
             series.sent._value += sent
         series.buckets[bisect_left(series.bounds, seconds)]._value += 1
-        if tracing.telemetry is not None and (trace_of := tracing.sampled_trace_id()) is not None:
-            exposition.note(outcome.value, seconds, trace_of)
-        if trace.auth is not None:
-            tenant, bucket = trace.auth.principal.tenant, trace.bucket
+        if tenant is not None:
             traffic = self.tally.kinds.get((tenant, bucket, outcome))
             if traffic is None:
                 traffic = self.tally.begin(tenant, bucket, outcome, answer.status)
@@ -143,12 +164,11 @@ class Accounting:
             traffic.sent += sent
             if self.rates.limits:
                 self.rates.spend(tenant, sent)
-            if answer.reason is not None and trace.key is not None and method == "GET":
-                self.tally.missed.append((trace.key, answer.reason, sent))
-        if self.live.followers:
-            self.live.note(self._seen(scope, trace, answer, seconds))
-        if self._access.enabled:
-            self._access.write(_line(scope, trace, answer, seconds, turned_around - trace.started))
+
+    @property
+    def watched(self) -> bool:
+        """Whether an answer needs more than ``count``: a line in the access log, or an entry for those who follow."""
+        return bool(self.live.followers or self._access.enabled or tracing.telemetry is not None)
 
     def _seen(self, scope: Scope, trace: Trace, answer: Answer | Hit | RemoteHit, seconds: float) -> LiveRequest:
         principal = None if trace.auth is None else trace.auth.principal

@@ -9,6 +9,7 @@ from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 
 from gateway.api.s3 import permissions
 from gateway.api.s3.about_bucket import BucketReads
@@ -24,6 +25,7 @@ from gateway.api.s3.forward import Forwarder, relay_read
 from gateway.api.s3.hot import Hit, HotReads, Unresolved
 from gateway.api.s3.post_object import PostObjects, check_form_request, is_form_upload, key_of
 from gateway.api.s3.relayed import RelayedReads
+from gateway.api.s3.repeated import Repeats
 from gateway.api.s3.signer import LoggedSigner, form_signer
 from gateway.config_server import ServerSettings
 from gateway.edge.asgi import Edge
@@ -39,7 +41,7 @@ from gateway.model.s3.redaction import redact_path
 from gateway.model.s3.sigv4 import WireRequest
 from gateway.server.asgi_types import Begin, RawHeaders, Receive, Scope, Send, SendFiles
 from gateway.server.callers import AUTHENTICATED, authenticated
-from gateway.server.cycle import FILES
+from gateway.server.cycle import FILES, REPEATS
 from gateway.server.place import PLACE, RequestPlace
 from gateway.server.received import request_body
 from gateway.server.refusals import HOST_ID
@@ -100,7 +102,10 @@ class S3App(Edge):
         self._posts = PostObjects(authenticator, forwarder)
         self._domain = settings.domain
         self._elsewhere = elsewhere
-        self._serial = int.from_bytes(os.urandom(6), "big") << 16
+        self._ids = count(int.from_bytes(os.urandom(6), "big") << 16)
+        self._repeats = Repeats(
+            authenticator, reads.hot, accounting, self.places, reads.note, self._ids, self._finish_hit
+        )
 
     def begin(self, scope: Scope, receive: Receive, send: Send, send_files: SendFiles) -> Awaitable[None] | None:
         """See ``Edge.begin``: a hit that can be sent at once needs no task."""
@@ -114,10 +119,13 @@ class S3App(Edge):
             if isinstance(hit, RemoteHit) and self._direct.begin(self, scope, trace, hit):
                 return None
             return self(scope, receive, send)
-        rest = send_files(hit.status, trace.head(hit.head), hit.files)
+        rest = send_files(hit.status, trace.head(hit.head), hit.files, hit.memory)
         if rest is not None:
             return self._finish_hit(scope, trace, hit, rest)
         self._accounting.note(scope, trace, hit, trace.started)
+        if REPEATS in scope:
+            connection, trace.client = scope[REPEATS], scope.get("client")
+            connection.repeated = self._repeats.of(connection, connection.head, trace, connection.repeated)
         return None
 
     async def _finish_hit(self, scope: Scope, trace: Trace, hit: Hit, rest: Awaitable[None]) -> None:
@@ -203,15 +211,15 @@ class S3App(Edge):
         request = WireRequest(
             scope["method"], scope["raw_path"], scope["query_string"], scope["headers"], scope["scheme"]
         )
-        self._serial += 1
-        request_id = f"{self._serial & 0xFFFFFFFFFFFFFFFF:016X}"
+        request_id = f"{next(self._ids) & 0xFFFFFFFFFFFFFFFF:016X}"
         trace = scope[_TRACE] = Trace(time.perf_counter(), time.time(), request_id, request)
         return trace
 
     async def _send_hit(self, scope: Scope, send: Send, trace: Trace, hit: Hit) -> None:
         """Send a hit through the applications around this one."""
         try:
-            await send({"type": FILES, "status": hit.status, "head": trace.head(hit.head), "files": hit.files})
+            told = {"status": hit.status, "head": trace.head(hit.head), "files": hit.files, "memory": hit.memory}
+            await send({"type": FILES, **told})
         except LarderError as failure:
             raise BrokenBody(str(failure)) from failure
         finally:

@@ -13,7 +13,7 @@ when this node was home, or could not reach the home, is valid by itself, but th
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import ClassVar
@@ -71,7 +71,7 @@ class Hit:
 
     ``status`` is 200 or 206, ``head`` has the header lines, ``files`` a span of each part. ``length`` and
     ``span`` are those of ``Answer``, like the rest that accounting reads. The hit keeps the descriptors open through ``blobs``,
-    which own them.
+    which own them. If the bytes are in ``memory``, there are no files.
     """
 
     outcome: ClassVar[Outcome] = Outcome.HIT
@@ -82,12 +82,13 @@ class Hit:
     head: bytes
     length: int
     span: tuple[int, int, int]
-    files: list[FileSpan]
-    blobs: list[OpenBlob]
+    files: Sequence[FileSpan]
+    blobs: Sequence[OpenBlob]
+    memory: bytes | memoryview | None = None
 
 
 @dataclass(slots=True)
-class _KnownAddress:
+class KnownAddress:
     """The key of an address, and the rendered heads for ``meta``: of the whole with checksums and without, and of its parts.
 
     The head of a part lacks the two lines that say which part it is. ``remote`` is set if the home is another node.
@@ -106,7 +107,7 @@ class HotReads:
         self._engine = engine
         self._membership = membership
         self._ring = membership.ring
-        self._addresses: OrderedDict[Address, _KnownAddress] = OrderedDict()
+        self._addresses: OrderedDict[Address, KnownAddress] = OrderedDict()
         # An address is useful only while the engine has an entry of its object.
         self._most = engine.entries_kept
 
@@ -140,12 +141,19 @@ class HotReads:
         checked = _CHECKSUM_MODE in fields
         if known.remote is not None:
             return otherwise if checked or wanted is not None else known.remote
-        return self._render(known, principal.identity, now, wanted, checked and _wants_checksum(fields)) or otherwise
+        return self.render(known, principal.identity, now, wanted, checked and wants_checksum(fields)) or otherwise
+
+    def known(self, origin: str, host: bytes, raw_path: bytes) -> KnownAddress | None:
+        """The address of an object that may be here: the long path has answered a plain read of it."""
+        if self._membership.ring is not self._ring:
+            return None
+        known = self._addresses.get((origin, host, raw_path))
+        return known if known is not None and known.remote is None else None
 
     def find_whole_for_node(self, raw_path: bytes, principal: Principal) -> Hit | None:
         """A hit for another node that asks for a whole object by nothing but its address."""
         known = self._addresses.get((principal.identity.origin, b"", raw_path))
-        return None if known is None else self._render(known, principal.identity, self._engine.services.now())
+        return None if known is None else self.render(known, principal.identity, self._engine.services.now())
 
     def find_for_node(self, request: WireRequest, principal: Principal) -> Hit | None:
         """A hit for another node, which asks for ``principal``; or ``None``: the long path must decide."""
@@ -157,11 +165,11 @@ class HotReads:
         wanted = None if value is None else parse_range(value.decode("latin-1"))
         if value is not None and wanted is None:
             return None
-        return self._render(known, identity, self._engine.services.now(), wanted, _wants_checksum(fields))
+        return self.render(known, identity, self._engine.services.now(), wanted, wants_checksum(fields))
 
-    def _render(
+    def render(
         self,
-        known: _KnownAddress,
+        known: KnownAddress,
         identity: OriginIdentity,
         now: float,
         wanted: ByteRange | None = None,
@@ -172,7 +180,7 @@ class HotReads:
         found = self._engine.hot(known.key, identity, now, wanted)
         if found is None:
             return None
-        entry, blobs, files, start, stop = found
+        entry, blobs, files, start, stop, memory = found
         meta = entry.record.meta
         if known.meta is not meta:
             known.meta, known.heads = meta, {}
@@ -181,13 +189,13 @@ class HotReads:
             head = known.heads.get(checked)
             if head is None:
                 head = known.heads[checked] = whole_head(meta, checked=checked)
-            return Hit(known.key, 200, head, size, (0, size, size), files, blobs)
+            return Hit(known.key, 200, head, size, (0, size, size), files, blobs, memory)
         if None not in known.heads:
             known.heads[None] = part_head(meta)
         head = b"%bcontent-length: %d\r\ncontent-range: bytes %d-%d/%d\r\n" % (
             known.heads[None], stop - start, start, stop - 1, size,
         )  # fmt: skip
-        return Hit(known.key, 206, head, stop - start, (start, stop, size), files, blobs)
+        return Hit(known.key, 206, head, stop - start, (start, stop, size), files, blobs, memory)
 
     def _forget(self) -> None:
         self._addresses.clear()
@@ -198,16 +206,17 @@ class HotReads:
         request, key = call.request, call.key
         host = request.fields.get(b"host", b"")
         if ring is self._ring and key is not None and not request.query and len(host) <= _LONGEST_HOST:
-            self._addresses[key.origin, host, request.raw_path] = _KnownAddress(key, remote=remote)
+            self._addresses[key.origin, host, request.raw_path] = KnownAddress(key, remote=remote)
             if len(self._addresses) > self._most:
                 self._addresses.popitem(last=False)
 
     def learn_for_node(self, request: WireRequest, key: ObjectKey) -> None:
         """Remember the address by which another node asked for an object that the long path answered."""
-        self._addresses[key.origin, b"", request.raw_path] = _KnownAddress(key)
+        self._addresses[key.origin, b"", request.raw_path] = KnownAddress(key)
         if len(self._addresses) > self._most:
             self._addresses.popitem(last=False)
 
 
-def _wants_checksum(fields: Mapping[bytes, bytes]) -> bool:
+def wants_checksum(fields: Mapping[bytes, bytes]) -> bool:
+    """Whether a request asks for the checksums of the object."""
     return fields.get(_CHECKSUM_MODE, b"").upper() == b"ENABLED"

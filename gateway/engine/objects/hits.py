@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 
 from gateway.engine.objects.entries import EntryCache, Grants, KnownValidity, ObjectEntry
 from gateway.engine.services import Services
@@ -18,15 +19,18 @@ from gateway.policies.reads.freshness import Validity, good
 from gateway.policies.reads.owner import obeyed
 from gateway.policies.reads.rules import Rules
 from gateway.store.disk.blobs import OpenBlob
+from gateway.store.memory import LARGEST
 
 _MOST_BLOCKS = 16
 """Blocks at most that are sent in one go, without a look at anything in between."""
 _UNKNOWN = KnownValidity(Rules(), None, Validity(math.inf, -math.inf, -math.inf))
 
 
-HitParts = tuple[ObjectEntry, list[OpenBlob], list[tuple[int, int, int, int]], int, int]
+Bytes = bytes | memoryview
+HitParts = tuple[ObjectEntry, Sequence[OpenBlob], Sequence[tuple[int, int, int, int]], int, int, Bytes | None]
 """A hit: the object; the open blobs that have the bytes, in order; the descriptor of each, the first byte and the number of bytes
-to send, and the inode; the first byte in the object, and the one after the last."""
+to send, and the inode; the first byte in the object, and the one after the last; the bytes, if they are in memory: then there are
+no blobs."""
 _tuple = tuple.__new__
 """Makes a named tuple without the Python function that is its constructor."""
 
@@ -76,11 +80,29 @@ class Hits:
         if stop > (number + 1) * block_size:
             return self._of_several(entry, client, now, start, stop)
         ref = entry.blobs.get(number)
-        blob = None if ref is None else store.opened.get(ref)
-        if ref is None or blob is None:
+        if ref is None:
             return None
-        store.accesses.record(_tuple(Access, (key, number, ref.digest, True, now, client)))
-        return entry, [blob], [(blob.fd, start - number * block_size, stop - start, blob.inode)], start, stop
+        digest = ref.digest
+        body: Bytes | None = store.memory.get(digest)
+        if body is None:
+            blob = store.opened.get(ref)
+            if blob is None:
+                return None
+            if blob.size > LARGEST or (body := store.memory.offer(digest, blob)) is None:
+                store.accesses.record(_tuple(Access, (key, number, digest, True, now, client)))
+                return (
+                    entry,
+                    (blob,),
+                    ((blob.fd, start - number * block_size, stop - start, blob.inode),),
+                    start,
+                    stop,
+                    None,
+                )
+        store.accesses.record(_tuple(Access, (key, number, digest, True, now, client)))
+        if stop - start != len(body):
+            first = start - number * block_size
+            body = memoryview(body)[first : first + stop - start]
+        return entry, (), (), start, stop, body
 
     def _of_several(
         self, entry: ObjectEntry, client: OriginIdentity, now: float, start: int, stop: int, /
@@ -103,7 +125,7 @@ class Hits:
             accesses.append(Access(entry.key, number, ref.digest, True, now, client))
             at += count
         store.accesses.record_all(accesses)
-        return entry, blobs, files, start, stop
+        return entry, blobs, files, start, stop, None
 
     def _validate(self, entry: ObjectEntry, identity: str, now: float) -> bool:
         """Whether an entry may be served now, by the rules and grants of this moment; for how long is noted in the entry."""

@@ -40,7 +40,7 @@ class Knowledge:
     without asking the origin (``None``: never asked, or never granted; far in the future: no limit), and ``resident``
     of ``blocks`` are on disk. ``serves`` combines freshness, grant and channel at this moment. ``former`` are the previous
     homes, asked in this order before the origin. ``pool`` is charged with the first block. ``evicted``: nothing of it is
-    resident, and it was.
+    resident, and it was. ``in_memory``: the worker that answered can send all of it from memory.
     """
 
     node: str
@@ -58,6 +58,7 @@ class Knowledge:
     former: tuple[str, ...] = ()
     pool: str = ""
     evicted: bool = False
+    in_memory: bool = False
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> Knowledge:
@@ -137,6 +138,7 @@ class Explainer:
             serves=decide(standing, rule, services.now()) is Verdict.SERVE,
             pool="" if charged is None else charged.pool.name,
             evicted=evicted and not resident,
+            in_memory=bool(resident) and all(ref.digest in store.memory for ref in resident.values()),
         )
 
     def _former(self, key: ObjectKey) -> tuple[str, ...]:

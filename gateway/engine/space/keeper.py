@@ -68,6 +68,10 @@ class SweepLoop:
         metrics.DATASET_BYTES.set(status.datasets)
         metrics.CACHE_ROOM.set(status.room)
         metrics.OPEN_BLOBS.set(status.open_files)
+        memory = self._store.memory
+        metrics.MEMORY_BLOBS.set(len(memory))
+        metrics.MEMORY_BLOB_BYTES.set(memory.used)
+        metrics.MEMORY_HITS.inc(memory.take_hits())
         metrics.SKIPPED_FILES.set(status.skipped_files)
         metrics.ACTIVE_FILLS.set(self._blocks.active)
         metrics.DISK_STATE.set(_DISK_STATES.index(status.state))

@@ -153,7 +153,7 @@ def canonical_form(signed: Sequence[bytes]) -> bytes:
 
 def keyed_hash(key: bytes, text: bytes) -> str:
     """HMAC-SHA256 in lower-case hex, for keys that serve many texts."""
-    inner, outer = _pads(key)
+    inner, outer = pads(key)
     inner, outer = inner.copy(), outer.copy()
     inner.update(text)
     outer.update(inner.digest())
@@ -164,7 +164,7 @@ def signature(key: bytes, amz_date: str, scope: bytes, canonical: bytes) -> byte
     """The lower-case hex signature of a canonical request, under a key from ``signing_key``."""
     text = b"%b\n%b\n%b\n%b" % (ALGORITHM, amz_date.encode(), scope, sha256(canonical).hexdigest().encode())
     # ``keyed_hash``, inlined: this runs for every GET.
-    inner, outer = _pads(key)
+    inner, outer = pads(key)
     inner, outer = inner.copy(), outer.copy()
     inner.update(text)
     outer.update(inner.digest())
@@ -172,7 +172,7 @@ def signature(key: bytes, amz_date: str, scope: bytes, canonical: bytes) -> byte
 
 
 @lru_cache(maxsize=1024)
-def _pads(key: bytes) -> tuple[Any, Any]:
+def pads(key: bytes) -> tuple[Any, Any]:
     """The two hash states of HMAC after the key (RFC 2104): one key signs for a day, and copies are cheap."""
     padded = (sha256(key).digest() if len(key) > 64 else key).ljust(64, b"\0")
     return sha256(bytes(byte ^ 0x36 for byte in padded)), sha256(bytes(byte ^ 0x5C for byte in padded))

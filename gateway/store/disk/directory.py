@@ -85,6 +85,8 @@ class CacheDirectory:
         """When this start began: older files without a row were left by an earlier one."""
         self.skipped: set[str] = set()
         """Paths that could not be removed, such as immutable files, and directories in place of blobs."""
+        self.on_removed: Callable[[bytes], None] = lambda digest: None
+        """Called in the same thread after the file of a blob was unlinked, or found missing."""
         self._blobs = str(root / "blobs")
         self._tmp = str(root / "tmp")
         self._unique, self._serial = os.urandom(9).hex(), count()
@@ -215,9 +217,13 @@ class CacheDirectory:
         """Unlink a blob's file if it meets ``condition``; returns whether it is gone. Unremovable files are skipped."""
         path = self.blob_path(digest)
         try:
-            return condition(os.stat(path)) and self._unlink(path)
+            gone = condition(os.stat(path)) and self._unlink(path)
         except FileNotFoundError:
+            self.on_removed(digest)
             return False
+        if gone:
+            self.on_removed(digest)
+        return gone
 
     def _unlink(self, path: str) -> bool:
         try:

@@ -78,6 +78,7 @@ class Disk:
     def __init__(self, directory: CacheDirectory, now: Callable[[], float]) -> None:
         self.directory = directory
         self.generations = Generations()
+        directory.on_removed = lambda digest: self.generations.removed.add(digest)
         self.breaker = Breaker()
         self.in_use = True
         """Whether the breaker lets every call through; if not, ``require`` and ``usable`` decide."""

@@ -50,6 +50,11 @@ class Opener:
         """
         return await self._flight.result(ref.digest, partial(self._open, ref))
 
+    def doubt(self, digest: bytes) -> None:
+        """Have a blob verified when it is opened next: it was read, and is not what its digest says."""
+        self._cache.discard(digest)
+        self._disk.post(lambda connection: blob_rows.note_verified(connection, digest, 0, 0))
+
     async def close(self) -> None:
         """Wait for work in progress."""
         await self._flight.drain()

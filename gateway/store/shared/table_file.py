@@ -22,7 +22,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from gateway.policies.reads import granularity
-from gateway.store.shared import evicted, forgotten, seen
+from gateway.store.shared import evicted, forgotten, removed, seen
 from gateway.store.shared.own_files import is_own, open_own
 
 SLOTS = 65_536
@@ -34,7 +34,8 @@ RANGES_END = BOOT_END + 4 * granularity.SLOTS
 EVICTED_END = RANGES_END + 4 * evicted.SLOTS
 FORGOTTEN_END = EVICTED_END + 4 * forgotten.WORDS
 SEEN_END = FORGOTTEN_END + 4 * seen.WORDS
-TABLE_BYTES = SEEN_END + 16
+REMOVED_END = SEEN_END + 4 * removed.SLOTS
+TABLE_BYTES = REMOVED_END + 16
 _PATH_BYTES = 4096
 _FILE_BYTES = TABLE_BYTES + _PATH_BYTES
 _EVEN = bytes(byte & ~1 for byte in range(256))
@@ -220,8 +221,8 @@ def _create(path: Path, root: Path) -> None:
 
 def _new_table(root: Path) -> bytes:
     """The content of a new file. All of it is written, so that no page is a hole: touching one needs memory."""
-    zeros = bytes(SEEN_END - SLOT_BYTES)
-    return b"".join((fresh_numbers(), zeros, os.urandom(TABLE_BYTES - SEEN_END), _root_bytes(root)))
+    zeros = bytes(REMOVED_END - SLOT_BYTES)
+    return b"".join((fresh_numbers(), zeros, os.urandom(TABLE_BYTES - REMOVED_END), _root_bytes(root)))
 
 
 def _root_bytes(root: Path) -> bytes:
@@ -254,7 +255,7 @@ def _complete(descriptor: int, root: Path) -> None:
         os.posix_fallocate(descriptor, 0, _FILE_BYTES)
         os.pwrite(descriptor, fresh_numbers() + b"\1" * (DEBTS_END - SLOT_BYTES), 0)
         if size < TABLE_BYTES:
-            os.pwrite(descriptor, os.urandom(TABLE_BYTES - SEEN_END), SEEN_END)
+            os.pwrite(descriptor, os.urandom(TABLE_BYTES - REMOVED_END), REMOVED_END)
         os.pwrite(descriptor, _root_bytes(root), TABLE_BYTES)
     finally:
         fcntl.lockf(descriptor, fcntl.LOCK_UN)

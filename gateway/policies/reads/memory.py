@@ -1,0 +1,115 @@
+"""Which small blobs a worker keeps in memory besides the disk.
+
+The memory is small beside the disk, and most reads of a training job are as frequent as each other: a job reads every item once
+an epoch. With LRU such a scan evicts each blob just before its next read. So a blob that is in memory stays until another one has
+been read clearly more often: by ``MARGIN`` reads. The reads of two blobs of a scan differ by one, and by less than ``MARGIN``
+after halvings. So a scan changes nothing, and memory answers the share of its reads whose bytes fit.
+
+Reads of blobs in memory are counted in ``Resident``, by whoever finds it there. Reads of the others are counted here, for the
+last ``MOST_WAITING`` of them. All counts are halved from time to time, each when it is next looked at, so that old fame fades.
+
+The order in which victims are tried is a clock: a resident that wins against a candidate goes to the end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+MARGIN = 2
+"""More reads than a resident's that a blob needs to replace it."""
+MOST_WAITING = 16_384
+"""Blobs outside the memory whose reads are counted."""
+_PROBES = 32
+"""Residents that one candidate may be compared with."""
+_LIFE = 8
+"""Counts are halved when each blob has been a candidate so many times, on average."""
+
+
+@dataclass(slots=True)
+class Resident:
+    """A blob in memory: its bytes, its reads, and the number of halvings that ``reads`` has had."""
+
+    body: bytes
+    reads: float = 0.0
+    era: int = 0
+
+
+R = TypeVar("R", bound=Resident)
+
+
+class MemoryOrder(Generic[R]):
+    """The blobs in one worker's memory, by digest.
+
+    Attributes:
+        residents: what is in memory; the order is that of the clock.
+        used: their bytes.
+        budget: most bytes; 0 keeps nothing.
+    """
+
+    def __init__(self, budget: int, largest: int) -> None:
+        self.residents: dict[bytes, R] = {}
+        self.used = 0
+        self.budget = budget
+        self._largest = largest
+        self._waiting: dict[bytes, tuple[float, int]] = {}
+        self._era = 0
+        self._candidates = 0
+
+    def enters(self, digest: bytes, size: int) -> float:
+        """Count a read of a blob that is not in memory, and make room for it if it has earned it.
+
+        Returns:
+            Its reads, if it is to be added now; else 0.
+        """
+        if size > self._largest or size > self.budget:
+            return 0
+        self._candidates += 1
+        if self._candidates >= _LIFE * (len(self.residents) + len(self._waiting) + 1):
+            self._candidates, self._era = 0, self._era + 1
+        reads, era = self._waiting.pop(digest, (0.0, self._era))
+        reads = reads * 0.5 ** (self._era - era) + 1
+        if self.used + size <= self.budget or self._make_room(size, reads):
+            return reads
+        self._waiting[digest] = reads, self._era
+        if len(self._waiting) > MOST_WAITING:
+            del self._waiting[next(iter(self._waiting))]
+        return 0
+
+    def add(self, digest: bytes, resident: R) -> None:
+        """Keep a blob for which ``enters`` has made room."""
+        self.discard(digest)
+        resident.era = self._era
+        self.residents[digest] = resident
+        self.used += len(resident.body)
+
+    def discard(self, digest: bytes) -> None:
+        """Drop a blob."""
+        resident = self.residents.pop(digest, None)
+        if resident is not None:
+            self.used -= len(resident.body)
+
+    def clear(self) -> None:
+        """Drop everything."""
+        self.residents.clear()
+        self._waiting.clear()
+        self.used = 0
+
+    def _make_room(self, size: int, reads: float) -> bool:
+        """Drop residents with clearly fewer reads than a candidate; none, if they are too few."""
+        victims, missing = [], self.used + size - self.budget
+        for _ in range(min(_PROBES, len(self.residents))):
+            digest = next(iter(self.residents))
+            resident = self.residents.pop(digest)
+            self.residents[digest] = resident  # at the end
+            resident.reads *= 0.5 ** (self._era - resident.era)
+            resident.era = self._era
+            if resident.reads + MARGIN > reads:
+                continue
+            victims.append(digest)
+            missing -= len(resident.body)
+            if missing <= 0:
+                for victim in victims:
+                    self.discard(victim)
+                return True
+        return False

@@ -1,0 +1,166 @@
+"""Small blobs in the memory of one worker, which are sent without touching their files.
+
+The kernel's page cache has the bytes too, but a hit from there costs an fstat, a read or sendfile, and an open file, of which a
+worker has a few hundred (``cache.open_files``). ``cache.memory`` is the budget of a node, of which each worker has an equal part
+(``share``). What enters and what stays is decided by policies/reads/memory.py.
+
+A blob enters on a hit from its open, verified file. It is hashed once more on the way, so what is in memory is what its digest
+says, whatever happens to the file later.
+
+It leaves with the blob. The node's workers share a table of removals (shared/removed.py): whoever unlinks a blob's file changes
+a number there, in a slot of the digest. A copy is valid while the number is the one that was read before the copy was made. The
+number changes after the file is unlinked, and a copy is made only of a file that is linked after the number was read. So a copy
+of a removed blob always has an old number. If another blob's removal changes the number, a read of the file is the only cost.
+
+Memory is not asked while the disk's open files may not be read: a node whose disk fails answers from the origin, in one way.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+
+from gateway.policies.reads.memory import MemoryOrder, Resident
+from gateway.store.disk.blobs import OpenBlob
+from gateway.store.disk.disk import Disk
+from gateway.store.shared.removed import RemovedBlobs, slot_of
+
+LARGEST = 128 * 1024
+"""Bytes of the largest blob in memory: sendfile sends larger ones for less than a copy costs."""
+_PART = 16
+_MOST = 1024**3
+_UNLIMITED = 1 << 60
+
+
+def share(budget: int | None, workers: int) -> int:
+    """The bytes of one worker; without a ``budget``, a sixteenth of the machine's memory, at most 1 GiB, is the node's."""
+    if budget is None:
+        budget = min(_MOST, machine_memory() // _PART)
+    return budget // workers
+
+
+def machine_memory() -> int:
+    """The bytes of memory that this process may use: the machine's, or fewer in a container with a limit."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            with open(name) as file:
+                text = file.read().strip()
+        except OSError:
+            continue
+        if text.isdigit() and 0 < int(text) < _UNLIMITED:
+            total = min(total, int(text))
+    return total
+
+
+@dataclass(slots=True)
+class _Copy(Resident):
+    """A blob in memory; ``number`` was in its ``slot`` of the removals before it was copied."""
+
+    slot: int = 0
+    number: int = 0
+
+
+class MemoryBlobs:
+    """The small blobs in one worker's memory; ``budget`` is its part in bytes.
+
+    Args:
+        disk: of the blobs.
+        doubt: is told of a file whose content is not what its digest says.
+    """
+
+    def __init__(self, disk: Disk, doubt: Callable[[bytes], None]) -> None:
+        self._hits = 0
+        self._order: MemoryOrder[_Copy] = MemoryOrder(0, LARGEST)
+        self._copies = self._order.residents
+        self._disk = disk
+        self._doubt = doubt
+
+    @property
+    def budget(self) -> int:
+        """Most bytes."""
+        return self._order.budget
+
+    @budget.setter
+    def budget(self, size: int) -> None:
+        self.clear()
+        self._order.budget = size
+
+    @property
+    def used(self) -> int:
+        """Bytes in memory."""
+        return self._order.used
+
+    def __len__(self) -> int:
+        return len(self._copies)
+
+    def __contains__(self, digest: bytes) -> bool:
+        """Whether ``get`` would find it."""
+        copy = self._copies.get(digest)
+        return copy is not None and self._removed.numbers[copy.slot] == copy.number
+
+    def get(self, digest: bytes) -> bytes | None:
+        """The bytes of a blob, if they are here, and the blob was not removed since they came."""
+        copy = self._copies.get(digest)
+        if copy is None:
+            return None
+        disk = self._disk
+        if disk.generations.removed.numbers[copy.slot] != copy.number:
+            self._order.discard(digest)
+            return None
+        if not disk.readable:
+            return None
+        copy.reads += 1
+        self._hits += 1
+        return copy.body
+
+    def offer(self, digest: bytes, blob: OpenBlob) -> bytes | None:
+        """A blob is about to be sent from its file; returns its bytes if it enters the memory, which sends them then."""
+        reads = self._order.enters(digest, blob.size)
+        if not reads:
+            return None
+        slot = slot_of(digest)
+        number = self._removed.numbers[slot]
+        body = _read_at_once(blob)
+        if body is None or not blob.intact():
+            return None
+        if sha256(body).digest() != digest:
+            self._doubt(digest)
+            return None
+        self._order.add(digest, _Copy(body, reads, slot=slot, number=number))
+        return body
+
+    def take_hits(self) -> int:
+        """How often ``get`` has found a blob since the last call."""
+        hits, self._hits = self._hits, 0
+        return hits
+
+    def discard(self, digest: bytes) -> None:
+        """Drop one blob."""
+        self._order.discard(digest)
+
+    def trim(self) -> None:
+        """Drop the blobs that were removed since they came."""
+        numbers = self._removed.numbers
+        for digest in [digest for digest, copy in self._copies.items() if numbers[copy.slot] != copy.number]:
+            self._order.discard(digest)
+
+    def clear(self) -> None:
+        """Drop all blobs."""
+        self._order.clear()
+
+    @property
+    def _removed(self) -> RemovedBlobs:
+        return self._disk.generations.removed
+
+
+def _read_at_once(blob: OpenBlob) -> bytes | None:
+    """All bytes of a blob, if the kernel has them in memory."""
+    buffer = bytearray(blob.size)
+    try:
+        count = os.preadv(blob.fd, (buffer,), 0, os.RWF_NOWAIT)
+    except OSError:
+        return None
+    return bytes(buffer) if count == blob.size else None

@@ -1,0 +1,20 @@
+"""Opens the cache of one worker."""
+
+from __future__ import annotations
+
+import time
+from contextlib import AsyncExitStack
+
+from gateway.config import Settings
+from gateway.server.files import read_cold_by
+from gateway.store.memory import share
+from gateway.store.store import Store
+
+
+async def open_store(settings: Settings, stack: AsyncExitStack) -> Store:
+    """The store, which ``stack`` closes; the server reads what is not in the kernel's memory by its threads."""
+    store = await Store.open(settings.cache, now=time.time)
+    stack.push_async_callback(store.close)
+    store.memory.budget = share(settings.cache.memory, settings.server.workers)
+    read_cold_by(store.read_cold)
+    return store

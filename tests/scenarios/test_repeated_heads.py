@@ -1,0 +1,265 @@
+"""Heads that are not parsed (gateway/server/template.py) and bytes from memory: the answers are those of the general path.
+
+A connection is *primed* by reads of one shape, after which such heads need no parsing. The first request of a new connection is
+always parsed. So one stream of bytes, sent over a primed and over a new connection, must get the same answers.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from tests.gateways import Running, Settings, gateway
+from tests.scenarios.world import KIB, MIB, Origin, content
+
+SMALL, LARGE = "/bucket/small", "/bucket/large"
+A, B = ("GWA", "gateway-secret-a"), ("GWB", "gateway-secret-b")
+_VARYING = re.compile(
+    rb"(?im)^(date|x-amz-request-id|x-larder-request-id|x-amz-id-2): [^\r]*|<RequestId>[^<]*|<ServerTime>[^<]*"
+)
+
+
+@pytest.fixture(scope="module", params=["", "0"], ids=["memory", "disk"])
+def running(request, origin: Origin, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A gateway with two keys of different tenants, of which B may read only one object, with and without memory."""
+    home: Path = tmp_path_factory.mktemp("home")
+    extra = f'\n[[rules]]\nmatch = "**"\nfreshness = "1h"\ngrant = "1h"\n'
+    keys = (
+        {"access_key_id": A[0], "secret_access_key": A[1], "tenant": "a"},
+        {"access_key_id": B[0], "secret_access_key": B[1], "tenant": "b", "allow": [SMALL[1:]]},
+    )
+    configuration = Settings(origin.endpoint, home / "cache", credentials=keys, extra=extra, memory=request.param)
+    origin.put(SMALL, content(4 * KIB, "small"))
+    origin.put(LARGE, content(3 * MIB, "large"))
+    with gateway(configuration, home) as started:
+        for path in (SMALL, LARGE):
+            for _ in range(3):
+                with reading(started) as connection:
+                    assert b" 200 OK" in connection.ask(head(started, path))
+        yield started
+
+
+def head(running: Running, path: str, who: tuple[str, str] = A, at: float | None = None, **headers: str) -> bytes:
+    """A signed GET as botocore signs it, at this time or another one."""
+    host = f"127.0.0.1:{running.port}"
+    request = AWSRequest("GET", f"http://{host}{path}", headers={"Host": host, **headers})
+    signer = S3SigV4Auth(Credentials(*who), "s3", "us-east-1")
+    signer.add_auth(request)
+    if at is not None:
+        request.context["timestamp"] = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(at))
+        del request.headers["Authorization"]
+        request.headers.replace_header("X-Amz-Date", request.context["timestamp"])
+        text = signer.string_to_sign(request, signer.canonical_request(request))
+        signer._inject_signature_to_request(request, signer.signature(text, request))
+    lines = "".join(f"{name}: {value}\r\n" for name, value in request.headers.items())
+    return f"GET {path} HTTP/1.1\r\n{lines}\r\n".encode()
+
+
+class Connection:
+    """A raw connection."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=30)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def ask(self, request: bytes) -> bytes:
+        """Send a request; its answer, which has a length, without what differs from answer to answer."""
+        self.socket.sendall(request)
+        data = b""
+        while b"\r\n\r\n" not in data:
+            data += self._more()
+        start, _, body = data.partition(b"\r\n\r\n")
+        length = int(re.search(rb"(?i)content-length: (\d+)", start)[1])  # type: ignore[index]
+        while len(body) < length:
+            body += self._more()
+        return _VARYING.sub(b"", start + b"\r\n\r\n" + body)
+
+    def _more(self) -> bytes:
+        piece = self.socket.recv(1 << 18)
+        assert piece, "the connection ended within an answer"
+        return piece
+
+    def rest(self, *pieces: bytes) -> bytes:
+        """Send pieces, end this side, and read all answers."""
+        try:
+            for piece in pieces:
+                self.socket.sendall(piece)
+            self.socket.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # refused and closed already
+        data = b""
+        try:
+            while piece := self.socket.recv(1 << 18):
+                data += piece
+        except ConnectionResetError:
+            pass
+        return _VARYING.sub(b"", data)
+
+
+@contextmanager
+def reading(running: Running) -> Iterator[Connection]:
+    """A new connection."""
+    connection = Connection(running.port)
+    try:
+        yield connection
+    finally:
+        connection.socket.close()
+
+
+@contextmanager
+def primed(running: Running, path: str = SMALL, **headers: str) -> Iterator[Connection]:
+    """A connection on which heads of this shape are not parsed any more."""
+    with reading(running) as connection:
+        for _ in range(3):
+            connection.ask(head(running, path, **headers))
+        yield connection
+
+
+def answers(running: Running, *pieces: bytes, **headers: str) -> tuple[bytes, bytes]:
+    """The answers to the same bytes over a primed and over a new connection."""
+    with primed(running, **headers) as repeated, reading(running) as general:
+        return repeated.rest(*pieces), general.rest(*pieces)
+
+
+def test_repeated_heads_are_not_parsed(running: Running) -> None:
+    """Rule: from the third read of one shape on, a connection's hits are answered without parsing, and count like others."""
+
+    def counts() -> tuple[float, ...]:
+        hits = running.metric("larder_requests_total", method="GET", outcome="HIT")
+        return (
+            running.metric("larder_repeated_requests_total"),
+            hits,
+            running.metric("larder_sent_bytes_total", outcome="HIT"),
+        )
+
+    before = counts()
+    with reading(running) as connection:
+        for _ in range(10):
+            assert connection.ask(head(running, SMALL)).endswith(content(4 * KIB, "small"))
+    deadline = time.monotonic() + 30
+    while counts()[0] == before[0] and time.monotonic() < deadline:
+        time.sleep(0.05)
+    after = counts()
+    assert [now - then for now, then in zip(after, before, strict=True)] == [8, 10, 10 * 4 * KIB]
+
+
+@pytest.mark.parametrize(
+    "path", [SMALL, LARGE, "/bucket/missing", "/other/small", "/-/healthz", "/", "/bucket", "//bucket/small"]
+)
+def test_any_path(running: Running, path: str) -> None:
+    """Rule: hits, misses and refusals are the same by both paths."""
+    repeated, general = answers(running, head(running, path))
+    assert repeated.replace(b"MISS; reason=cold", b"HIT") == general.replace(b"MISS; reason=cold", b"HIT")
+
+
+@pytest.mark.parametrize(
+    "value", ["bytes=0-9", "bytes=-7", "bytes=100-", "bytes=4095-9999", "bytes=5000-", "bytes=9-1", "bytes=0-1,3-4"]
+)
+@pytest.mark.parametrize("path", [SMALL, LARGE])
+def test_any_range(running: Running, path: str, value: str) -> None:
+    """Rule: ranges are the same by both paths, satisfiable or not."""
+    repeated, general = answers(running, head(running, path, Range=value), Range="bytes=0-99")
+    assert repeated == general
+
+
+def flawed(running: Running) -> dict[str, bytes]:
+    """Requests that must be refused, or that only the general path may answer."""
+    now, good = time.time(), head(running, SMALL)
+    at = good.index(b"Signature=") + 10
+    return {
+        "wrong signature": good[:at] + bytes(reversed(good[at : at + 64])) + good[at + 64 :],
+        "other secret": head(running, SMALL, (A[0], "another-secret")),
+        "signed for another path": good.replace(SMALL.encode(), LARGE.encode()),
+        "too old": head(running, SMALL, at=now - 1000),
+        "too new": head(running, SMALL, at=now + 1000),
+        "old enough": head(running, SMALL, at=now - 800),
+        "no date": good.replace(good[good.index(b"X-Amz-Date: ") + 12 :][:16], b"99999999T999999Z"),
+        "unknown key": head(running, SMALL, ("GWX", A[1])),
+        "allowed to B": head(running, SMALL, B),
+        "forbidden to B": head(running, LARGE, B),
+        "HEAD": b"HEAD" + good[3:],
+        "DELETE": b"DELETE" + good[3:],
+    }  # fmt: skip
+
+
+def test_flawed_requests(running: Running) -> None:
+    """Rule: whatever a primed connection brings, each request is verified, dated and authorized as on a new one."""
+    for name, request in flawed(running).items():
+        repeated, general = answers(running, request)
+        assert repeated == general, name
+        expected = 200 if name in ("old enough", "allowed to B") else 403
+        assert b"HTTP/1.1 %d" % expected in repeated[:12] + b"" or name in ("HEAD", "DELETE"), (name, repeated[:200])
+
+
+def test_pipelined_and_split_heads(running: Running) -> None:
+    """Rule: heads that come together, or in pieces, are answered in order, each with its own answer."""
+    small, large, bad = head(running, SMALL), head(running, LARGE), head(running, SMALL, (A[0], "wrong"))
+    for pieces in (
+        (small + small,), (small + large + small,), (small[:50], small[50:]), (small + small[:80], small[80:]),
+        (small, large), (bad + small,), (small + bad + small,), (small + b"\r\n\r\n" + small,), (small + b"garbage",),
+        (small[:4], small[4:20], small[20:]),
+    ):  # fmt: skip
+        repeated, general = answers(running, *pieces)
+        assert repeated == general, pieces
+        assert repeated.startswith(b"HTTP/1.1 ")
+
+
+def test_a_write_is_seen_at_once(running: Running, origin: Origin) -> None:
+    """Rule: after a write through the gateway a primed connection gets the new bytes; after a deletion, 404."""
+    path, client = "/bucket/written", running.client()
+    origin.put(path, b"old")
+    with primed(running, path) as connection:
+        assert connection.ask(head(running, path)).endswith(b"old")
+        client.put_object(Bucket="bucket", Key="written", Body=b"new")
+        assert connection.ask(head(running, path)).endswith(b"\r\n\r\nnew")
+        for _ in range(3):
+            assert connection.ask(head(running, path)).endswith(b"\r\n\r\nnew")
+        client.delete_object(Bucket="bucket", Key="written")
+        assert connection.ask(head(running, path)).startswith(b"HTTP/1.1 404")
+
+
+def test_a_connection_used_by_two_keys(running: Running) -> None:
+    """Rule: each request is answered for its own key, whose turn it may be."""
+    with primed(running) as connection:
+        for _ in range(3):
+            assert connection.ask(head(running, LARGE, B)).startswith(b"HTTP/1.1 403")
+            assert connection.ask(head(running, SMALL, B)).startswith(b"HTTP/1.1 200")
+            assert connection.ask(head(running, LARGE)).startswith(b"HTTP/1.1 200")
+
+
+EDITS = st.lists(
+    st.tuples(
+        st.sampled_from(["replace", "insert", "delete"]),
+        st.floats(0, 1, exclude_max=True),
+        st.sampled_from([b"\r\n", b"\n", b" ", b":", b"%41", b"/", b"a", b"0", b"Z", b"?", b"\0", b"\r\n\r\n", b"Content-Length: 3\r\n",
+                         b"Connection: close\r\n", b"Expect: 100-continue\r\n", b"Transfer-Encoding: chunked\r\n"]),
+    ),
+    max_size=2,
+)  # fmt: skip
+
+
+@hypothesis_settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(edits=EDITS, splits=st.lists(st.floats(0, 1), max_size=2), again=st.booleans(), ranged=st.booleans())
+def test_mutated_streams(running: Running, edits, splits, again: bool, ranged: bool) -> None:
+    """Rule: for heads with any small change, in pieces or with another one behind, both paths give the same answers."""
+    headers = {"Range": "bytes=0-99"} if ranged else {}
+    data = head(running, SMALL, **headers)
+    for kind, where, piece in edits:
+        at = int(where * len(data))
+        data = data[:at] + (b"" if kind == "delete" else piece) + data[at + (0 if kind == "insert" else len(piece)) :]
+    data += head(running, SMALL, **headers) if again else b""
+    cuts = [0, *sorted(int(split * len(data)) for split in splits), len(data)]
+    repeated, general = answers(running, *(data[a:b] for a, b in zip(cuts, cuts[1:], strict=False)), **headers)
+    assert repeated == general
