@@ -33,7 +33,8 @@ STOP_WITHIN = 60.0
 class Settings:
     """The parts of a configuration that tests vary.
 
-    ``redis`` is a URL, empty for the embedded one; ``memory`` is ``cache.memory``, empty for its default; ``extra`` is TOML put at the end.
+    ``redis`` is a URL, empty for the embedded one; ``memory`` is ``cache.memory``, empty for its default.
+    ``extra`` is TOML put at the end.
     """
 
     endpoint: str

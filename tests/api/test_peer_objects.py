@@ -93,7 +93,7 @@ class Home:
         async def send(message: MutableMapping[str, Any]) -> None:
             sent.append(dict(message))
 
-        def send_files(status: int, head: bytes, files: Sequence[tuple[int, int, int, int]]) -> None:
+        def send_files(status: int, head: bytes, files: Sequence[tuple[int, int, int, int]], memory: object) -> None:
             sent.append({"type": FILES, "status": status, "head": head, "files": files})
 
         if not self._at_once:

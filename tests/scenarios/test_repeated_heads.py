@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -26,8 +27,9 @@ from tests.scenarios.world import KIB, MIB, Origin, content
 
 SMALL, LARGE = "/bucket/small", "/bucket/large"
 A, B = ("GWA", "gateway-secret-a"), ("GWB", "gateway-secret-b")
+# "connection: close" depends on whether this side's end arrives before the answer begins.
 _VARYING = re.compile(
-    rb"(?im)^(date|x-amz-request-id|x-larder-request-id|x-amz-id-2): [^\r]*|<RequestId>[^<]*|<ServerTime>[^<]*"
+    rb"(?im)^(date|connection|x-amz-request-id|x-larder-request-id|x-amz-id-2): [^\r]*|<RequestId>[^<]*|<ServerTime>[^<]*"
 )
 
 
@@ -35,7 +37,7 @@ _VARYING = re.compile(
 def running(request, origin: Origin, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A gateway with two keys of different tenants, of which B may read only one object, with and without memory."""
     home: Path = tmp_path_factory.mktemp("home")
-    extra = f'\n[[rules]]\nmatch = "**"\nfreshness = "1h"\ngrant = "1h"\n'
+    extra = '\n[[rules]]\nmatch = "**"\nfreshness = "1h"\ngrant = "1h"\n'
     keys = (
         {"access_key_id": A[0], "secret_access_key": A[1], "tenant": "a"},
         {"access_key_id": B[0], "secret_access_key": B[1], "tenant": "b", "allow": [SMALL[1:]]},
@@ -122,7 +124,7 @@ def reading(running: Running) -> Iterator[Connection]:
 def primed(running: Running, path: str = SMALL, **headers: str) -> Iterator[Connection]:
     """A connection on which heads of this shape are not parsed any more."""
     with reading(running) as connection:
-        for _ in range(3):
+        for _ in range(4):
             connection.ask(head(running, path, **headers))
         yield connection
 
@@ -134,7 +136,7 @@ def answers(running: Running, *pieces: bytes, **headers: str) -> tuple[bytes, by
 
 
 def test_repeated_heads_are_not_parsed(running: Running) -> None:
-    """Rule: from the third read of one shape on, a connection's hits are answered without parsing, and count like others."""
+    """Rule: from the fourth read of one shape on, a connection's hits are answered without parsing, and count like others."""
 
     def counts() -> tuple[float, ...]:
         hits = running.metric("larder_requests_total", method="GET", outcome="HIT")
@@ -152,7 +154,7 @@ def test_repeated_heads_are_not_parsed(running: Running) -> None:
     while counts()[0] == before[0] and time.monotonic() < deadline:
         time.sleep(0.05)
     after = counts()
-    assert [now - then for now, then in zip(after, before, strict=True)] == [8, 10, 10 * 4 * KIB]
+    assert [now - then for now, then in zip(after, before, strict=True)] == [7, 10, 10 * 4 * KIB]
 
 
 @pytest.mark.parametrize(
@@ -243,7 +245,8 @@ EDITS = st.lists(
     st.tuples(
         st.sampled_from(["replace", "insert", "delete"]),
         st.floats(0, 1, exclude_max=True),
-        st.sampled_from([b"\r\n", b"\n", b" ", b":", b"%41", b"/", b"a", b"0", b"Z", b"?", b"\0", b"\r\n\r\n", b"Content-Length: 3\r\n",
+        st.sampled_from([b"\r\n", b"\n", b" ", b":", b"%41", b"/", b"a", b"0", b"Z", b"?", b"\0", b"\r\n\r\n",
+                         b"Content-Length: 3\r\n",
                          b"Connection: close\r\n", b"Expect: 100-continue\r\n", b"Transfer-Encoding: chunked\r\n"]),
     ),
     max_size=2,
@@ -261,5 +264,5 @@ def test_mutated_streams(running: Running, edits, splits, again: bool, ranged: b
         data = data[:at] + (b"" if kind == "delete" else piece) + data[at + (0 if kind == "insert" else len(piece)) :]
     data += head(running, SMALL, **headers) if again else b""
     cuts = [0, *sorted(int(split * len(data)) for split in splits), len(data)]
-    repeated, general = answers(running, *(data[a:b] for a, b in zip(cuts, cuts[1:], strict=False)), **headers)
+    repeated, general = answers(running, *(data[a:b] for a, b in pairwise(cuts)), **headers)
     assert repeated == general
