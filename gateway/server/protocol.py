@@ -170,7 +170,9 @@ class GatewayProtocol(asyncio.Protocol):
         """Parse received bytes, and start the completed request if it is first in line."""
         if self._again is not None:
             if (self._limit is None or len(self.tasks) < self._limit) and self._again(data):
-                self._answered_again()
+                if self._active is None:  # else ``adopt`` was called
+                    self._state.total_requests += 1
+                    self.deadline = self.loop.time() + self._keep_alive
                 return
             self._again = None
         if self._linger is not None:
@@ -360,12 +362,6 @@ class GatewayProtocol(asyncio.Protocol):
                 self._again = self.repeated
             if not self._reading:
                 self.resume_reading()
-
-    def _answered_again(self) -> None:
-        """A request was answered without parsing, or is being answered (``adopt``)."""
-        if self._active is None:
-            self._state.total_requests += 1
-            self.deadline = self.loop.time() + self._keep_alive
 
     def adopt(self, path: bytes, headers: RawHeaders) -> Cycle:
         """Make a request that ``repeated`` has begun to answer the active one; returns its cycle, whose response has begun."""
