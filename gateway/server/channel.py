@@ -142,19 +142,16 @@ class Channel:
             head: sent first.
             spans: of open files.
             memory: the bytes of the only span: one system call sends them with the head; what it leaves is sent from the file.
-                Without a span, the bytes to send after ``head``: the transport keeps what the socket leaves.
+                Without a span, the transport keeps what it leaves.
 
         Returns:
-            Whether all is sent; if not, ``send_rest`` must follow.
-
-        Raises: as ``send_files``.
+            Whether all is sent; if not, ``send_rest`` must follow. Raises as ``send_files``.
         """
         if self.paused or self.lost or self.transport.is_closing():
-            if not spans and memory is not None:
-                head += memory
+            head += memory if memory is not None and not spans else b""
             self._head, self._spans, self._cold = head, deque(spans), False
             return False
-        if not spans and memory is not None:
+        if memory is not None and not spans:
             self.write_now((head, memory))
             return True
         if len(spans) == 1 and spans[0][2] <= SMALL and memory is None:

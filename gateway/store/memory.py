@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 
-from gateway.policies.reads.memory import MemoryOrder, Resident
+from gateway.policies.reads.memory import Copied, MemoryOrder
 from gateway.store.disk.blobs import OpenBlob
 from gateway.store.disk.disk import Disk
 from gateway.store.shared.removed import RemovedBlobs, slot_of
@@ -56,7 +56,7 @@ def machine_memory() -> int:
 
 
 @dataclass(slots=True)
-class _Copy(Resident):
+class _Copy(Copied):
     """A blob in memory; ``number`` was in its ``slot`` of the removals before it was copied."""
 
     slot: int = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from gateway.policies.reads.memory import MARGIN, MOST_WAITING, MemoryOrder, Resident
+from gateway.policies.reads.memory import MARGIN, MOST_WAITING, Copied, MemoryOrder
 
 SIZE = 100
 
@@ -13,7 +13,7 @@ class Memory:
     """A memory for ``room`` blobs, and reads of it."""
 
     def __init__(self, room: int) -> None:
-        self.order: MemoryOrder[Resident] = MemoryOrder(room * SIZE, 2 * SIZE)
+        self.order: MemoryOrder[Copied] = MemoryOrder(room * SIZE, 2 * SIZE)
 
     def read(self, name: int, size: int = SIZE) -> bool:
         """Read a blob; returns whether it was in memory."""
@@ -23,7 +23,7 @@ class Memory:
             resident.reads += 1
             return True
         if reads := self.order.enters(digest, size):
-            self.order.add(digest, Resident(bytes(size), reads))
+            self.order.add(digest, Copied(bytes(size), reads))
         return False
 
     def has(self, name: int) -> bool:

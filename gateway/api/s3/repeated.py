@@ -52,7 +52,7 @@ class Finish(Protocol):
         """Counts the request in progress until ``rest`` is done."""
 
 
-class Connection(Protocol):
+class AdoptingConnection(Protocol):
     """A connection whose requests may be answered without parsing."""
 
     channel: Channel
@@ -74,7 +74,9 @@ class Repeats:
     finish: Finish
     counted: metrics.LoopSum = field(default_factory=lambda: metrics.LoopSum(metrics.REPEATED))
 
-    def of(self, connection: Connection, head: bytes, trace: Trace, known: Repeated | None) -> Repeated | None:
+    def of(
+        self, connection: AdoptingConnection, head: bytes, trace: Trace, known: RepeatedReads | None
+    ) -> RepeatedReads | None:
         """The repeated reads of which a request is the first.
 
         Args:
@@ -90,7 +92,7 @@ class Repeats:
             signature = _Signature.of(self.authenticator, template, trace)
         if template is None or signature is None:
             return None
-        return Repeated(self, connection, template, signature, trace)
+        return RepeatedReads(self, connection, template, signature, trace)
 
 
 class _Signature:
@@ -168,7 +170,7 @@ def _value(name: bytes, fields: dict[bytes, bytes]) -> bytes:
     return fields[b"authorization"][-64:] if name == SIGNATURE else fields[name]
 
 
-class Repeated:
+class RepeatedReads:
     """The repeated reads of one connection; called with bytes that arrived, it returns whether it has answered them.
 
     Args:
@@ -180,7 +182,7 @@ class Repeated:
     """
 
     def __init__(
-        self, repeats: Repeats, connection: Connection, template: Template, signature: _Signature, trace: Trace
+        self, repeats: Repeats, connection: AdoptingConnection, template: Template, signature: _Signature, trace: Trace
     ) -> None:
         assert trace.auth is not None
         fields = trace.request.fields
@@ -202,23 +204,8 @@ class Repeated:
             return False
         started, now = time.perf_counter(), time.time()
         (path, values), repeats, principal = match, self._repeats, self._auth.principal
-        channel, places = self._connection.channel, repeats.places
-        if (
-            channel.paused
-            or channel.lost
-            or channel.transport.is_closing()
-            or places.used >= places.limit
-            or path[1:2] == b"-"
-            or principal.tenant in repeats.accounting.rates.limits
-        ):
-            return False
-        wanted: ByteRange | None = None
-        if self._ranged and (wanted := parse_range(values[-1].decode())) is None:
-            return False
-        known = repeats.hot.known(principal.identity.origin, self._host, path)
-        if known is None or not self._signature.matches(path, values, now):
-            return False
-        hit = repeats.hot.render(known, principal.identity, now, wanted, self._checked and wanted is None)
+        channel = self._connection.channel
+        hit = self._find(path, values, now)
         if hit is None:
             return False
         start, stop, size = hit.span
@@ -244,6 +231,27 @@ class Repeated:
                 "GET", hit, principal.tenant, hit.key.bucket, hit.length, time.perf_counter() - started
             )
         return True
+
+    def _find(self, path: bytes, values: tuple[bytes, ...], now: float) -> Hit | None:
+        """The hit of a verified request that can be sent at once; ``None``: the general path must decide."""
+        repeats, principal = self._repeats, self._auth.principal
+        channel, places = self._connection.channel, repeats.places
+        if (
+            channel.paused
+            or channel.lost
+            or channel.transport.is_closing()
+            or places.used >= places.limit
+            or path[1:2] == b"-"
+            or principal.tenant in repeats.accounting.rates.limits
+        ):
+            return None
+        wanted: ByteRange | None = None
+        if self._ranged and (wanted := parse_range(values[-1].decode())) is None:
+            return None
+        known = repeats.hot.known(principal.identity.origin, self._host, path)
+        if known is None or not self._signature.matches(path, values, now):
+            return None
+        return repeats.hot.render(known, principal.identity, now, wanted, self._checked and wanted is None)
 
     def _trace(self, path: bytes, values: tuple[bytes, ...], hit: Hit, numbers: tuple[float, float, int]) -> Trace:
         """The request as the general path knows it."""
