@@ -72,6 +72,7 @@ class Channel:
         "_spans",
         "_stall",
         "_stalled_after",
+        "_tail",
         "_writable",
         "lost",
         "paused",
@@ -94,6 +95,8 @@ class Channel:
         self._head: bytes | None = None
         """The bytes that the transport must take before the spans; ``None`` if the spans may be sent."""
         self._spans: deque[FileSpan] = deque()
+        self._tail: bytes | memoryview | None = None
+        """Bytes that follow the head; then there are no spans."""
         self._cold = False
         self._stalled_after = 0.0
         self._stall: asyncio.TimerHandle | None = None
@@ -148,8 +151,8 @@ class Channel:
             Whether all is sent; if not, ``send_rest`` must follow. Raises as ``send_files``.
         """
         if self.paused or self.lost or self.transport.is_closing():
-            head += memory if memory is not None and not spans else b""
             self._head, self._spans, self._cold = head, deque(spans), False
+            self._tail = None if spans else memory
             return False
         if memory is not None and not spans:
             self.write_now((head, memory))
@@ -196,7 +199,7 @@ class Channel:
             raise self._explained(error) from None
 
     def write_now(self, pieces: Sequence[bytes | bytearray | memoryview]) -> None:
-        """Send bytes; the transport, which must be empty, keeps a copy of those that the socket does not take."""
+        """Send bytes; the transport (empty before) keeps those that the socket does not take, copied if they may change."""
         try:
             sent = os.writev((self._out or self._duplicate()).fileno(), pieces)
         except BlockingIOError:
@@ -206,7 +209,8 @@ class Channel:
             return
         for piece in pieces:
             if sent < len(piece):
-                self.transport.write(bytes(piece[sent:]))
+                left = memoryview(piece)[sent:]
+                self.transport.write(left if type(left.obj) is bytes else bytes(left))
             sent = max(0, sent - len(piece))
 
     async def send_rest(self) -> None:
@@ -217,6 +221,9 @@ class Channel:
             if self._head is not None:
                 await self.drain()
                 self.transport.write(self._head)
+                if self._tail is not None:
+                    self.transport.write(self._tail)
+                    self._tail = None
                 await self.drain()
                 done = not self._cold and self._push()
             while not done:

@@ -42,8 +42,8 @@ in the scope is the connection's ``local.Passing``, which must admit the descrip
 DIRECT = "larder.direct"
 """Extension: returns the cycle of the request that is being answered, for an answer without a task. See ``Cycle.deferred``."""
 REPEATS = "larder.repeats"
-"""Scope key of the connection of a request in the usual form. An application that answered such a request at once may set the
-connection's ``repeated``, which answers further heads that differ little from its ``head`` without parsing (template.py)."""
+"""Scope key of the connection and the head of a request in the usual form. An application that answered such a request at once
+may set the connection's ``repeated``, which answers further heads that differ little from this one unparsed (template.py)."""
 HIGH_WATER = 256 * 1024
 """Bytes of a request body buffered for the application before reading pauses."""
 

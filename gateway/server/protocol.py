@@ -104,11 +104,10 @@ class GatewayProtocol(asyncio.Protocol):
         self._reading_pace: ClientPace | None = None
         self._taken = 0
         self._behind = False
-        self.head = b""
-        """The bytes of the last request in the usual form."""
-        self._path_length = 0
+        self._usual_length = 0
+        """Bytes of the last head in the usual form, without its path."""
         self.repeated: Callable[[bytes], bool] | None = None
-        """Answers a head like ``head`` without parsing it, if it can; see ``REPEATS``."""
+        """Answers a head like an earlier one without parsing it, if it can; see ``REPEATS``."""
         self._again: Callable[[bytes], bool] | None = None
         """``repeated``, while no request is being answered and none has begun to arrive."""
 
@@ -152,6 +151,7 @@ class GatewayProtocol(asyncio.Protocol):
         metrics.CONNECTIONS.dec()
         self.channel.lose()
         self._drop_waiting()
+        self.repeated = self._again = None
         if self._active is not None:
             self._active.leave()
         if self._parser is not None:
@@ -237,10 +237,9 @@ class GatewayProtocol(asyncio.Protocol):
         parser = self._parser
         if parser is not None and parser.plain is not None and not query:
             # Two heads of one length, apart from their paths, promise more of them.
-            before, self.head = len(self.head) - self._path_length, parser.plain
-            self._path_length = len(raw_path)
-            if before == len(self.head) - self._path_length:
-                scope[REPEATS] = self
+            before, self._usual_length = self._usual_length, len(parser.plain) - len(raw_path)
+            if before == self._usual_length:
+                scope[REPEATS] = self, parser.plain
         cycle = Cycle(self, scope, keep_alive=keep_alive, expects=expects)
         self._pipeline.append(cycle)
         if ended:

@@ -37,20 +37,50 @@ _IN_SLOTS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-"
 _IN_RANGES = b"0123456789-"
 _BYTES = b"bytes="
 RANGE = b"range"
-SIGNATURE = b"signature"
-"""The name of the slot of the signature, at the end of the value of Authorization."""
+SIGNATURE = b"authorization"
+"""The slot of the signature: the end of the value of Authorization."""
 DATE = b"x-amz-date"
 _DATE_LENGTH = 16
 _SIGNATURE_LENGTH = 64
+_PROVEN = 8
+"""Heads that a template must answer to be worth its making, which takes about as long as parsing five."""
+_LONGEST_WAIT = 1024
 _IDS = frozenset({b"amz-sdk-invocation-id", b"traceparent"})
 """Headers whose values differ from request to request, and mean nothing to this gateway."""
+
+
+class Patience:
+    """When a connection replaces its template by that of another shape.
+
+    A proxy may send the requests of many clients over one connection, so that heads of one shape seldom follow each other. Each
+    template that was not worth its making doubles the number of other heads that are parsed before the next one is made.
+
+    Attributes:
+        answered: heads that the present template has saved from parsing.
+    """
+
+    __slots__ = ("_others", "_wanted", "answered")
+
+    def __init__(self) -> None:
+        self.answered = self._others = 0
+        self._wanted = 1
+
+    def gives_way(self) -> bool:
+        """Whether a template is to be made of a head that the present one does not match."""
+        self._others += 1
+        proven = self.answered >= _PROVEN
+        if not proven and self._others < self._wanted:
+            return False
+        self._wanted = 1 if proven else min(2 * self._wanted, _LONGEST_WAIT)
+        self.answered = self._others = 0
+        return True
 
 
 class Template:
     """The shape of one head.
 
     Attributes:
-        names: of the slots, in the order of ``match``: names of headers, and ``SIGNATURE``.
+        names: of the slots, in the order of ``match``: those of their headers.
     """
 
     __slots__ = ("_fixed", "_headers", "_range_at", "_size", "_unpack", "names")
@@ -83,7 +113,7 @@ class Template:
                 span = begin, end
             elif name == DATE and end - begin == _DATE_LENGTH:
                 slots.append((begin, end, name))
-            elif name == b"authorization" and value[:-_SIGNATURE_LENGTH].endswith(b"Signature="):
+            elif name == SIGNATURE and value[:-_SIGNATURE_LENGTH].endswith(b"Signature="):
                 slots.append((end - _SIGNATURE_LENGTH, end, SIGNATURE))
             elif name in _IDS and begin < end:
                 slots.append((begin, end, name))
@@ -136,9 +166,6 @@ class Template:
         """The headers of a head with these values in its slots, as the parser gives them."""
         given: Mapping[bytes, bytes] = dict(zip(self.names, values, strict=True))
         return [
-            (
-                name,
-                value[:-_SIGNATURE_LENGTH] + given[SIGNATURE] if name == b"authorization" else given.get(name, value),
-            )
+            (name, value[:-_SIGNATURE_LENGTH] + given[name] if name == SIGNATURE else given.get(name, value))
             for name, value in self._headers
         ]

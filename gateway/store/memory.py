@@ -7,10 +7,13 @@ worker has a few hundred (``cache.open_files``). ``cache.memory`` is the budget 
 A blob enters on a hit from its open, verified file. It is hashed once more on the way, so what is in memory is what its digest
 says, whatever happens to the file later.
 
-It leaves with the blob. The node's workers share a table of removals (shared/removed.py): whoever unlinks a blob's file changes
-a number there, in a slot of the digest. A copy is valid while the number is the one that was read before the copy was made. The
-number changes after the file is unlinked, and a copy is made only of a file that is linked after the number was read. So a copy
-of a removed blob always has an old number. If another blob's removal changes the number, a read of the file is the only cost.
+It leaves with the blob. The node's workers share a table of removals (shared/removed.py): removing a blob's file changes a number
+there, in a slot of the digest. A copy is valid while the number is the one that was read before the copy was made. The number
+changes after the file is unlinked, and a copy is made only of a file that is linked after the number was read. So a copy of a
+removed blob always has an old number. If another blob's removal changes the number, a read of the file is the only cost.
+
+The budget bounds what the process grows by: each blob is charged ``OVERHEAD`` besides its bytes, for the objects around them.
+Answers that clients take slowly do not copy the bytes (``Channel.write_now``).
 
 Memory is not asked while the disk's open files may not be read: a node whose disk fails answers from the origin, in one way.
 """
@@ -25,10 +28,12 @@ from hashlib import sha256
 from gateway.policies.reads.memory import Copied, MemoryOrder
 from gateway.store.disk.blobs import OpenBlob
 from gateway.store.disk.disk import Disk
-from gateway.store.shared.removed import RemovedBlobs, slot_of
+from gateway.store.shared.removed import slot_of
 
 LARGEST = 128 * 1024
 """Bytes of the largest blob in memory: sendfile sends larger ones for less than a copy costs."""
+OVERHEAD = 512
+"""Bytes that a blob is charged besides its own: its digest, its copy's object, and their places in dictionaries take some 400."""
 _PART = 16
 _MOST = 1024**3
 _UNLIMITED = 1 << 60
@@ -73,7 +78,7 @@ class MemoryBlobs:
 
     def __init__(self, disk: Disk, doubt: Callable[[bytes], None]) -> None:
         self._hits = 0
-        self._order: MemoryOrder[_Copy] = MemoryOrder(0, LARGEST)
+        self._order: MemoryOrder[_Copy] = MemoryOrder(0, LARGEST, OVERHEAD)
         self._copies = self._order.residents
         self._disk = disk
         self._doubt = doubt
@@ -90,7 +95,7 @@ class MemoryBlobs:
 
     @property
     def used(self) -> int:
-        """Bytes in memory."""
+        """Bytes that the blobs in memory take, with what is around them."""
         return self._order.used
 
     def __len__(self) -> int:
@@ -99,7 +104,7 @@ class MemoryBlobs:
     def __contains__(self, digest: bytes) -> bool:
         """Whether ``get`` would find it."""
         copy = self._copies.get(digest)
-        return copy is not None and self._removed.numbers[copy.slot] == copy.number
+        return copy is not None and self._disk.removed.numbers[copy.slot] == copy.number
 
     def get(self, digest: bytes) -> bytes | None:
         """The bytes of a blob, if they are here, and the blob was not removed since they came."""
@@ -107,7 +112,7 @@ class MemoryBlobs:
         if copy is None:
             return None
         disk = self._disk
-        if disk.generations.removed.numbers[copy.slot] != copy.number:
+        if disk.removed.numbers[copy.slot] != copy.number:
             self._order.discard(digest)
             return None
         if not disk.readable:
@@ -122,7 +127,7 @@ class MemoryBlobs:
         if not reads:
             return None
         slot = slot_of(digest)
-        number = self._removed.numbers[slot]
+        number = self._disk.removed.numbers[slot]
         body = _read_at_once(blob)
         if body is None or not blob.intact():
             return None
@@ -143,17 +148,13 @@ class MemoryBlobs:
 
     def trim(self) -> None:
         """Drop the blobs that were removed since they came."""
-        numbers = self._removed.numbers
+        numbers = self._disk.removed.numbers
         for digest in [digest for digest, copy in self._copies.items() if numbers[copy.slot] != copy.number]:
             self._order.discard(digest)
 
     def clear(self) -> None:
         """Drop all blobs."""
         self._order.clear()
-
-    @property
-    def _removed(self) -> RemovedBlobs:
-        return self._disk.generations.removed
 
 
 def _read_at_once(blob: OpenBlob) -> bytes | None:

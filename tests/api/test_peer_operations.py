@@ -11,6 +11,7 @@ import pytest
 
 from gateway.api.peer.app import PeerApp
 from gateway.api.peer.operations import PeerOperations
+from gateway.engine.operations.explain import Knowledge
 from gateway.engine.operations.purge import Forgetting, Purges
 from gateway.engine.operations.warm_objects import WarmObjects
 from gateway.fleet.nodes.peer_gate import PeerGate
@@ -78,6 +79,14 @@ async def test_a_node_loads_explains_and_forgets(asked: Asked) -> None:
     assert await asked.ask("forget", purge) == (200, wanted)
     assert await asked.ask("forget", {**purge, "dry_run": False}) == (200, wanted)
     assert (await asked.ask("explain", OBJECT))[1]["known"] is False
+
+
+async def test_an_explanation_can_be_read_by_other_releases(asked: Asked) -> None:
+    """Rule: a document has only the fields that earlier releases know; fields of later releases are ignored."""
+    _, document = await asked.ask("explain", OBJECT)
+    assert "in_memory" not in document
+    assert Knowledge.from_json(document).node == "me"
+    assert Knowledge.from_json({**document, "of_a_later_release": 1}) == Knowledge.from_json(document)
 
 
 async def test_a_node_loads_a_span(asked: Asked) -> None:

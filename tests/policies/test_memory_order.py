@@ -92,6 +92,17 @@ def test_no_budget_and_no_blob_that_is_too_large() -> None:
     assert not none.order.residents
 
 
+def test_a_read_that_does_not_enter_costs_little() -> None:
+    """Rule: of a full memory only a few residents are compared with a candidate, others with the next one."""
+    memory = Memory(1000)
+    for name in range(1000):
+        for _ in range(9):
+            memory.read(name)
+    for _ in range(4):
+        memory.read(1000)
+    assert [int.from_bytes(digest, "big") for digest in memory.order.residents][-6:] == [0, 1, 2, 3, 4, 5]
+
+
 def test_the_counts_of_others_are_bounded() -> None:
     """Rule: memory does not grow with the number of blobs that are read and not kept."""
     memory = Memory(1)

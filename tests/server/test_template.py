@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.server.parsing import BadRequest, RequestParser
-from gateway.server.template import Template
+from gateway.server.template import Patience, Template
 
 DATE, SIGNATURE = b"20261128T101112Z", b"0123456789abcdef" * 4
 SDK_ID = b"6f9619ff-8b86-d011-b42d-00cf4fc964ff"
@@ -151,6 +151,15 @@ def test_only_a_signed_and_dated_head_has_a_template() -> None:
         (LINES[0], LINES[3], b"Authorization: AWS AK:c2ln"),
     ):
         assert Template.of(head(lines=unusual)) is None
+
+
+def test_templates_that_are_not_used_are_made_less_and_less_often() -> None:
+    """Rule: over a connection whose heads alternate between shapes, making templates costs next to nothing; one that is used
+    gives way at once."""
+    patience = Patience()
+    assert sum(patience.gives_way() for _ in range(1000)) == 9
+    patience.answered = 8
+    assert patience.gives_way()
 
 
 EDITS = st.tuples(

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.model.objects import BlobRef
 from gateway.store.index import blob_rows
-from gateway.store.memory import LARGEST, share
+from gateway.store.memory import LARGEST, OVERHEAD, share
 from gateway.store.store import Store
 from tests.stores import key_of, meta_of, write_blob
 
@@ -46,7 +46,7 @@ async def test_a_hit_enters_and_the_next_is_from_memory(memory_store: Store) -> 
     assert len(memory_store.memory) == 0
     assert await read(memory_store, ref) == (data, False)
     assert await read(memory_store, ref) == (data, True)
-    assert (len(memory_store.memory), memory_store.memory.used) == (1, LARGEST)
+    assert (len(memory_store.memory), memory_store.memory.used) == (1, LARGEST + OVERHEAD)
 
 
 async def test_large_blobs_and_no_budget(open_store) -> None:
@@ -65,6 +65,14 @@ async def test_the_budget_holds(memory_store: Store) -> None:
         for _ in range(3):
             await read(memory_store, ref)
         assert memory_store.memory.used <= memory_store.memory.budget
+
+
+async def test_tiny_blobs_are_charged_for_what_is_around_them(memory_store: Store) -> None:
+    """Rule: the budget bounds what the process grows by, also for blobs of a byte."""
+    memory_store.memory.budget = 3 * OVERHEAD
+    for number in range(4):
+        await read(memory_store, await kept(memory_store, bytes([number]), f"k{number}"))
+    assert len(memory_store.memory) == 2
 
 
 async def test_a_blob_that_another_worker_removes_is_gone(memory_store: Store, open_store) -> None:

@@ -16,6 +16,7 @@ from gateway.store.disk.directory import CacheDirectory
 from gateway.store.shared import own_files, table_file
 from gateway.store.shared.generations import Generations
 from gateway.store.shared.leases import FillLeases
+from gateway.store.shared.removed import RemovedBlobs, slot_of
 from tests.other_user import NOBODY
 from tests.stores import get, key_of, put
 
@@ -113,6 +114,18 @@ def test_workers_share_leases_whatever_becomes_of_their_file(path) -> None:
         os._exit(0 if not FillLeases(table_file.leases_of(path)).acquire(KEY, 0, 0) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     first.close()
+
+
+def test_workers_share_removals_whatever_becomes_of_their_file(path) -> None:
+    """Rule: a worker sees which blobs others have removed, also if the file was removed before it started."""
+    beside, digest = table_file.removals_of(path), bytes(32)
+    first, second = RemovedBlobs(), RemovedBlobs()
+    first.attach(beside)
+    beside.unlink()
+    second.attach(beside)
+    before = second.numbers[slot_of(digest)]
+    first.add(digest)
+    assert second.numbers[slot_of(digest)] == first.numbers[slot_of(digest)] != before
 
 
 @pytest.fixture

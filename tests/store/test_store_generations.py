@@ -7,7 +7,7 @@ import pytest
 
 from gateway.model.keys import ObjectKey, rights_in
 from gateway.policies.reads import granularity
-from gateway.store.shared import evicted, forgotten, removed, seen, table_file
+from gateway.store.shared import evicted, forgotten, seen, table_file
 from gateway.store.shared.generations import Generations, slots_of
 from gateway.store.shared.table_file import SLOTS, TWINS, remove_dead, table_of
 
@@ -120,7 +120,7 @@ def test_a_file_of_the_wrong_size_is_replaced(tmp_path, size):
     table = Generations()
     table.attach(tmp_path / "generations")
     table.bump(KEY)
-    records = 4 * (granularity.SLOTS + evicted.SLOTS + forgotten.WORDS + seen.WORDS + removed.SLOTS)
+    records = 4 * (granularity.SLOTS + evicted.SLOTS + forgotten.WORDS + seen.WORDS)
     assert (tmp_path / "generations").stat().st_size == 10 * SLOTS + 16 + records + 16 + 4096
     assert [path.name for path in tmp_path.iterdir()] == ["generations"]
 

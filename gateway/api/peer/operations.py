@@ -14,7 +14,7 @@ from pydantic_core import from_json
 
 from gateway.api.peer.app import Address, OnBehalfOf, PeerRequest
 from gateway.edge.asgi import send_json
-from gateway.engine.operations.explain import Explainer, to_json
+from gateway.engine.operations.explain import IN_MEMORY, Explainer, to_json
 from gateway.engine.operations.purge import LONGEST, Purge, Purges
 from gateway.engine.operations.warm_objects import WarmObjects
 from gateway.model.datasets import ApiError
@@ -76,7 +76,8 @@ class PeerOperations:
             ApiError: InvalidRequest.
         """
         knowledge = await self._explainer.here(_key(request), request.principal.identity)
-        await send_json(request.send, 200, to_json(knowledge))
+        headers = [(IN_MEMORY.encode(), b"1")] if knowledge.in_memory else []
+        await send_json(request.send, 200, to_json(knowledge), headers)
 
     async def warm(self, request: PeerRequest) -> None:
         """``POST /-/peer/v1/warm``: load the object in the body, or a span of it; stream ``WarmObjects.progress``.

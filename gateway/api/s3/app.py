@@ -124,8 +124,9 @@ class S3App(Edge):
             return self._finish_hit(scope, trace, hit, rest)
         self._accounting.note(scope, trace, hit, trace.started)
         if REPEATS in scope:
-            connection, trace.client = scope[REPEATS], scope.get("client")
-            connection.repeated = self._repeats.of(connection, connection.head, trace, connection.repeated)
+            trace.client = scope.get("client")
+            connection, head = scope[REPEATS]
+            connection.repeated = self._repeats.of(connection, head, trace, connection.repeated)
         return None
 
     async def _finish_hit(self, scope: Scope, trace: Trace, hit: Hit, rest: Awaitable[None]) -> None:

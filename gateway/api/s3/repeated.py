@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 from gateway import metrics
 from gateway.api.s3.accounting import Accounting, Trace
+from gateway.api.s3.accounts import Account
 from gateway.api.s3.answer import date_header
 from gateway.api.s3.auth import MAX_SKEW, Authenticator
 from gateway.api.s3.hot import Hit, HotReads, wants_checksum
@@ -35,7 +36,7 @@ from gateway.server.asgi_types import Scope
 from gateway.server.channel import Channel
 from gateway.server.cycle import Cycle
 from gateway.server.head import STATUS_LINES
-from gateway.server.template import DATE, RANGE, SIGNATURE, Template
+from gateway.server.template import DATE, RANGE, SIGNATURE, Patience, Template
 from gateway.store.shared.accesses import Note
 
 _TOKEN = re.compile(rb"\0([a-z0-9-]+)\0")
@@ -84,23 +85,41 @@ class Repeats:
             head: its bytes, which the parser accepted as a plain head.
             trace: the request, just answered with a hit.
             known: the connection's last ones.
+
+        Returns:
+            ``known`` if it stays, or if the request is not to have a template.
         """
-        if known is not None and known.template.match(head) is not None:
+        account = _account_of(self.authenticator, trace)
+        if account is None or (known is not None and (known.is_of(head) or not known.patience.gives_way())):
             return known
         template, signature = Template.of(head), None
         if template is not None and template.match(head) is not None:
-            signature = _Signature.of(self.authenticator, template, trace)
+            signature = _Signature.of(self.authenticator, account, template, trace)
         if template is None or signature is None:
-            return None
-        return RepeatedReads(self, connection, template, signature, trace)
+            return known
+        made = RepeatedReads(self, connection, template, signature, trace)
+        if known is not None:
+            made.patience = known.patience
+        return made
+
+
+def _account_of(authenticator: Authenticator, trace: Trace) -> Account | None:
+    """The account of a request whose like may be verified here; ``None``: it is signed in an unusual way."""
+    auth = trace.auth
+    if auth is None or auth.presigned or auth.chunk_signer is not None or auth.principal.anonymous:
+        return None
+    account = authenticator.find(auth.principal.access_key_id)
+    # Two secrets, for the time of a rotation, are the general path's.
+    usual = account is not None and account.previous is None and account.principal == auth.principal
+    return account if usual else None
 
 
 class _Signature:
     """A signer's signatures over heads of one shape."""
 
-    def __init__(self, authenticator: Authenticator, access_key_id: str, claim_head: bytes, template: Template) -> None:
-        self.access_key_id = access_key_id
-        self.account = authenticator.find(access_key_id)
+    def __init__(self, authenticator: Authenticator, account: Account, claim_head: bytes, template: Template) -> None:
+        self.access_key_id = account.principal.access_key_id
+        self.account = account
         self._authenticator = authenticator
         self._claim_head = claim_head
         self._names = template.names
@@ -111,17 +130,13 @@ class _Signature:
         self._inner = self._begun = self._outer = sha256()
 
     @classmethod
-    def of(cls, authenticator: Authenticator, template: Template, trace: Trace) -> _Signature | None:
+    def of(cls, authenticator: Authenticator, account: Account, template: Template, trace: Trace) -> _Signature | None:
         """The signatures of which a verified request has one; ``None`` if it is signed in an unusual way."""
-        fields, auth = trace.request.fields, trace.auth
-        head, date = fields[b"authorization"][:-64], fields[DATE]
-        if auth is None or auth.presigned or auth.chunk_signer is not None or len(head) > LONGEST_CACHED_CLAIM:
+        fields = trace.request.fields
+        head, date = fields[SIGNATURE][:-64], fields[DATE]
+        if len(head) > LONGEST_CACHED_CLAIM:
             return None
-        made = cls(authenticator, auth.principal.access_key_id, head, template)
-        account = made.account
-        # Two secrets, for the time of a rotation, are the general path's.
-        if account is None or account.previous is not None or account.principal != auth.principal:
-            return None
+        made = cls(authenticator, account, head, template)
         claim, _, signed_at = dated_claim(head, date)
         if signed_at is None or claim.access_key_id != made.access_key_id:
             return None
@@ -142,7 +157,7 @@ class _Signature:
             if account != self.account:
                 return False
             self.account = account
-        if account is None or now >= account.expires_at or authenticator.closed:
+        if now >= account.expires_at or authenticator.closed:
             return False
         date = values[self._date_at]
         if date != self._dated[0] and not self._begin(date):
@@ -154,6 +169,11 @@ class _Signature:
         inner.update(sha256(canonical).hexdigest().encode())
         outer.update(inner.digest())
         return compare_digest(outer.hexdigest().encode(), values[self._signature_at])
+
+    @property
+    def current(self) -> bool:
+        """Whether the account is still the one whose secret signs."""
+        return self._authenticator.find(self.access_key_id) == self.account
 
     def _begin(self, date: bytes) -> bool:
         """Hash the first lines of the string to sign, which all requests of a second share; ``False`` if the date is invalid."""
@@ -167,7 +187,7 @@ class _Signature:
 
 
 def _value(name: bytes, fields: dict[bytes, bytes]) -> bytes:
-    return fields[b"authorization"][-64:] if name == SIGNATURE else fields[name]
+    return fields[SIGNATURE][-64:] if name == SIGNATURE else fields[name]
 
 
 class RepeatedReads:
@@ -196,6 +216,11 @@ class RepeatedReads:
         self._checked = wants_checksum(fields)
         self._ranged = template.names[-1] == RANGE
         self._client: tuple[str, int] | None = trace.client
+        self.patience = Patience()
+
+    def is_of(self, head: bytes) -> bool:
+        """Whether a head has this shape, and the signer of this shape is unchanged."""
+        return self.template.match(head) is not None and self._signature.current
 
     def __call__(self, head: bytes) -> bool:
         """Answer bytes that are one whole head of this shape, if a hit can be sent at once; else nothing has happened."""
@@ -211,6 +236,7 @@ class RepeatedReads:
         start, stop, size = hit.span
         repeats.note(hit.key, start, stop, size, True, now, principal.access_key_id, self._client, 0.0)
         repeats.counted.inc()
+        self.patience.answered += 1
         serial = next(repeats.ids) & _SERIAL
         answer = b"%b%bx-amz-request-id: %016X\r\ndate: %b\r\n\r\n" % (
             STATUS_LINES[hit.status], hit.head, serial, date_header(int(now))[1],

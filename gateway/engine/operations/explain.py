@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from gateway.engine.items.homes import PREFIX, Node, PeerNodes
@@ -27,6 +27,8 @@ from gateway.policies.reads.rules import Caching
 
 EXPLAIN = f"{PREFIX}/explain"
 """The address where nodes explain objects to each other."""
+IN_MEMORY = "x-larder-in-memory"
+"""Header of an answer that says ``Knowledge.in_memory``: earlier releases refuse a document with fields that they do not know."""
 LONGEST = 16 * 1024
 _FOR_EVER = 1e15
 
@@ -62,12 +64,16 @@ class Knowledge:
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> Knowledge:
-        """Parse the result of ``asdict``.
+        """Parse the result of ``to_json``; fields of later releases are ignored.
 
         Raises:
             TypeError: the document is malformed.
         """
-        return cls(**{**told, "former": tuple(told.get("former", ()))})
+        known = {name: told[name] for name in told.keys() & _FIELDS}
+        return cls(**{**known, "former": tuple(known.get("former", ()))})
+
+
+_FIELDS = {field.name for field in fields(Knowledge)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,14 +171,17 @@ async def _asked(fleet: PeerNodes, home: Node, key: ObjectKey, principal: tuple[
     try:
         if answer.status != 200:
             raise LarderError(f"node {home.id} answered {answer.status}")
-        return Knowledge.from_json(json.loads(text))
-    except (ValueError, TypeError) as error:
+        knowledge = Knowledge.from_json(json.loads(text))
+        return replace(knowledge, in_memory=answer.header(IN_MEMORY) is not None)
+    except (ValueError, TypeError, AttributeError) as error:
         raise LarderError(f"node {home.id} sent an invalid explanation") from error
 
 
 def to_json(knowledge: Knowledge) -> dict[str, Any]:
-    """Convert to JSON types."""
-    return asdict(knowledge)
+    """Convert to JSON types, without what ``IN_MEMORY`` says."""
+    document = asdict(knowledge)
+    del document["in_memory"]
+    return document
 
 
 def _bounded(moment: float) -> float:

@@ -8,7 +8,8 @@ after halvings. So a scan changes nothing, and memory answers the share of its r
 Reads of blobs in memory are counted in ``Copied``, by whoever finds it there. Reads of the others are counted here, for the
 last ``MOST_WAITING`` of them. All counts are halved from time to time, each when it is next looked at, so that old fame fades.
 
-The order in which victims are tried is a clock: a resident that wins against a candidate goes to the end.
+The order in which victims are tried is a clock: a resident that wins against a candidate goes to the end. A candidate gives up
+after a few that win, so a read of a blob that does not enter costs little; the next candidate tries others.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ MARGIN = 2
 """More reads than a resident's that a blob needs to replace it."""
 MOST_WAITING = 16_384
 """Blobs outside the memory whose reads are counted."""
-_PROBES = 32
-"""Residents that one candidate may be compared with."""
+_DEFEATS = 3
+"""Residents that win against a candidate before it gives up."""
 _LIFE = 8
 """Counts are halved when each blob has been a candidate so many times, on average."""
 
@@ -43,15 +44,21 @@ class MemoryOrder(Generic[R]):
 
     Attributes:
         residents: what is in memory; the order is that of the clock.
-        used: their bytes.
-        budget: most bytes; 0 keeps nothing.
+        used: the bytes that they are charged.
+        budget: most of these; 0 keeps nothing.
+
+    Args:
+        budget: see above.
+        largest: bytes of the largest blob that may enter.
+        overhead: bytes that each blob is charged besides its own.
     """
 
-    def __init__(self, budget: int, largest: int) -> None:
+    def __init__(self, budget: int, largest: int, overhead: int = 0) -> None:
         self.residents: dict[bytes, R] = {}
         self.used = 0
         self.budget = budget
         self._largest = largest
+        self._overhead = overhead
         self._waiting: dict[bytes, tuple[float, int]] = {}
         self._era = 0
         self._candidates = 0
@@ -62,14 +69,15 @@ class MemoryOrder(Generic[R]):
         Returns:
             Its reads, if it is to be added now; else 0.
         """
-        if size > self._largest or size > self.budget:
+        charged = size + self._overhead
+        if size > self._largest or charged > self.budget:
             return 0
         self._candidates += 1
         if self._candidates >= _LIFE * (len(self.residents) + len(self._waiting) + 1):
             self._candidates, self._era = 0, self._era + 1
         reads, era = self._waiting.pop(digest, (0.0, self._era))
         reads = reads * 0.5 ** (self._era - era) + 1
-        if self.used + size <= self.budget or self._make_room(size, reads):
+        if self.used + charged <= self.budget or self._make_room(charged, reads):
             return reads
         self._waiting[digest] = reads, self._era
         if len(self._waiting) > MOST_WAITING:
@@ -81,13 +89,13 @@ class MemoryOrder(Generic[R]):
         self.discard(digest)
         resident.era = self._era
         self.residents[digest] = resident
-        self.used += len(resident.body)
+        self.used += len(resident.body) + self._overhead
 
     def discard(self, digest: bytes) -> None:
         """Drop a blob."""
         resident = self.residents.pop(digest, None)
         if resident is not None:
-            self.used -= len(resident.body)
+            self.used -= len(resident.body) + self._overhead
 
     def clear(self) -> None:
         """Drop everything."""
@@ -95,19 +103,24 @@ class MemoryOrder(Generic[R]):
         self._waiting.clear()
         self.used = 0
 
-    def _make_room(self, size: int, reads: float) -> bool:
+    def _make_room(self, charged: int, reads: float) -> bool:
         """Drop residents with clearly fewer reads than a candidate; none, if they are too few."""
-        victims, missing = [], self.used + size - self.budget
-        for _ in range(min(_PROBES, len(self.residents))):
+        if reads <= MARGIN:
+            return False
+        victims, missing, defeats = [], self.used + charged - self.budget, 0
+        for _ in range(len(self.residents)):
             digest = next(iter(self.residents))
             resident = self.residents.pop(digest)
             self.residents[digest] = resident  # at the end
             resident.reads *= 0.5 ** (self._era - resident.era)
             resident.era = self._era
             if resident.reads + MARGIN > reads:
+                defeats += 1
+                if defeats == _DEFEATS:
+                    return False
                 continue
             victims.append(digest)
-            missing -= len(resident.body)
+            missing -= len(resident.body) + self._overhead
             if missing <= 0:
                 for victim in victims:
                     self.discard(victim)

@@ -38,7 +38,7 @@ from gateway.store.disk.blobs import Contents, read_contents
 from gateway.store.disk.failures import DiskFault
 from gateway.store.disk.locks import is_locked, open_lock, try_exclusive
 from gateway.store.shared.generations import DirectoryStart
-from gateway.store.shared.table_file import leases_of, table_of
+from gateway.store.shared.table_file import leases_of, removals_of, table_of
 
 Begin = Callable[[int, DirectoryStart], bytes]
 """Called when a start begins, with its number and the previous start; returns the identity of its table of generations."""
@@ -76,6 +76,7 @@ class CacheDirectory:
         self.index = root / "index.db"
         self.generations = table_of(root)
         self.leases = leases_of(self.generations)
+        self.removals = removals_of(self.generations)
         shared = self.generations.parent != root
         self.reads = self.generations.with_name(f"{self.generations.name}-reads") if shared else None
         """The socket of observation.py, beside the table; ``None`` where that is on the cache disk."""
@@ -316,7 +317,7 @@ class CacheDirectory:
                 continue
         for path in self.root.glob("generations*"):
             # Earlier releases kept the table here; it still is here if there is no other place.
-            if path not in (self.generations, self.leases) and path.stat().st_mtime_ns <= before_ns:
+            if path not in (self.generations, self.leases, self.removals) and path.stat().st_mtime_ns <= before_ns:
                 removed += self._unlink(str(path))
         return removed
 

@@ -23,6 +23,7 @@ from gateway.store.index.database import Database, Operation, SharedOperation
 from gateway.store.index.index_file import Identity, ensure_index, identity_of
 from gateway.store.shared.generations import DirectoryStart, Generations
 from gateway.store.shared.own_files import is_own
+from gateway.store.shared.removed import RemovedBlobs
 from gateway.store.shared.table_file import TWINS, remove_dead
 
 A = TypeVar("A")
@@ -78,7 +79,8 @@ class Disk:
     def __init__(self, directory: CacheDirectory, now: Callable[[], float]) -> None:
         self.directory = directory
         self.generations = Generations()
-        directory.on_removed = lambda digest: self.generations.removed.add(digest)
+        self.removed = RemovedBlobs()
+        directory.on_removed = self.removed.add
         self.breaker = Breaker()
         self.in_use = True
         """Whether the breaker lets every call through; if not, ``require`` and ``usable`` decide."""
@@ -126,6 +128,7 @@ class Disk:
         with suppress(OSError):
             # Before any disk access, so that workers that start on a hung disk share invalidations too.
             self.generations.attach(self.directory.generations, self.directory.root)
+        self.removed.attach(self.directory.removals)
         try:
             async with asyncio.timeout(_MOUNT_PATIENCE):
                 await self._mount_alone()
@@ -302,6 +305,7 @@ class Disk:
         with disk_faults():
             self.directory.join(self._begin)
             self.generations.attach(self.directory.generations, self.directory.root)
+            self.removed.attach(self.directory.removals)
             if not self.generations.join(self.directory.start):
                 self.directory.leave()  # else the others' successors could never begin a start
                 raise Estranged(self.directory)
@@ -334,7 +338,7 @@ class Disk:
                 and self.directory.end()
             ):
                 self.generations.unlink(self.directory.generations)
-                for path in (self.directory.leases, self.directory.reads):
+                for path in (self.directory.leases, self.directory.removals, self.directory.reads):
                     if path is not None and is_own(path):
                         path.unlink(missing_ok=True)
                 self._remove_twins()

@@ -30,8 +30,8 @@ and its last start is not the recorded one, it is not vouched for: every row con
 before it is served. A worker with another table than the other workers of the directory does not use the directory.
 
 At the end are the workers' shared records of small ranges (policies/reads/granularity.py), of evicted objects (evicted.py), of
-forgotten ones (forgotten.py), of requests of other nodes (seen.py) and of removed blobs (removed.py), and the name of the table,
-by which a worker knows that another one forgets for it.
+forgotten ones (forgotten.py) and of requests of other nodes (seen.py), and the name of the table, by which a worker knows that
+another one forgets for it.
 
 A new table is filled with random numbers. So a number of an old table (lost at a reboot, or private to a worker that could not
 attach one) is never mistaken for a number of the new one; and all pages exist, for touching a hole of a mapped file on a full
@@ -52,7 +52,6 @@ from zlib import crc32
 from gateway.model.keys import ObjectKey
 from gateway.store.shared.evicted import EvictedKeys
 from gateway.store.shared.forgotten import ForgottenKeys
-from gateway.store.shared.removed import RemovedBlobs
 from gateway.store.shared.seen import SeenRequests
 from gateway.store.shared.table_file import (
     BOOT_END,
@@ -61,7 +60,6 @@ from gateway.store.shared.table_file import (
     FORGOTTEN_END,
     MARKS_END,
     RANGES_END,
-    REMOVED_END,
     SEEN_END,
     SLOT_BYTES,
     SLOTS,
@@ -124,8 +122,7 @@ class Generations:
         self.evicted = EvictedKeys(memoryview(table)[RANGES_END:EVICTED_END].cast("I"))
         self.forgotten = ForgottenKeys(memoryview(table)[EVICTED_END:FORGOTTEN_END].cast("I"))
         self.seen = SeenRequests(memoryview(table)[FORGOTTEN_END:SEEN_END].cast("I"))
-        self.removed = RemovedBlobs(memoryview(table)[SEEN_END:REMOVED_END].cast("I"))
-        self.name = table[REMOVED_END:].hex()
+        self.name = table[SEEN_END:].hex()
         """No other table has it: of two workers with the same name, each forgets for both."""
 
     def vouches(self, boot: int, recorded: bytes) -> bool:
@@ -263,7 +260,7 @@ class Generations:
         """Replace the shared table by a private one."""
         table = mmap.mmap(-1, TABLE_BYTES)
         table[:SLOT_BYTES] = fresh_numbers()
-        table[REMOVED_END:] = os.urandom(TABLE_BYTES - REMOVED_END)
+        table[SEEN_END:] = os.urandom(TABLE_BYTES - SEEN_END)
         self._use(table, b"")
 
     def unlink(self, path: Path) -> None:

@@ -22,7 +22,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from gateway.policies.reads import granularity
-from gateway.store.shared import evicted, forgotten, removed, seen
+from gateway.store.shared import evicted, forgotten, seen
 from gateway.store.shared.own_files import is_own, open_own
 
 SLOTS = 65_536
@@ -34,8 +34,7 @@ RANGES_END = BOOT_END + 4 * granularity.SLOTS
 EVICTED_END = RANGES_END + 4 * evicted.SLOTS
 FORGOTTEN_END = EVICTED_END + 4 * forgotten.WORDS
 SEEN_END = FORGOTTEN_END + 4 * seen.WORDS
-REMOVED_END = SEEN_END + 4 * removed.SLOTS
-TABLE_BYTES = REMOVED_END + 16
+TABLE_BYTES = SEEN_END + 16
 _PATH_BYTES = 4096
 _FILE_BYTES = TABLE_BYTES + _PATH_BYTES
 _EVEN = bytes(byte & ~1 for byte in range(256))
@@ -60,6 +59,11 @@ def table_of(root: Path) -> Path:
 def leases_of(table: Path) -> Path:
     """The path of the file that leases.py locks; beside the table, because opening a file may block too."""
     return table.with_name(f"{table.name}-fills")
+
+
+def removals_of(table: Path) -> Path:
+    """The path of the record of removed blobs (removed.py) of a table."""
+    return table.with_name(f"{table.name}-removed")
 
 
 def _prefix() -> str:
@@ -109,7 +113,7 @@ def _remove_if_dead(path: Path) -> None:
 
 
 def hold(path: Path, root: Path) -> None:
-    """Open the table at ``path``, and the file of its leases, for this process and all that it forks.
+    """Open the table at ``path``, and the files of its leases and removals, for this process and all that it forks.
 
     Args:
         path: of the table.
@@ -125,16 +129,16 @@ def hold(path: Path, root: Path) -> None:
         )
         held = _anonymous(_new_table(root))
     _held[path] = held
-    leases = leases_of(path)
-    try:
-        _held[leases] = open_own(leases, os.O_RDWR | os.O_CREAT)
-    except OSError:
-        _held[leases] = _anonymous(b"")
+    for beside in (leases_of(path), removals_of(path)):
+        try:
+            _held[beside] = open_own(beside, os.O_RDWR | os.O_CREAT)
+        except OSError:
+            _held[beside] = _anonymous(b"")
 
 
 def release(path: Path) -> None:
     """Undo ``hold`` in this process."""
-    for each in (path, leases_of(path)):
+    for each in (path, leases_of(path), removals_of(path)):
         if each in _held:
             os.close(_held.pop(each))
 
@@ -221,8 +225,8 @@ def _create(path: Path, root: Path) -> None:
 
 def _new_table(root: Path) -> bytes:
     """The content of a new file. All of it is written, so that no page is a hole: touching one needs memory."""
-    zeros = bytes(REMOVED_END - SLOT_BYTES)
-    return b"".join((fresh_numbers(), zeros, os.urandom(TABLE_BYTES - REMOVED_END), _root_bytes(root)))
+    zeros = bytes(SEEN_END - SLOT_BYTES)
+    return b"".join((fresh_numbers(), zeros, os.urandom(TABLE_BYTES - SEEN_END), _root_bytes(root)))
 
 
 def _root_bytes(root: Path) -> bytes:
@@ -255,7 +259,7 @@ def _complete(descriptor: int, root: Path) -> None:
         os.posix_fallocate(descriptor, 0, _FILE_BYTES)
         os.pwrite(descriptor, fresh_numbers() + b"\1" * (DEBTS_END - SLOT_BYTES), 0)
         if size < TABLE_BYTES:
-            os.pwrite(descriptor, os.urandom(TABLE_BYTES - REMOVED_END), REMOVED_END)
+            os.pwrite(descriptor, os.urandom(TABLE_BYTES - SEEN_END), SEEN_END)
         os.pwrite(descriptor, _root_bytes(root), TABLE_BYTES)
     finally:
         fcntl.lockf(descriptor, fcntl.LOCK_UN)
