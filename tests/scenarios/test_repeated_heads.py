@@ -10,7 +10,7 @@ import re
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -86,6 +86,7 @@ class Connection:
     """A raw connection."""
 
     def __init__(self, port: int) -> None:
+        self.port = port
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=30)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -102,19 +103,30 @@ class Connection:
             body += self._more()
         return _VARYING.sub(b"", start + b"\r\n\r\n" + body)
 
+    def turns(self) -> None:
+        """Let the event loop of the only worker go round some times: it has then acted on all bytes that were sent before."""
+        for _ in range(5):
+            self.ask(b"GET /-/healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+
+    def close(self) -> None:
+        """End the connection."""
+        self.socket.close()
+
     def _more(self) -> bytes:
         piece = self.socket.recv(1 << 18)
         assert piece, "the connection ended within an answer"
         return piece
 
     def rest(self, *pieces: bytes) -> bytes:
-        """Send pieces, end this side, and read all answers."""
-        try:
-            for piece in pieces:
-                self.socket.sendall(piece)
-            self.socket.shutdown(socket.SHUT_WR)
-        except OSError:
-            pass  # refused and closed already
+        """Send pieces, each when the gateway has acted on those before; end this side; read all answers."""
+        with closing(Connection(self.port)) as other:
+            try:
+                for piece in pieces:
+                    self.socket.sendall(piece)
+                    other.turns()
+                self.socket.shutdown(socket.SHUT_WR)
+            except OSError:
+                pass  # refused and closed already
         data = b""
         try:
             while piece := self.socket.recv(1 << 18):
@@ -127,11 +139,8 @@ class Connection:
 @contextmanager
 def reading(running: Running) -> Iterator[Connection]:
     """A new connection."""
-    connection = Connection(running.port)
-    try:
+    with closing(Connection(running.port)) as connection:
         yield connection
-    finally:
-        connection.socket.close()
 
 
 @contextmanager
@@ -429,7 +438,4 @@ def test_mutated_streams(running: Running, edits, splits, again: bool, ranged: b
     data += head(running, SMALL, **headers) if again else b""
     cuts = [0, *sorted(int(split * len(data)) for split in splits), len(data)]
     repeated, general = answers(running, *(data[a:b] for a, b in pairwise(cuts)), **headers)
-    if splits and b" 405 " in repeated + general:
-        # An unknown method is told from garbage, 405 from 400, if its line arrives in one piece: pieces may arrive together.
-        repeated, general = (re.sub(rb"(?s)HTTP/1.1 40[05] .*", b"refused", each) for each in (repeated, general))
     assert repeated == general
