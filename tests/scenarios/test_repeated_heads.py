@@ -438,4 +438,8 @@ def test_mutated_streams(running: Running, edits, splits, again: bool, ranged: b
     data += head(running, SMALL, **headers) if again else b""
     cuts = [0, *sorted(int(split * len(data)) for split in splits), len(data)]
     repeated, general = answers(running, *(data[a:b] for a, b in pairwise(cuts)), **headers)
+    if edits and b"" in (repeated, general):
+        # The last head is garbage, so this side's end cuts the stream; an anonymous request before it may still ask the origin.
+        assert re.fullmatch(rb"(?s)(HTTP/1.1 40.*)?", repeated + general)
+        return
     assert repeated == general
