@@ -218,7 +218,11 @@ SKIPPED_FILES = Gauge(
 )
 OPEN_BLOBS = Gauge("larder_open_blob_files", "Blob files that are kept open", multiprocess_mode="livesum")
 MEMORY_BLOBS = Gauge("larder_memory_blobs", "Small blobs in the memory of the workers", multiprocess_mode="livesum")
-MEMORY_BLOB_BYTES = Gauge("larder_memory_blob_bytes", "Bytes that these blobs are charged: their own and 512 each", multiprocess_mode="livesum")
+MEMORY_BLOB_BYTES = Gauge(
+    "larder_memory_blob_bytes",
+    "Bytes that these blobs are charged: their own and 512 each",
+    multiprocess_mode="livesum",
+)
 MEMORY_HITS = Counter("larder_memory_hits_total", "Hits, and relayed hits of this node's objects, sent from memory")
 DISK_STATE = Gauge("larder_disk_state", "Cache disk: 0 normal, 1 unstable, 2 down", multiprocess_mode="livemax")
 CHANNEL_HEALTHY = Gauge(
