@@ -26,7 +26,7 @@ from gateway.store.disk.disk import Disk
 from gateway.store.index import blob_rows, objects, pool_rows
 from gateway.store.index.blob_rows import Evicted
 from gateway.store.index.schema import NODE
-from gateway.store.index.victims import Room
+from gateway.store.index.victims import EvictionGoal
 from gateway.store.shared.accesses import Folded
 from gateway.store.space import SpaceMeter
 
@@ -182,8 +182,8 @@ class Evictor:
 
         Those of ended pools count as released.
         """
-        room = Room(wanted, files, _BATCH, self._least_needed(_BATCH))
-        gone = await self._drop(lambda connection: blob_rows.evict(connection, room))
+        goal = EvictionGoal(wanted, files, _BATCH, self._least_needed(_BATCH))
+        gone = await self._drop(lambda connection: blob_rows.evict(connection, goal))
         blobs, freed, released = len(gone.blobs), gone.size, sum(gone.ended)
         self.evicted_blobs += blobs - len(gone.ended)
         self.evicted_bytes += freed - released

@@ -18,7 +18,7 @@ from gateway.model.objects import BlobRef
 from gateway.store.index import pool_rows, seals
 from gateway.store.index.pool_rows import Entering, NewBlob
 from gateway.store.index.schema import NODE, listed
-from gateway.store.index.victims import Room, victims
+from gateway.store.index.victims import EvictionGoal, victims
 
 _STEADY, _STEADY_AT = "steady:", "steady-at:"
 """How names in ``meta`` begin, for datasets whose residents replace each other: of their bytes, and when they were noted."""
@@ -193,9 +193,9 @@ def note_verified(connection: Connection, digest: bytes, mtime_ns: int, boot: in
     connection.execute("UPDATE blobs SET mtime_ns = ?, boot = ? WHERE digest = ?", (mtime_ns, boot, digest))
 
 
-def evict(connection: Connection, room: Room) -> Evicted:
+def evict(connection: Connection, goal: EvictionGoal) -> Evicted:
     """Delete the rows of the next blobs in the eviction order."""
-    others, ended = victims(connection, room)
+    others, ended = victims(connection, goal)
     return _evict(connection, ended + others)._replace(ended=[size for _, size in ended])
 
 

@@ -14,7 +14,7 @@ from gateway.store.index.pool_rows import PoolRow, pools, trim
 from gateway.store.index.schema import listed
 
 
-class Room(NamedTuple):
+class EvictionGoal(NamedTuple):
     """What is to be evicted: ``wanted`` bytes and ``files`` blobs at least, ``limit`` blobs at most.
 
     ``first``: by pool of the order ``uniform``, blobs that leave before its others, in this order.
@@ -26,18 +26,18 @@ class Room(NamedTuple):
     first: Mapping[str, Sequence[bytes]] = MappingProxyType({})
 
 
-def victims(connection: Connection, room: Room) -> tuple[list[tuple[bytes, int]], list[tuple[bytes, int]]]:
+def victims(connection: Connection, goal: EvictionGoal) -> tuple[list[tuple[bytes, int]], list[tuple[bytes, int]]]:
     """The next blobs to evict, those of ended pools apart. They become ghosts where the pools' orders remember evicted blobs."""
     rows = pools(connection)
     book = Overdrafts(
         Balance(number, row.ledger.size, row.pool.target, row.pool.minimum, row.pool.whole and not row.retired)
         for number, row in rows.items()
     )
-    queues = {number: _Queue(connection, row, room) for number, row in rows.items()}
+    queues = {number: _Queue(connection, row, goal) for number, row in rows.items()}
     chosen: list[tuple[bytes, int]] = []
     ended: list[tuple[bytes, int]] = []
     freed = count = 0
-    while (freed < room.wanted or count < room.files) and count < room.limit:
+    while (freed < goal.wanted or count < goal.files) and count < goal.limit:
         number = book.furthest()
         if number is None:
             break
@@ -56,11 +56,11 @@ def victims(connection: Connection, room: Room) -> tuple[list[tuple[bytes, int]]
 class _Queue:
     """The blobs of one pool in eviction order, while victims are chosen."""
 
-    def __init__(self, connection: Connection, row: PoolRow, room: Room) -> None:
+    def __init__(self, connection: Connection, row: PoolRow, goal: EvictionGoal) -> None:
         self._connection = connection
         self._row = row
-        self._limit = room.limit
-        self._first = room.first.get(row.pool.name, ()) if row.order.name == Uniform.name else ()
+        self._limit = goal.limit
+        self._first = goal.first.get(row.pool.name, ()) if row.order.name == Uniform.name else ()
         self._ledger = row.ledger
         self._ahead: dict[tuple[float, float], Iterator[tuple[bytes, int, float]]] = {}
         self._left: dict[bytes, tuple[int, float]] = {}
