@@ -183,10 +183,10 @@ class ItemDemand:
         return self._store.spare_for_good() // max(1, _usual_size(content)), counts.tolist()
 
     def offers(self, content: Content, consumer: Consumer, most: int) -> NDArray[np.uint32]:
-        """Residents that another job has consumed and this one has not, the least needed first."""
+        """Residents that another job has consumed and this one has not, the least needed first, random among equals."""
         start, stop, resident = self._window(content)
         bits, active = consumer.table.bits[start:stop], consumer.table.active()
-        return (start + offered(bits, resident, consumer.bit, active)[:most]).astype(np.uint32)
+        return (start + offered(bits, resident, consumer.bit, active, self._random)[:most]).astype(np.uint32)
 
     def _window(self, content: Content) -> tuple[int, int, NDArray[np.bool_]]:
         """A part of the dataset: its first item and its end, and which of its items are resident."""

@@ -179,17 +179,23 @@ def victims(need: int, size: int, residents: deque[tuple[int, int, int]]) -> lis
     return chosen
 
 
-def offered(bits: Bits, resident: NDArray[np.bool_], reader: int, active: int) -> Positions:
-    """The residents that another active job has consumed and the reader's has not, the least needed first.
+def offered(
+    bits: Bits, resident: NDArray[np.bool_], reader: int, active: int, random: np.random.Generator
+) -> Positions:
+    """The residents that another active job has consumed and the reader's has not, the least needed first, random among equals.
+
+    In the order of their numbers, batches would have one class, as datasets are often sorted by class.
 
     Args:
         bits: of a window of items.
         resident: by item of the window.
         reader: bit of the reader's job, 0 if it has none.
         active: bits of the active jobs.
+        random: decides among equals.
     """
     others = np.uint16(active & ~reader)
     wanted = np.flatnonzero(resident & ((bits & others) != 0) & ((bits & np.uint16(reader)) == 0))
+    wanted = random.permutation(wanted)
     return wanted[np.argsort(need_of(bits[wanted], active), kind="stable")]
 
 

@@ -81,7 +81,8 @@ class SimulatedDemand:
         if not active & ~bit:
             return np.zeros(0, np.int64)
         start, stop = self._window()
-        return start + offered(self._bits[start:stop], self._items.resident[start:stop], bit, active)[:most]
+        bits, resident = self._bits[start:stop], self._items.resident[start:stop]
+        return start + offered(bits, resident, bit, active, self._generator)[:most]
 
     def choose(self, job: str, candidates: Candidates, resident: np.ndarray, free: int) -> Choice:
         """Which candidates a batch takes. ``resident``: by position; ``free``: items that fit without an eviction."""
