@@ -20,7 +20,7 @@ from gateway.policies.items.datasets import CachingMode
 from gateway.policies.space.orders import JobOrder, Phase, PoolOrder, WhyCaching
 from gateway.policies.space.plan import Plan, dataset_pools
 from gateway.policies.space.probing import PhaseTotals, ProbeState
-from gateway.policies.space.probing import Sample as Timed
+from gateway.policies.space.probing import StepSample as Timed
 from gateway.policies.space.remembered import ManagerMemory, RememberedJob
 
 DATASET = "ab" * 32

@@ -12,7 +12,7 @@ from gateway.policies.space.forecast import forecast_at, forecasts
 from gateway.policies.space.manager import DatasetFacts, Facts, ManagerParams, decide
 from gateway.policies.space.orders import JobOrder, Phase
 from gateway.policies.space.plan import Plan
-from gateway.policies.space.probing import PhaseTotals, ProbeSettings, ProbeState, Sample, Stage
+from gateway.policies.space.probing import PhaseTotals, ProbeSettings, ProbeState, Stage, StepSample
 from gateway.policies.space.remembered import ManagerMemory, RememberedJob
 
 SETTINGS = ProbeSettings()
@@ -120,8 +120,8 @@ def test_a_job_with_caching_on_is_measured_and_never_refused_hits():
         (ProbeState(), 1.0),
         (ProbeState(benefit=4.0), 3.0),
         (ProbeState(benefit=1.01), 0.001),
-        (ProbeState(low=Sample(0.0, 0.11, 0.01)), 0.1),
-        (ProbeState(low=Sample(0.0, 0.4, 0.3)), 1.0),
+        (ProbeState(low=StepSample(0.0, 0.11, 0.01)), 0.1),
+        (ProbeState(low=StepSample(0.0, 0.4, 0.3)), 1.0),
     ],
     ids=["unknown", "measured", "nothing", "hardly waits", "waits"],
 )
@@ -186,7 +186,7 @@ def test_a_job_that_gains_little_with_its_part_does_not_keep_it():
 def test_a_dataset_whose_job_gains_nothing_gets_what_nobody_wants(other, space):
     """Rule: reads are worth little beside time, but more than empty space."""
     known = RememberedJob(
-        "one", ProbeState(Stage.RESTING, benefit=1.0, low=Sample(0, 0.1, 0), latest=Sample(0, 0.1, 0))
+        "one", ProbeState(Stage.RESTING, benefit=1.0, low=StepSample(0, 0.1, 0), latest=StepSample(0, 0.1, 0))
     )
     datasets = {"one": DatasetFacts(100 * GB, ITEMS)}
     jobs = {"t/idle": JobFacts("t", "idle", "one", 8)}
@@ -201,7 +201,9 @@ def test_a_dataset_whose_job_gains_nothing_gets_what_nobody_wants(other, space):
 @pytest.mark.parametrize(("jobs", "hits"), [(1, 0.5), (4, 0.875)])
 def test_times_are_predicted_for_the_present_space_and_more(jobs, hits):
     """Rule: with a share c cached, J jobs miss (1 - c) / J each; a tenth more of the dataset saves a tenth / J of the misses."""
-    state = ProbeState(low=Sample(0, 0.4, 0.3), high=Sample(hits, 0.4 - 0.3 * hits, 0), latest=Sample(hits, 0.17, 0))
+    state = ProbeState(
+        low=StepSample(0, 0.4, 0.3), high=StepSample(hits, 0.4 - 0.3 * hits, 0), latest=StepSample(hits, 0.17, 0)
+    )
     told = forecast_at(state, 0.5, jobs)
     assert told is not None
     assert (told.hits, told.measured) == (hits, 0.17)
@@ -211,7 +213,7 @@ def test_times_are_predicted_for_the_present_space_and_more(jobs, hits):
 
 def test_a_job_that_misses_more_than_its_part_is_predicted_so():
     """Rule: the fastest of several jobs loads for the others; its own misses are the measure."""
-    state = ProbeState(low=Sample(0, 0.4, 0.3), high=Sample(0.5, 0.25, 0), latest=Sample(0.75, 0.175, 0))
+    state = ProbeState(low=StepSample(0, 0.4, 0.3), high=StepSample(0.5, 0.25, 0), latest=StepSample(0.75, 0.175, 0))
     told = forecast_at(state, 0.5, 4)
     assert told is not None
     assert told.predicted == pytest.approx(0.4 - 0.3 * 0.75)
