@@ -108,7 +108,7 @@ async def test_the_least_needed_items_of_a_shrinking_dataset_leave_first(zone: Z
     await read(first, consumed | needed_once, ONE)
     await read(first, consumed, OTHER)
     await zone.give(first, 20)
-    await zone.give(second, 60)
+    await zone.give(second, 50)
     await zone.read(second, 100)
     gone = set(before) - first.resident
     assert len(gone) > 40
