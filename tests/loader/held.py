@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from multiprocessing import get_context
+from multiprocessing.synchronize import Event
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import larder
@@ -65,23 +66,30 @@ def job_at(endpoint: str, name: str, file: Path, **options: Any) -> larder.Job:
 
 @contextmanager
 def companion(endpoint: str, file: Path) -> Iterator[None]:
-    """Another job that reads the dataset, epoch after epoch, until the block ends; each of its whole epochs must be exact."""
-    ended = Event()
-    with ThreadPoolExecutor(1) as pool:
-        reading = pool.submit(_read_on, endpoint, file, ended)
-        try:
-            yield
-        finally:
-            ended.set()
-        reading.result()
+    """Another job that reads the dataset, epoch after epoch, until the block ends; each of its whole epochs must be exact.
+
+    A process of its own: a thread could hold a lock while the test forks workers.
+    """
+    context = get_context("spawn")
+    begun, ended = context.Event(), context.Event()
+    reading = context.Process(target=_read_on, args=(endpoint, file, begun, ended))
+    reading.start()
+    assert begun.wait(120)
+    try:
+        yield
+    finally:
+        ended.set()
+        reading.join()
+    assert reading.exitcode == 0
 
 
-def _read_on(endpoint: str, file: Path, ended: Event) -> None:
+def _read_on(endpoint: str, file: Path, begun: Event, ended: Event) -> None:
     with job_at(endpoint, "companion", file) as job:
         loader = larder.Loader(endpoint, str(file), batch_size=BATCH, seed=9, job=job, access=ACCESS)
         while not ended.is_set():
             came: Counter[int] = Counter()
             for batch in job.watch(loader):
+                begun.set()
                 came.update(batch.indices.tolist())
                 if ended.is_set():
                     break
