@@ -80,7 +80,11 @@ _DIRECTIVES = {
         ("x-larder-caching", "string", "full, part or none"),
         ("x-larder-chunk", "integer", "for clients of earlier versions: -1"),
         ("x-larder-plan", "integer", "version of the plan"),
-        ("x-larder-sharing", "integer", "other active jobs on the dataset, if a part of it is held; 0: there are no offers"),
+        (
+            "x-larder-sharing",
+            "integer",
+            "other active jobs on the dataset, if a part of it is held; 0: there are no offers",
+        ),
     )
 }
 _COUNT = {"type": "integer", "minimum": 0}

@@ -1,7 +1,8 @@
 """Bounds what a tenant may have of one kind in Redis, where each thing has a key of its own and a time after which it is gone.
 
-An index per tenant names the tenant's things and when each ends. It is a sorted set that is bounded itself, and it is gone when
-the last thing is. Who adds one beyond the bound either is refused, or ends the one that would have ended first.
+An index per tenant names the tenant's things and when each ends, in milliseconds with fractions, so that two uses within one have
+an order. It is a sorted set that is bounded itself, and it is gone when the last thing is. Who adds one beyond the bound either
+is refused, or ends the one that would have ended first.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ _ENTER = """
 local index, thing = KEYS[1], ARGV[1]
 local lasts, most, replaces = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
 local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local now = time[1] * 1000 + time[2] / 1000
 redis.call('ZREMRANGEBYSCORE', index, '-inf', now)
 local gone = {}
 if not redis.call('ZSCORE', index, thing) and redis.call('ZCARD', index) >= most then
