@@ -73,7 +73,7 @@ class MemoryBlobs:
 
     Args:
         disk: of the blobs.
-        doubt: is told of a file whose content is not what its digest says.
+        doubt: called with a digest whose file has other content.
     """
 
     def __init__(self, disk: Disk, doubt: Callable[[bytes], None]) -> None:

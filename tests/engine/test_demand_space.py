@@ -64,7 +64,7 @@ async def zone(tmp_path: Path) -> AsyncIterator[Zone]:
 
 
 async def test_a_dataset_below_its_space_displaces_those_above_theirs(zone: Zone) -> None:
-    """Rule: it gets 98 % of its space at least, by what is over the space of others, which keep theirs."""
+    """Rule: it gets nearly all of its space, by what is over the space of others, which keep theirs."""
     first, second = await zone.dataset("first"), await zone.dataset("second")
     await zone.give(first, 50)
     await first.fill(range(100))

@@ -5,7 +5,7 @@ an epoch. With LRU such a scan evicts each blob just before its next read. So a 
 been read clearly more often: by ``MARGIN`` reads. The reads of two blobs of a scan differ by one, and by less than ``MARGIN``
 after halvings. So a scan changes nothing, and memory answers the share of its reads whose bytes fit.
 
-Reads of blobs in memory are counted in ``Copied``, by whoever finds it there. Reads of the others are counted here, for the
+``Copied`` counts the reads of a blob in memory. Reads of the others are counted here, for the
 last ``MOST_WAITING`` of them. All counts are halved from time to time, each when it is next looked at, so that old fame fades.
 
 The order in which victims are tried is a clock: a resident that wins against a candidate goes to the end. A candidate gives up

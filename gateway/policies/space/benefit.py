@@ -162,7 +162,7 @@ def _equally_busy(one: StepSample, other: StepSample) -> bool:
 
 
 def order_of(fact: JobFacts, known: RememberedJob) -> JobOrder:
-    """What a job is told."""
+    """The directives of a job."""
     match fact.wants:
         case "auto":
             return known.probe.order
