@@ -7,6 +7,7 @@ from pathlib import Path
 from gateway.testing.origin import OriginThread
 from tests.demand import BATCH, Schedule, TrainingJob, dataset_of, run
 from tests.gateways import Settings, gateway
+from tests.scenarios.world import eventually
 from tests.stores import files_of
 
 ITEMS, SIZE = 320, 2048
@@ -17,7 +18,7 @@ MODES = ("full", "part", "none", "part", "full")
 def test_jobs_read_on_while_the_mode_changes(tmp_path: Path) -> None:
     """Rule: from full to part, to none and back, each in the middle of an epoch: every epoch is exact and the cache never exceeds
     its capacity. In mode none the origin is read for all and nothing stored; afterwards what was cached saves reads again."""
-    reads, stored = [], []
+    reads, stored = [], []  # what each epoch read, and the blobs before and after its second half
     with OriginThread() as origin:
         data = dataset_of(origin, tmp_path, ITEMS, SIZE)
         settings = Settings(origin.endpoint, tmp_path / "cache", str(CAPACITY))
@@ -29,14 +30,16 @@ def test_jobs_read_on_while_the_mode_changes(tmp_path: Path) -> None:
                     for schedule in jobs:
                         schedule.job.step()
                 data.register(running, mode)
-                before = origin.count("GET", "/data/")
+                eventually(lambda: running.metric("larder_fills_active"), lambda fills: fills == 0, "reads begun before are stored")
+                before, blobs = origin.count("GET", "/data/"), len(files_of(tmp_path / "cache"))
                 run(jobs, jobs[0].job, epoch)
                 reads.append(origin.count("GET", "/data/") - before)
-                stored.append(len(files_of(tmp_path / "cache")))
+                stored.append((blobs, len(files_of(tmp_path / "cache"))))
                 assert running.metric("larder_cache_bytes") <= CAPACITY
             for schedule in jobs:
                 assert [sorted(order) for order in schedule.job.orders] == [list(range(ITEMS))] * len(MODES)
     none, again = reads[2:4]
     assert none > 0.75 * ITEMS  # two jobs that want one item at the same moment read it together
-    assert stored[1] >= stored[2] > 0.4 * ITEMS
+    blobs, left = stored[2]
+    assert blobs >= left > 0.4 * ITEMS
     assert again < 0.6 * none
