@@ -30,7 +30,9 @@ def test_jobs_read_on_while_the_mode_changes(tmp_path: Path) -> None:
                     for schedule in jobs:
                         schedule.job.step()
                 data.register(running, mode)
-                eventually(lambda: running.metric("larder_fills_active"), lambda fills: fills == 0, "reads begun before are stored")
+                eventually(
+                    lambda: running.metric("larder_fills_active"), lambda fills: fills == 0, "earlier reads are stored"
+                )
                 before, blobs = origin.count("GET", "/data/"), len(files_of(tmp_path / "cache"))
                 run(jobs, jobs[0].job, epoch)
                 reads.append(origin.count("GET", "/data/") - before)
