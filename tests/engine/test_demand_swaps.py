@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from gateway.engine.items import batch as batches
 from gateway.engine.items.answers import BatchAsk
 from gateway.engine.items.demand import ItemDemand
 from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.model.reader import ReadingJob
+from gateway.policies.items import batch as policy
 from gateway.policies.items.batch import BatchMode
-from gateway.testing.origin_faults import Refuse
+from gateway.testing.origin_faults import Hang, Refuse
 from tests.engine.datasets import Batch, Data, Shelf, equal_bodies, shelved
 
 SIZE = 1000
@@ -183,6 +185,29 @@ async def test_a_batch_outlives_a_failing_origin_while_there_are_residents(data:
     batch = await data.shelf.drain(ask(data, BatchMode.SUBSTITUTE, candidates, ONE, take=8))
     assert len(batch.delivered) == 8
     assert (batch.count(ItemFlag.HIT), batch.status) == (8, ItemStatus.OK)
+
+
+async def test_a_batch_takes_what_is_cached_when_the_origin_is_silent(
+    data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule: residents that were left for later complete a batch whose loads bring nothing; the node goes on meanwhile."""
+    monkeypatch.setattr(policy, "STALL", 0.0)
+    monkeypatch.setattr(batches, "_LOOK", 0.001)
+    hang = data.shelf.bench.origin.inject(Hang())
+    resident = sorted(data.resident)[:6]
+    batch = await data.shelf.drain(ask(data, BatchMode.SUBSTITUTE, [150, 151, 152, 153, *resident], ONE, take=4))
+    assert ({one.index for one in batch.came} <= set(resident), len(batch.came)) == (True, 4)
+    assert batch.status is ItemStatus.OK
+    hang.gate.open()
+
+
+async def test_a_batch_takes_what_is_cached_when_the_origin_fails_often(data: Data) -> None:
+    """Rule: after too many failures in a row no item is loaded: the residents that were left for later take their places."""
+    data.shelf.bench.origin.inject(Refuse(status=500, times=10**6))
+    resident = sorted(data.resident)[:6]
+    batch = await data.shelf.drain(ask(data, BatchMode.SUBSTITUTE, [*range(150, 190), *resident], ONE, take=2))
+    assert ({one.index for one in batch.came} <= set(resident), len(batch.came)) == (True, 2)
+    assert batch.status is ItemStatus.OK
 
 
 async def test_a_full_cache_is_filled_to_the_last_percents_and_stays_so(small: Shelf) -> None:

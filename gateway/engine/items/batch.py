@@ -296,7 +296,10 @@ class Batches:
     async def _substitutes(
         self, ask: BatchAsk, candidates: Candidates, there: NDArray[np.bool_], routes: _Routes, answer: Arriving
     ) -> AsyncGenerator[Arrival]:
-        """Open items, then residents that must be verified, opened or requested first, then items to fetch."""
+        """Open items, then residents that must be verified, opened or requested first, then items to fetch.
+
+        When nothing arrives, or the origin fails, residents are taken beside what is under way, the spare ones too.
+        """
         opened, residents = answer.opened, candidates.residents
         progress = BatchProgress(ask.take - len(opened.files))
         loop = asyncio.get_running_loop()
@@ -306,7 +309,11 @@ class Batches:
                 yield opened.pop()
             last = loop.time()
             while progress.needed > 0:
-                if residents and progress.needed > len(progress.underway) + len(candidates.promised):
+                silent = loop.time() - last
+                slow = progress.hopeless or is_silent(silent)
+                if slow:
+                    candidates.use_spare()
+                if residents and (slow or progress.needed > len(progress.underway) + len(candidates.promised)):
                     position = residents.popleft()
                     if there[position]:
                         candidates.promised.append(position)
@@ -315,10 +322,7 @@ class Batches:
                         yield Arrival(position, file)
                     else:
                         candidates.add_other(position)
-                    last = loop.time()
-                    continue
-                silent = loop.time() - last
-                if is_silent(silent) and candidates.use_spare():
+                    last = last if slow else loop.time()
                     continue
                 self._start_more(ask, routes, candidates, progress, 0, silent)
                 if not progress.underway or progress.hopeless:
@@ -345,7 +349,10 @@ class Batches:
         silent: float,
     ) -> None:
         """Request items that other nodes have cached, and fetch as many others as needed beside those and ``at_hand`` items."""
-        while len(progress.underway) < progress.needed and (position := candidates.next_promised()) is not None:
+        beside = 2 if is_silent(silent) else 1
+        while (
+            len(progress.underway) < beside * progress.needed and (position := candidates.next_promised()) is not None
+        ):
             progress.underway.add(position, self._start(ask, position, routes))
         waiting = len(progress.underway) + len(candidates.promised)
         for _ in range(may_replace(waiting, progress.needed - at_hand, silent)):
