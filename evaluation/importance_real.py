@@ -89,10 +89,12 @@ Sides that only sample differently use one gateway, one after the other.
 - *held*: share of the items in the cache between mini-batches, on average. It lies between the nominal share and 1.06 of it, as
   eviction has two watermarks. While a mini-batch is loaded, room is made for all its misses at once, so up to
   {BATCH / ITEMS:.1%} of the items fewer are kept for long. *theory* and *h - c* are [as there](importance.md), with c = held.
-- LRU, LFU and the mode `static` (never evict) are the gateway's. Random, Belady's MIN, and the priority queues `sh_pq` and
-  `sh_pqlfu`, which have no admission, replace one for this comparison (`evaluation/variants.py`). `sh_app` is the order
-  `importance` without loading ahead, `SHADE` and `unseen u` are the whole: the loader's sampler without its guard, and the order
-  with admission and loading ahead. Caches hear scores with each heartbeat ({HEARTBEAT:g} s), not with each mini-batch.
+- LRU, LFU and the mode `part` (never evict, for one reader) are the gateway's. Random, Belady's MIN, and the priority queues
+  `sh_pq` and `sh_pqlfu`, which have no admission, replace one for this comparison (`evaluation/variants.py`). `sh_app` is the
+  order `importance` without loading ahead, `SHADE` and `unseen u` are the whole: the loader's sampler without its guard, and the
+  order with admission and loading ahead.
+- Caches hear scores with heartbeats (every {HEARTBEAT:g} s): of `sh_pq`, `sh_pqlfu` and `sh_app` those of all mini-batches
+  so far. `SHADE` and `unseen u` send theirs when an epoch begins, so caches hear them once per epoch, with its first heartbeat.
 """
 
 
@@ -138,9 +140,9 @@ def _lost(one: ScoreOutcome) -> str:
     """Why a run has fewer hits than the closed form."""
     theory = _theory(one.side.run, one.held) or 0.0
     return f"""Theory has {theory:.1%}
-  with the repeated items in the cache when an epoch begins. They change with the scores, which come with a heartbeat, and loading
-  new ones ({one.ahead:.1%} of the reads) shares the {BANDWIDTH / 1e3:g} kB/s with the misses. [The simulator](importance.md)
-  loads them before the epoch, and comes closer."""
+  with the repeated items in the cache when an epoch begins. They change with the scores, which come once it has
+  begun, and loading new ones ({one.ahead:.1%} of the reads) shares the {BANDWIDTH / 1e3:g} kB/s with the
+  misses. [The simulator](importance.md) loads them before the epoch, and comes closer."""
 
 
 def _ratio(one: ScoreOutcome, other: ScoreOutcome) -> str:

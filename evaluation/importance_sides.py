@@ -138,7 +138,7 @@ def _run(sides: Sequence[ScoreSide], data: Data, digests: Path, store: Origin, h
     with _gateway(sides[0], store, home) as gateway:
         gateway.wait()
         client = Client(gateway.endpoint, credentials=CREDENTIALS)
-        caching = "static" if sides[0].run.cache == "never-evict" else "full"
+        caching = "part" if sides[0].run.cache == "never-evict" else "full"
         info = client.register(data.name, digests, caching=caching)
         return [_run_side(side, gateway, client, info, lists, home) for side in sides]
 
