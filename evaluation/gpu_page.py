@@ -56,6 +56,7 @@ def page(found: dict[str, Any]) -> None:
         "gpu",
         "A GPU fed from a slow bucket",
         found["where"],
+        *((version,) if (version := found.get("version")) else ()),
         _setup(scale, size, found["decoded"]),
         "## One job",
         table(*rows_of(alone, size)),
