@@ -129,6 +129,24 @@ def test_space_goes_to_the_job_that_gains(simulated):
     assert kinds(found, "hits")["io-bound"] > 0.9
 
 
+def test_a_warm_job_with_short_epochs_is_not_refused_hits(simulated):
+    """Rule: the manager of a simulation knows how long an epoch is, as a real one does; this one has 25 mini-batches."""
+    tables = (dataset("d", "1GB"), job("j", "d"), run("larder", "larder", capacity="2GB", warm=True))
+    found = simulated(*tables, duration=300, probe_batches=40)["larder"]
+    assert kinds(found, "hits")["j"] == 1
+
+
+def test_a_run_may_load_ahead(simulated):
+    """Rule: what a run says of loading ahead is in force rather than what its jobs say; without a cache nothing is faster so."""
+    tables = (dataset("d", "1GB"), job("j", "d", prefetch=0))
+    ahead = {"prefetch": 1}
+    runs = (run("none", "none"), run("none ahead", "none", **ahead))
+    held = (run("half", "static", capacity="500MB"), run("half ahead", "static", capacity="500MB", **ahead))
+    rates = {name: of.rate for name, of in simulated(*tables, *runs, *held, duration=600, measure_from=100).items()}
+    assert rates["none ahead"] == pytest.approx(rates["none"], rel=0.02)
+    assert rates["half ahead"] > 1.2 * rates["half"]
+
+
 def test_jobs_that_begin_together_read_every_item_once(simulated):
     """Rule: with a cold cache that holds all, the origin sends each item once, however many jobs there are."""
     tables = (

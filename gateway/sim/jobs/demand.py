@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gateway.policies.items.batch import Choice
 from gateway.policies.items.demand import JOBS, SILENT, Needs, Outlook, SwapRoom, choose, need_of, offered, victims
@@ -69,6 +70,16 @@ class SimulatedDemand:
     def consumed(self, job: str, numbers: Numbers) -> None:
         """Items were delivered to a job."""
         self._bits[numbers] |= np.uint16(self.bit_of(job))
+
+    def needed_by(self, job: str) -> NDArray[np.bool_]:
+        """By item, whether a job has not consumed it in its epoch."""
+        needed: NDArray[np.bool_] = (self._bits & np.uint16(self.bit_of(job))) == 0
+        return needed
+
+    def needed_by_all(self) -> NDArray[np.bool_]:
+        """By item, whether no active job has consumed it in its epoch."""
+        needed: NDArray[np.bool_] = (self._bits & np.uint16(self.active())) == 0
+        return needed
 
     def _clear(self, slot: int) -> None:
         self._bits &= np.uint16(0xFFFF & ~(1 << slot))

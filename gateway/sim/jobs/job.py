@@ -163,6 +163,11 @@ class JobRun:
         self._around.way.joined(self)
         self._load()
 
+    @property
+    def batch_items(self) -> int:
+        """Items of one mini-batch, rounded: a step may be several, and an item may stand for many."""
+        return max(1, round(self._take / self.spec.grouped))
+
     def next_uses(self) -> NDArray[np.float64]:
         """Seconds until this job reads each item at its pace so far, over this epoch and the next."""
         epoch, position = (0, 0) if self._epoch is None else (self._epoch.number, self._epoch.taken)

@@ -221,6 +221,7 @@ class Managed:
                 for phase, of in job.totals.items()
             },
             joined_at=job.joined_at,
+            batch_size=job.batch_items,
         )
 
     # --- look-ups

@@ -160,6 +160,7 @@ class RunSpec(SpecTable):
     warm: Annotated[bool, Field(description="Whether the cache begins with as many items as it holds")] = False
     caching: Annotated[Literal["", "auto"] | CachingMode, Field(description="Instead of what the datasets say")] = ""
     probe_batches: Annotated[int | None, Field(ge=0, description="Instead of the manager's")] = None
+    prefetch: Annotated[int | None, Field(ge=0, le=1000, description="Instead of what the jobs say")] = None
 
 
 class Scenario(SpecTable):
@@ -197,7 +198,8 @@ class Scenario(SpecTable):
 
     def jobs_of(self, run: RunSpec) -> tuple[JobSpec, ...]:
         """The kinds of jobs that take part in a run."""
-        return tuple(job for job in self.jobs if not run.jobs or job.name in run.jobs)
+        other = {} if run.prefetch is None else {"prefetch": run.prefetch}
+        return tuple(job.model_copy(update=other) for job in self.jobs if not run.jobs or job.name in run.jobs)
 
     def baseline(self, run: RunSpec) -> RunSpec | None:
         """The run without a cache that has all of this one's jobs."""
