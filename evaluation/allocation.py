@@ -21,8 +21,8 @@ TIME = 0.4
 """Seconds here for one of the paper's."""
 BATCH = 8
 LENGTH = 4096
-PER_CHUNK = 20
-"""Mini-batches of a chunk of 15 GB."""
+PER_15_GB = 20
+"""Mini-batches of 15 GB."""
 JOBS = 4
 BUDGETS = (100, 200, 700)
 PROBE = 6
@@ -48,7 +48,7 @@ class Kind:
     @property
     def data(self) -> Data:
         """The dataset, scaled down."""
-        return Data(self.dataset, round(self.size / 15 * PER_CHUNK * BATCH), LENGTH)
+        return Data(self.dataset, round(self.size / 15 * PER_15_GB * BATCH), LENGTH)
 
     @property
     def bandwidth(self) -> float:
@@ -270,8 +270,8 @@ def _text() -> str:
         "measured. The simulator has the same numbers, the same policies, the same moment without limits, and stores that "
         "serve requests in the order in which they come, as this run's does. It is measured when all has settled, after ten "
         f"minutes, and at the same time after the start; the mean of {SEEDS} seeds, and the lowest and highest.\n\n"
-        "A chunk is a tenth of its dataset here, as no tenth reaches 15 GB. So two chunks of OpenImages take 106 scaled GB "
-        "instead of the paper's 30, and what fits differs from the paper; what the paper's own sizes give is in "
+        f"A dataset in part has the share of it that was granted. Measuring takes {PROBE} mini-batches (`probe_batches`, 100 by "
+        "default), as a run is short; all other settings are the defaults. What the paper's own sizes give is in "
         "[scenarios](scenarios.md)."
     )
 

@@ -22,7 +22,7 @@ from larder.api import Api
 CREDENTIALS = Credentials("evaluation", "a secret of the evaluation")
 LOW = 0.9
 """Share of a cache's capacity that is used (gateway/policies/watermarks.py)."""
-_START = 60.0
+_START = 300.0
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,11 @@ class Log:
         chosen = [place for place, at in enumerate(self.times) if since <= at < until]
         return sum(self.hits[place] for place in chosen) / max(1, sum(self.items[place] for place in chosen))
 
+    def steps(self, since: float = 0.0) -> list[float]:
+        """Seconds of each mini-batch that began after a moment, from the end of the one before."""
+        pairs = zip(self.times, self.times[1:], strict=False)
+        return [later - earlier for earlier, later in pairs if earlier >= since]
+
     def note(self, items: int, hits: int) -> None:
         """A mini-batch is over."""
         self.times.append(time.monotonic())
@@ -109,7 +114,9 @@ def through_fleet(
     return run
 
 
-def without_job(fleet: Fleet, training: Training, number: int = 0) -> Run:
+def without_job(
+    fleet: Fleet, training: Training, number: int = 0, on_epoch: Callable[[int], None] = lambda epoch: None
+) -> Run:
     """A job that reads with the loader, and that no gateway knows as one."""
     endpoint = fleet.endpoints[number % len(fleet.endpoints)]
 
@@ -118,7 +125,7 @@ def without_job(fleet: Fleet, training: Training, number: int = 0) -> Run:
             return Log(training.name)
         log = Log(training.name, began=time.monotonic())
         loader = Loader(endpoint, training.data.name, batch_size=training.batch, **_options(training))
-        _train(training, log, stop, loader.epoch)
+        _train(training, log, stop, loader.epoch, on_epoch)
         return log
 
     return run
@@ -181,7 +188,13 @@ def s3_client(endpoint: str, key: str, secret: str, connections: int) -> Any:
     )
 
 
-def plain_reads(endpoint: str, keys: tuple[str, str], training: Training, threads: int) -> Run:
+def plain_reads(
+    endpoint: str,
+    keys: tuple[str, str],
+    training: Training,
+    threads: int = 4,
+    on_epoch: Callable[[int], None] = lambda epoch: None,
+) -> Run:
     """A job without knowledge of caches: boto3 in ``threads`` threads reads every object in its own order.
 
     Mini-batches are read ahead by the training's depth, like in a ``DataLoader``.
@@ -209,18 +222,21 @@ def plain_reads(endpoint: str, keys: tuple[str, str], training: Training, thread
                     begun += [[pool.submit(read, number) for number in each.tolist()] for each in following]
                     yield _Plain(cut, sum(each.result() for each in begun.pop(0)))
 
-            _train(training, log, stop, batches)
+            _train(training, log, stop, batches, on_epoch)
         return log
 
     return run
 
 
-def straight_to(store: Origin, training: Training, threads: int = 4) -> Run:
+def straight_to(store: Origin, training: Training) -> Run:
     """A job that reads the origin itself."""
-    return plain_reads(store.endpoint, (KEY, SECRET), training, threads)
+    return plain_reads(store.endpoint, (KEY, SECRET), training)
 
 
-def s3_through(fleet: Fleet, training: Training, number: int = 0, threads: int = 4) -> Run:
+def s3_through(
+    fleet: Fleet, training: Training, number: int = 0, on_epoch: Callable[[int], None] = lambda epoch: None
+) -> Run:
     """A job that reads objects through a gateway, as any S3 client does: the cache is plain LRU for it."""
     endpoint = fleet.endpoints[number % len(fleet.endpoints)]
-    return plain_reads(endpoint, (CREDENTIALS.access_key_id, CREDENTIALS.secret_access_key), training, threads)
+    keys = CREDENTIALS.access_key_id, CREDENTIALS.secret_access_key
+    return plain_reads(endpoint, keys, training, on_epoch=on_epoch)

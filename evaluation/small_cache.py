@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from statistics import mean
 
-from evaluation.fleet import fleet
+from evaluation.fleet import LOW, fleet
 from evaluation.jobs import Log, Run, Training, s3_through, straight_to, through_fleet, together, without_job
 from evaluation.origin import Data, Origin, origin
 from evaluation.pages import machine, picture, table, write
@@ -19,14 +19,16 @@ from gateway.sim.figures import pyplot
 
 DATA = Data("small-cache", 1600, 8 * 1024)
 FRACTION = 0.2
-BANDWIDTH = 750_000
+BANDWIDTH = 190_000
 BATCH = 8
-COMPUTE = 0.1
+COMPUTE = 0.4
 EARLY, LATE = 4, 3
-JOIN = 20.0
-LAST = 50.0
-WARM, SHORT = 6.0, 20.0
+JOIN = 80.0
+LAST = 200.0
+WARM, SHORT = 24.0, 80.0
 """Seconds that are not measured, and seconds that the ways we compare with run."""
+CACHE = LOW * FRACTION * DATA.size
+"""Bytes below which caches of a fifth of the data never evict."""
 SLOW = 8.0
 """Compute time of the slow job, in multiples of the fast one's."""
 
@@ -84,7 +86,7 @@ def _trainings() -> list[Training]:
 
 def tell(store: Origin, directory: Path) -> Story:
     """The long run."""
-    with fleet(store, directory, FRACTION * DATA.size) as running:
+    with fleet(store, directory, CACHE) as running:
         info = running.register(DATA)
         began = time.monotonic()
         with watched(running, info) as residency:
@@ -95,7 +97,7 @@ def tell(store: Origin, directory: Path) -> Story:
 
 def compare_lru(store: Origin, directory: Path) -> Compared:
     """The early jobs as plain S3 clients of a fleet with the same cache."""
-    with fleet(store, directory, FRACTION * DATA.size) as running:
+    with fleet(store, directory, CACHE) as running:
         early = _trainings()[:EARLY]
         _warm(store, s3_through(running, replace(early[0], epochs=1, compute=0.0)))
         return _compare([s3_through(running, training, n) for n, training in enumerate(early)])
@@ -103,7 +105,7 @@ def compare_lru(store: Origin, directory: Path) -> Compared:
 
 def compare_static(store: Origin, directory: Path) -> Compared:
     """The early jobs with a loader that names no job: what came first stays, and each job reads the rest itself."""
-    with fleet(store, directory, FRACTION * DATA.size) as running:
+    with fleet(store, directory, CACHE) as running:
         running.register(DATA)
         early = _trainings()[:EARLY]
         _warm(store, without_job(running, replace(early[0], epochs=1, compute=0.0)))
@@ -139,11 +141,12 @@ def _measured(logs: list[Log], since: float, until: float) -> Compared:
 
 def _setup() -> str:
     return (
-        f"{DATA.items} items of {DATA.length // 1024} KiB, three gateways whose caches together keep {FRACTION:.0%} of them, an "
-        f"origin that sends {BANDWIDTH / 1e6:g} MB/s. {EARLY} jobs compute {COMPUTE:g} s for a mini-batch of {BATCH}; after "
-        f"{JOIN:g} s {LATE} more begin; one job takes {SLOW:g} times as long throughout. All settings are the defaults, probes "
-        f"included. The table compares the {EARLY} jobs, before the others join, with the same jobs under other ways of caching, "
-        "in the same run; LRU and the cache whose first items stay (a loader without a job) begin with a full one."
+        f"{DATA.items} items of {DATA.length // 1024} KiB, three gateways whose caches together have room for {FRACTION:.0%} "
+        f"of them, an origin that sends {BANDWIDTH / 1e6:g} MB/s. {EARLY} jobs compute {COMPUTE:g} s for a mini-batch of "
+        f"{BATCH}; after {JOIN:g} s {LATE} more begin; one job takes {SLOW:g} times as long throughout. All settings are the "
+        f"defaults, probes included. The table compares the {EARLY} jobs, before the others join, with the same jobs under other "
+        "ways of caching, in the same run; LRU and the cache whose first items stay (a loader without a job) begin with a full "
+        "one."
     )
 
 
