@@ -13,6 +13,7 @@ at most. Of a cache with more than twenty times as many, it is shorter than from
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -45,6 +46,10 @@ class Watermarks:
 MARKS = Watermarks()
 STEADY = Watermarks(high=0.995, low=0.99)
 """Marks of a cache that is full of items which replace each other one by one: they need no room in reserve."""
+TURNING = 1 / (1 - STEADY.low + MARKS.low)
+"""Bytes of datasets whose room one byte takes that turns over, as it needs a part of the reserve."""
+GRANTABLE = MARKS.low * TURNING
+"""Share of the cache that datasets may be granted together: with so many steady bytes, the low watermark is just there."""
 
 
 class Space(NamedTuple):
@@ -53,7 +58,8 @@ class Space(NamedTuple):
     ``used`` is the sum of all blobs, ``filling`` what fills under way were promised and may still write, ``free`` what
     the file system has left for us (``f_bavail`` of statvfs), ``reserve`` what of it must stay free. ``inodes`` of ``of_inodes``
     are free (``f_favail``, ``f_files``; 0 where the file system does not count them), and ``blobs`` is how many files we have.
-    ``steady`` of ``used`` are items of datasets whose residents replace each other (``policies/items/demand.py``).
+    ``steady`` of ``used`` are items of datasets that have space: all of one is cached, or its residents replace each other
+    (``policies/items/demand.py``).
     """
 
     used: int
@@ -69,7 +75,25 @@ class Space(NamedTuple):
 
 def marks_of(space: Space) -> Watermarks:
     """The watermarks of a cache: strides are needed for what turns over, not for what is steady."""
-    steady = min(1.0, max(0.0, space.steady / space.capacity)) if space.capacity else 0.0
+    return _marks_at(min(1.0, max(0.0, space.steady / space.capacity)) if space.capacity else 0.0)
+
+
+def low_mark(capacity: int, steady: int) -> int:
+    """The low watermark of a cache with so many steady bytes, in bytes."""
+    return int(marks_of(Space(steady, capacity, 0, 0, steady=steady)).low * capacity)
+
+
+def turning(size: float) -> int:
+    """The room of datasets that ``size`` bytes take which turn over."""
+    return math.ceil(size * TURNING)
+
+
+def turned(room: float) -> int:
+    """Bytes that may turn over in a room that datasets could have."""
+    return max(0, int(room / TURNING))
+
+
+def _marks_at(steady: float) -> Watermarks:
     if not steady:
         return MARKS
     return Watermarks(

@@ -39,7 +39,7 @@ from gateway.fleet.nodes.verifications import VerificationQueue
 from gateway.fleet.redis.connection import commands
 from gateway.model.keys import Principal
 from gateway.origin.listing import Listings
-from gateway.policies.items.datasets import USABLE
+from gateway.policies.items.datasets import WHOLE
 from gateway.tasks import keep_running, repeat
 from gateway.wiring.admin import Administration
 from gateway.wiring.fleet import FleetServices, Start
@@ -173,4 +173,4 @@ def finder(authenticator: Authenticator) -> Callable[[str], Principal | None]:
 
 
 def _capacity(ground: WorkerServices) -> Callable[[], int]:
-    return lambda: int(USABLE * ground.management.planned.capacity)
+    return lambda: int(WHOLE * ground.management.planned.capacity)

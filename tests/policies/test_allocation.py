@@ -254,18 +254,24 @@ def bid(size: int, gain_per_byte: float) -> Bid:
     return Bid("stream:b/p/", size, size * gain_per_byte)
 
 
-@pytest.mark.parametrize(("times", "won"), [(0.5, 40), (2.0, 60)])
-def test_streams_and_datasets_are_weighed_in_one_currency(times, won):
-    """Rule: the seconds saved per byte decide between streams and datasets."""
+@pytest.mark.parametrize(("times", "won", "left"), [(0.5, 36, 60), (2.0, 60, 34)])
+def test_streams_and_datasets_are_weighed_in_one_currency(times, won, left):
+    """Rule: the seconds saved per byte decide between streams and datasets; a stream's byte takes 1 / 0.91 of the room."""
     found = allocate([Candidate("a", 60, 6.0)], 100, [bid(60, times * 0.1)])
+    assert (found["stream:b/p/"].granted, found["a"].granted) == (won, left)
+
+
+@pytest.mark.parametrize(("worth", "won"), [(1.05, 0), (1.15, 91)])
+def test_what_turns_over_must_be_worth_its_reserve_too(worth, won):
+    """Rule: a stream displaces a dataset if its bytes are worth more by the part of the reserve that they need, 9 in 91."""
+    found = allocate([Candidate("a", 100, 10.0)], 100, [bid(100, worth * 0.1)])
     assert found["stream:b/p/"].granted == won
-    assert spent(found) == 100
 
 
 def test_pinned_datasets_go_before_all_bids():
     """Rule: a stream does not take space that an operator pinned."""
     found = allocate([Candidate("pinned", 100, 0.0, override="pin")], 120, [bid(160, 1.0)])
-    assert (found["pinned"].caching, found["stream:b/p/"].granted) == (FULL, 20)
+    assert (found["pinned"].caching, found["stream:b/p/"].granted) == (FULL, 18)
 
 
 def test_a_stream_that_saves_nothing_wins_nothing():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.policies.items.datasets import OLDER, USABLE, CachingMode, PlanReason, decide, wanted_mode
+from gateway.policies.items.datasets import OLDER, WHOLE, CachingMode, PlanReason, decide, wanted_mode
 
 CAPACITY = 1_000_000
 
@@ -15,7 +15,7 @@ CAPACITY = 1_000_000
 def test_auto_is_full_if_it_fits_and_part_otherwise(size: int, capacity: int) -> None:
     """Rule: a dataset within the share of the cache that survives an eviction is kept whole, any other one in part."""
     plan = decide("auto", size, capacity)
-    if size <= int(USABLE * capacity):
+    if size <= int(WHOLE * capacity):
         assert (plan.caching, plan.reason) == (CachingMode.FULL, PlanReason.FITS)
     else:
         assert (plan.caching, plan.reason) == (CachingMode.PART, PlanReason.TOO_LARGE)

@@ -217,9 +217,17 @@ def test_a_job_that_gains_nothing_gets_what_nobody_else_wants():
     plan = run_alone(idle, 20 * GB, 50 * GB, 3)[-1]
     assert plan.jobs["t/a"] == JobOrder(True, Phase.STEADY, pytest.approx(1.0))
     assert (plan.datasets["data"].caching, plan.datasets["data"].target) == (PART, 20 * GB)
-    both = {"data": DatasetFacts(50 * GB, 10), "new": DatasetFacts(19 * GB, 10**6)}
+    both = {"data": DatasetFacts(50 * GB, 10), "new": DatasetFacts(17 * GB, 10**6)}
     plan = decide(plan, facts(20 * GB, both, [idle.facts(), job("b", "new", wants="on")]), 200.0, SETTINGS)
-    assert (plan.datasets["new"].caching, plan.datasets["data"].target) == (FULL, GB)
+    assert (plan.datasets["new"].caching, plan.datasets["data"].target) == (FULL, 3 * GB)
+
+
+@pytest.mark.parametrize(("requested", "caching"), [("auto", PART), ("full", FULL)])
+def test_a_dataset_that_barely_fits_is_held_in_part_with_all_of_its_bytes(requested, caching):
+    """Rule: ``full`` is promised up to 0.9 of the caches, as a dataset's parts on the nodes differ; who asks for it gets it."""
+    data = {"data": DatasetFacts(19 * GB, 10**6, requested=requested)}
+    plan = decide(Plan(), facts(20 * GB, data, [job("a", "data", wants="on")]), 1.0, SETTINGS)
+    assert (plan.datasets["data"].caching, plan.datasets["data"].target) == (caching, 19 * GB)
 
 
 def test_a_job_whose_times_change_is_measured_again():

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.policies.watermarks import (
+    GRANTABLE,
     STRIDE,
     EvictionReason,
     Space,
@@ -11,10 +12,13 @@ from gateway.policies.watermarks import (
     admits,
     decide_eviction,
     falls_short,
+    low_mark,
     marks_of,
     room_for_blobs,
     spare,
     spare_for_good,
+    turned,
+    turning,
 )
 
 sizes = st.integers(0, 10**12)
@@ -144,6 +148,25 @@ def test_what_is_replaced_one_by_one_needs_no_strides():
     assert not decide_eviction(steady).needed
     assert decide_eviction(steady._replace(steady=0)).size == 90
     assert marks_of(steady._replace(steady=0)) == Watermarks()
+
+
+@given(st.integers(1000, 10**12), st.floats(0, 1))
+def test_all_that_may_be_granted_is_held_without_an_eviction(capacity, share):
+    """Rule: datasets that hold their grants, and what turns over in the rest, come up to the low watermark and no further."""
+    grantable = int(GRANTABLE * capacity)
+    datasets = int(share * grantable)
+    used = datasets + turned(grantable - datasets)
+    space = Space(used, capacity, PLENTY, 0, steady=datasets)
+    assert used <= low_mark(capacity, datasets) + 2
+    assert used >= low_mark(capacity, datasets) - 3
+    assert not decide_eviction(space).needed
+    assert turning(turned(grantable)) <= grantable + 1
+
+
+def test_the_cache_that_datasets_may_fill_is_all_but_a_hundredth():
+    """Rule: 0.989 of the capacity for datasets, 0.9 for what turns over: the low watermark with so many steady bytes."""
+    assert (int(GRANTABLE * 1000), turned(GRANTABLE * 1000)) == (989, 900)
+    assert (low_mark(1000, 989), low_mark(1000, 0), low_mark(1000, 500)) == (989, 900, 945)
 
 
 @given(st.integers(1, 10**12), st.floats(0, 1), st.floats(0, 1))

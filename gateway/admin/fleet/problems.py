@@ -16,9 +16,10 @@ from gateway.fleet.redis.documents import Document
 from gateway.model.units import format_size
 from gateway.policies.health.rates import lately
 from gateway.policies.health.troubles import KINDS, Trouble
-from gateway.policies.items.datasets import USABLE, CachingMode
+from gateway.policies.items.datasets import CachingMode
 from gateway.policies.space.orders import Phase, WhyCaching
 from gateway.policies.space.probing import LEAST_BENEFIT
+from gateway.policies.watermarks import GRANTABLE
 
 _MOST_NAMED = 8
 """Datasets or jobs that one problem names."""
@@ -226,11 +227,11 @@ def _empty(reading: FleetReading) -> Iterator[_Found]:
     read, hits = sum(one.batch_items for one in counted), sum(one.batch_hits for one in counted)
     if not waiting or read < _FEWEST_ITEMS or hits >= _FEW_HITS * read:
         return
-    if used >= _MOSTLY_EMPTY * USABLE * reading.capacity:
+    if used >= _MOSTLY_EMPTY * GRANTABLE * reading.capacity:
         return
     jobs = ", ".join(record.job for record in waiting[:_MOST_NAMED])
     what = (
-        f"The caches hold {format_size(used)} of {format_size(int(USABLE * reading.capacity))}, and yet jobs read from the "
+        f"The caches hold {format_size(used)} of {format_size(int(GRANTABLE * reading.capacity))}, and yet jobs read from the "
         f"origin what they have read before ({jobs}): {hits / read:.0%} of their items were cached in the last minute."
     )
     yield _Found(Trouble.of("empty", what))

@@ -27,11 +27,12 @@ from gateway.fleet.jobs.jobs import KnownJob
 from gateway.model.units import format_size
 from gateway.policies.health.answers import Answers, Buckets, percentile, together
 from gateway.policies.health.rates import Point, rates, ratio
-from gateway.policies.items.datasets import USABLE, CachingMode, decide
+from gateway.policies.items.datasets import CachingMode, decide
 from gateway.policies.pools import OF_KEYS
 from gateway.policies.space.forecast import Forecast, forecasts
 from gateway.policies.space.orders import PoolOrder, WhyCaching
 from gateway.policies.space.probing import ProbeState, measuring, times
+from gateway.policies.watermarks import GRANTABLE
 
 SHORT = 12
 """Digits of a dataset's id in lists."""
@@ -286,7 +287,7 @@ def shortfalls(reading: FleetReading) -> dict[str, Shortfall]:
 
     One that no job uses and the plan does not speak of needs no space: nothing is missing while it is only registered.
     """
-    room = int(USABLE * reading.capacity)
+    room = int(GRANTABLE * reading.capacity)
     whole: dict[str, int] = {}
     for dataset in used_datasets(reading):
         _, size = reading.size_of(dataset)
@@ -325,7 +326,7 @@ def _shortfall(reading: FleetReading, dataset: str, size: int, room: int) -> Sho
         gone = f" without {', '.join(sorted(reading.gone))}" if reading.gone else ""
         why = f"it takes {format_size(size)}, and the caches{gone} hold {format_size(room)}"
         back = sum(int(told.document.get("capacity", 0)) for told in reading.gone.values())
-        return Shortfall("part-gone" if gone and size <= room + USABLE * back else "not-whole", why)
+        return Shortfall("part-gone" if gone and size <= room + GRANTABLE * back else "not-whole", why)
     if order is not None and order.target < size:
         why = (
             f"it takes {format_size(size)}, and the plan gives it {format_size(order.target)}, as jobs registered less"

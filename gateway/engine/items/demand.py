@@ -29,8 +29,9 @@ from gateway.engine.items.answers import Arrival, BatchAsk
 from gateway.engine.items.wanted import FailedItem, Purpose, Wanted
 from gateway.model.errors import DiskUnavailable
 from gateway.model.reader import ReadingJob
-from gateway.policies.items.datasets import USABLE, CachingMode
+from gateway.policies.items.datasets import CachingMode
 from gateway.policies.items.demand import JOBS, WINDOW, Needs, need_of, offered, victims, window_of
+from gateway.policies.watermarks import GRANTABLE
 from gateway.store.datasets.content import UNKNOWN_LENGTH, Content
 from gateway.store.datasets.demand import DemandTable
 from gateway.store.disk.growing import GrowingBlob
@@ -236,7 +237,7 @@ class ItemDemand:
         if share is None:
             return 0  # nobody has decided what its space is: it takes what is free
         held = self._held.get(content.tag, 0) + self._replacing
-        return int(_USED * min(share, USABLE) * capacity) - held
+        return int(_USED * min(share, GRANTABLE) * capacity) - held
 
     async def _displacing(self, size: int) -> Reserved:
         try:

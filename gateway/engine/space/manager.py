@@ -48,7 +48,7 @@ from gateway.fleet.nodes.reports import (
 from gateway.fleet.nodes.trends import Trends
 from gateway.model.fleet import Node, NodeState
 from gateway.policies.health.misses import MissReport
-from gateway.policies.items.datasets import USABLE, CachingMode, wanted_mode
+from gateway.policies.items.datasets import CachingMode, wanted_mode
 from gateway.policies.pools import RESULTS, STREAM
 from gateway.policies.space.autocache import COMPUTE, CacheReason
 from gateway.policies.space.benefit import JobFacts
@@ -59,6 +59,7 @@ from gateway.policies.space.plan import Plan
 from gateway.policies.space.results_needs import ResultsNeed
 from gateway.policies.space.results_space import ResultsUse
 from gateway.policies.streams.zone import NodeStreams, PoolReport, ZoneStream, zone_streams
+from gateway.policies.watermarks import GRANTABLE
 
 _FORGET_EVERY = 60
 _STREAMS_EVERY = 3
@@ -255,7 +256,7 @@ class Manager:
             )
             for dataset, (size, items, requested) in known.items()
         }
-        capacity = int(USABLE * sum(node.capacity for node in ready))
+        capacity = int(GRANTABLE * sum(node.capacity for node in ready))
         if (self._turns - 1) % _STREAMS_EVERY == 0:
             self._streams = zone_streams(await parts.streams.all())
             self._scores = _by_dataset(await parts.scores.all())

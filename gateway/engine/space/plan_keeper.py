@@ -107,7 +107,10 @@ class PlanKeeper:
     async def _report(self, datasets: Iterable[str]) -> None:
         resident: dict[str, int] = {}
         for content in self._shelves.contents():
-            resident[content.id] = max(resident.get(content.id, 0), content.states.resident)
+            held = content.states.resident
+            resident[content.id] = max(resident.get(content.id, 0), held)
+            if content.id in self._wanted:
+                self._store.note_steady(content.tag, held * content.size // max(1, content.items))
         report = {name: NodeReport(resident=resident.get(name, 0)) for name in datasets}
         # Another worker may have reported for this node before: nothing to report is said once.
         if report or self._reported:

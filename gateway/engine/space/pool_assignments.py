@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from gateway.engine.space.item_scores import ItemScores
 from gateway.policies.pools import OF_KEYS, STREAM, Pool, dataset_pool, place_of, with_default
 from gateway.policies.space.plan import Plan, node_pools
-from gateway.policies.watermarks import Watermarks
+from gateway.policies.watermarks import low_mark
 from gateway.store.datasets.content import Content
 from gateway.store.store import Store
 
@@ -81,6 +81,8 @@ class PoolAssignments:
         self._unsettled = True
         self._more = False
         self._turns = 0
+        self._steady = 0
+        """Bytes that datasets are to have here."""
 
     async def turn(self, contents: Sequence[Content], plan: Plan, everywhere: int) -> None:
         """Define the pools that the plan wants, and charge some of what is not charged yet.
@@ -110,7 +112,8 @@ class PoolAssignments:
         """Define the pools if they have changed; returns whether blobs may have to change pools."""
         capacity = self._store.status().capacity
         planned = node_pools(plan, capacity, everywhere, self._node)
-        wanted = with_default(planned, int(Watermarks().low * capacity), self._order)
+        self._steady = sum(pool.target for pool in planned if pool.name.startswith(dataset_pool("")))
+        wanted = with_default(planned, low_mark(capacity, self._steady), self._order)
         if wanted == self._defined or not await self._store.pools.define(wanted):
             return False
         given = {pool.name: pool.target > 0 for pool in planned if not pool.name.startswith(OF_KEYS)}
@@ -141,7 +144,7 @@ class PoolAssignments:
         if not ended:
             return
         status = self._store.status()
-        room = int(Watermarks().low * status.capacity)
+        room = low_mark(status.capacity, self._steady)
         streams = [row for row in await self._store.pools.usage() if row.pool.name.startswith(STREAM)]
         growing = sum(max(0, row.pool.target - row.ledger.size) for row in streams if not row.retired)
         if status.bytes < _FULL * room and growing <= room - status.bytes:

@@ -9,8 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-USABLE = 0.9
-"""Share of the cache that survives an eviction, which stops at this watermark (gateway/policies/watermarks.py)."""
+from gateway.policies.watermarks import MARKS
+
+WHOLE = MARKS.low
+"""Share of the fleet's caches within which a dataset is ``full`` if nobody asks for a mode.
+
+The nodes' parts of it differ in size. So a larger one is held in part, even if all of its bytes have room: on a node where they
+do not fit, its jobs share what they read.
+"""
 PLAN = 1
 """Version of the decision about caching; there is one decision per dataset and size of the cache so far."""
 OLDER = ("static", "chunked")
@@ -64,6 +70,6 @@ def decide(requested: str, size: int, capacity: int) -> DatasetPlan:
     """
     if requested != "auto":
         return DatasetPlan(CachingMode(requested), PlanReason.REQUESTED)
-    if size <= int(USABLE * capacity):
+    if size <= int(WHOLE * capacity):
         return DatasetPlan(CachingMode.FULL, PlanReason.FITS)
     return DatasetPlan(CachingMode.PART, PlanReason.TOO_LARGE)

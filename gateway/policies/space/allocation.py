@@ -18,7 +18,8 @@ the cache. ``gain`` is that sum over all jobs of a dataset when every read is a 
 *One ledger.* The curves fall into slices of constant worth per byte, and so do the bids of access streams and results: a stream's
 bytes save seconds of its readers' waiting per second, in the same currency (``stream_space.py``). The slices are granted by worth
 per byte until the budget is spent. As all curves are concave, no other division brings more. Equals share in proportion to what
-they ask for. What streams win is not granted to datasets, nor kept for those without jobs.
+they ask for. What streams win is not granted to datasets, nor kept for those without jobs. The budget counts bytes of datasets.
+Streams and results turn over, so a byte of theirs takes more room, for their part of the reserve (``watermarks.py``).
 
 *Hysteresis.* Moving space costs refills. The bytes that a dataset already has count for more by a factor. The others do not, so
 a dataset keeps what it has without getting more.
@@ -38,6 +39,7 @@ from itertools import groupby
 
 from gateway.policies.items.datasets import CachingMode, wanted_mode
 from gateway.policies.space.orders import WhyCaching
+from gateway.policies.watermarks import turned, turning
 
 WINDOW = 0.02
 """Share of a dataset that lets its jobs share what one of them loads."""
@@ -148,7 +150,7 @@ def allocate(
 
     Args:
         candidates: the datasets.
-        budget: bytes.
+        budget: bytes of datasets.
         bids: of streams and of results.
         hysteresis: factor on the worth of bytes that a dataset already has.
     """
@@ -164,7 +166,8 @@ def allocate(
         if not candidate.override and not candidate.refused
         for piece in _slices(candidate, granted[candidate.dataset], hysteresis)
     ]
-    slices += [_Slice(bid.name, bid.size, bid.gain / bid.size) for bid in bids if bid.size and bid.gain > 0]
+    rooms = {bid.name: turning(bid.size) for bid in bids}
+    slices += [_Slice(bid.name, size, bid.gain / size) for bid in bids if (size := rooms[bid.name]) and bid.gain > 0]
     won = _shared_out(slices, free)
     free -= sum(won.values())
     answer = {}
@@ -174,7 +177,7 @@ def allocate(
             rest = min(free, candidate.limit - size)
             size, free = size + rest, free - rest
         answer[candidate.dataset] = _allocation(candidate, size)
-    return answer | {bid.name: Allocation(CachingMode.FULL, won[bid.name], WhyCaching.BENEFIT) for bid in bids}
+    return answer | {bid.name: _of_bid(bid, won[bid.name]) for bid in bids}
 
 
 def _precedence(candidate: Candidate) -> tuple[bool, bool, bool, float, str]:
@@ -225,6 +228,11 @@ def _shared_out(slices: Iterable[_Slice], free: int) -> defaultdict[str, int]:
         if not free:
             break
     return won
+
+
+def _of_bid(bid: Bid, room: int) -> Allocation:
+    size = bid.size if room == turning(bid.size) else turned(room)
+    return Allocation(CachingMode.FULL, size, WhyCaching.BENEFIT)
 
 
 def _allocation(candidate: Candidate, granted: int) -> Allocation:

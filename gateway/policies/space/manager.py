@@ -15,6 +15,7 @@ continues from the plan in Redis. Where the paper leaves a choice:
 - *Access streams* bid for space in the same ledger, with what they were worth in the last round. They share what they win.
 - *Results of pipelines* bid too (``results_space.py``). Nothing is evicted for them once their pool is full, so its target also
   has what nobody wins.
+- *A dataset that is larger than* ``WHOLE`` *of the caches* is held in part unless its registration or an operator asks for all.
 - *A dataset without jobs* keeps what it has as far as there is room, and as it is within its quota. One that was never in the
   plan comes in only when an operator lets it have less than all of it.
 """
@@ -26,7 +27,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gateway.policies.items.datasets import CachingMode, wanted_mode
+from gateway.policies.items.datasets import WHOLE, CachingMode, wanted_mode
 from gateway.policies.pools import STREAM
 from gateway.policies.space.allocation import WINDOW, Allocation, Bid, Candidate, allocate
 from gateway.policies.space.benefit import JobFacts, by_dataset, gain_of, order_of, probed
@@ -40,6 +41,7 @@ from gateway.policies.space.results_needs import ResultsNeed, ResultsRoom, permi
 from gateway.policies.space.results_space import ResultsUse, results_bids, results_orders
 from gateway.policies.space.stream_space import stream_bids, stream_orders
 from gateway.policies.streams.zone import ZoneStream
+from gateway.policies.watermarks import GRANTABLE, turned, turning
 
 PART_SHARE = 0.5
 """Assumed gain of a part that was measured, as a share of that of all hits."""
@@ -74,7 +76,7 @@ class DatasetFacts:
 class Facts:
     """All that a decision is made from.
 
-    ``capacity``: bytes that may be allocated on all READY nodes together, that is, up to their low watermark. ``datasets`` by id,
+    ``capacity``: bytes that datasets may be granted on all READY nodes together (``watermarks.GRANTABLE``). ``datasets`` by id,
     ``jobs`` by ``tenant/job``, access ``streams`` by name, ``scores`` by dataset and node, ``results`` of pipelines by use,
     and what their pools ``need``; ``pins``: bytes of pinned prefixes, by name, 0 for no space.
     """
@@ -115,21 +117,21 @@ def decide(before: Plan, facts: Facts, now: float, settings: ManagerParams) -> P
     """
     memory = before.memory.believing(facts.capacity, now, settings.patience)
     pinned = pinned_orders(facts.pins, memory.capacity)
-    free = memory.capacity - sum(order.target for order in pinned.values())
+    free = memory.capacity - _room_of(pinned.values())
     facts = replace(facts, streams=unpinned(facts.streams, facts.pins))
     last = replace(before, pools={name: one for name, one in before.pools.items() if not is_pinned(name, one)})
     jobs = probed(memory.jobs, facts.jobs, facts.datasets, now, settings.probe)
     held = [name for name, order in last.pools.items() if order.target]
-    wanted = permitted_bids(results_bids(facts.results, held), facts.need, int(settings.results_share * free))
-    bids = [*stream_bids(facts.streams, free, memory.streams, now), *wanted]
+    wanted = permitted_bids(results_bids(facts.results, held), facts.need, int(settings.results_share * turned(free)))
+    bids = [*stream_bids(facts.streams, turned(free), memory.streams, now), *wanted]
     spaces = _Spaces(last, facts, jobs, bids, _Terms(free, settings))
     spaced = spaces.orders()
-    results = _of_results(results_orders(wanted, spaces.won, spaces.free), facts, spaces, settings)
-    capacity = free - sum(order.target for order in results.values())
+    results = _of_results(results_orders(wanted, spaces.won, turned(spaces.free)), facts, spaces, settings)
+    capacity = free - _room_of(results.values())
     datasets = _by_importance(last, facts, spaced, capacity)
     told = {name: order_of(fact, jobs[name]) for name, fact in sorted(facts.jobs.items())}
     left = max(0, capacity - sum(order.target for order in datasets.values()))
-    streams, remembered = stream_orders(last.pools, facts.streams, left, memory.streams, now)
+    streams, remembered = stream_orders(last.pools, facts.streams, turned(left), memory.streams, now)
     pools = {**dataset_pools(datasets), **results, **streams, **pinned}
     seen = (pools, told) != (dict(before.pools), dict(before.jobs))
     return replace(
@@ -147,9 +149,14 @@ def _of_results(
 ) -> dict[str, PoolOrder]:
     """The pools of results: what they have by their bids, and of the rest what they need."""
     granted = {name: order.target for name, order in bidders.items()}
-    left = max(0, spaces.free - sum(target - spaces.won.get(name, 0) for name, target in granted.items()))
-    tenant = int(settings.results_share * spaces.capacity)
+    left = max(0, turned(spaces.free) - sum(target - spaces.won.get(name, 0) for name, target in granted.items()))
+    tenant = int(settings.results_share * turned(spaces.capacity))
     return {**bidders, **shared_orders(facts.need, ResultsRoom(left, granted, tenant))}
+
+
+def _room_of(orders: Iterable[PoolOrder]) -> int:
+    """The room of datasets that pools take whose bytes turn over."""
+    return turning(sum(order.target for order in orders))
 
 
 # --- space
@@ -195,7 +202,7 @@ class _Spaces:
         allocations = allocate(candidates, self.capacity, self._bids, self._settings.hysteresis)
         orders = {name: self._order(name, allocations[name]) for name in self._candidates}
         self.won = {bid.name: allocations[bid.name].granted for bid in self._bids}
-        self.free = self.capacity - sum(self.won.values()) - sum(order.target for order in orders.values())
+        self.free = self.capacity - turning(sum(self.won.values())) - sum(order.target for order in orders.values())
         for name in sorted(set(self._facts.datasets) - set(orders)):
             idle = self._idle(name)
             if idle is not None:
@@ -250,12 +257,15 @@ class _Spaces:
         )
 
     def _order(self, dataset: str, allocation: Allocation) -> PoolOrder:
-        target, before = allocation.granted, self._before.of(dataset)
-        pinned = self._facts.datasets[dataset].override == "pin"
+        target, before, fact = allocation.granted, self._before.of(dataset), self._facts.datasets[dataset]
+        pinned = fact.override == "pin"
         if before is not None and allocation.caching is before.caching is CachingMode.PART and not pinned:
             grown = target - before.target
             target = before.target if 0 <= grown < GRAIN * self.capacity else target
-        return PoolOrder(allocation.caching, allocation.why, target, minimum=target if pinned else 0)
+        caching, asked = allocation.caching, pinned or wanted_mode(fact.requested) == CachingMode.FULL
+        if caching is CachingMode.FULL and not asked and target > WHOLE / GRANTABLE * self.capacity:
+            caching = CachingMode.PART
+        return PoolOrder(caching, allocation.why, target, minimum=target if pinned else 0)
 
     def _gain_of(self, jobs: Mapping[str, RememberedJob]) -> _Gain:
         """The gain of a dataset with hits only: the additional GPUs that its jobs would need without the cache."""
@@ -293,7 +303,7 @@ def _by_importance(
     }
     if not scored:
         return orders
-    of_streams = sum(order.target for name, order in before.pools.items() if name.startswith(STREAM))
+    of_streams = _room_of(order for name, order in before.pools.items() if name.startswith(STREAM))
     free = capacity - of_streams - sum(order.target for order in orders.values())
     return important(orders, before.datasets, scored, free)
 

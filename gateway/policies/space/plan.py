@@ -14,7 +14,7 @@ from gateway.policies.items.datasets import CachingMode
 from gateway.policies.pools import PAUSED, Pool, dataset_pool, share_of
 from gateway.policies.space.orders import JobOrder, PoolOrder, WhyCaching
 from gateway.policies.space.remembered import ManagerMemory
-from gateway.policies.watermarks import Watermarks
+from gateway.policies.watermarks import GRANTABLE, turning
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,12 @@ def dataset_pools(orders: Mapping[str, PoolOrder]) -> dict[str, PoolOrder]:
     return {dataset_pool(dataset): order for dataset, order in orders.items()}
 
 
+def left_of(targets: Mapping[str, int], grantable: int) -> int:
+    """Bytes that pools, by name with their targets, leave for datasets; those of other pools turn over."""
+    of_datasets = sum(target for name, target in targets.items() if name.startswith(dataset_pool("")))
+    return max(0, grantable - of_datasets - turning(sum(targets.values()) - of_datasets))
+
+
 def node_pools(plan: Plan, capacity: int, everywhere: int, node: str = "") -> tuple[Pool, ...]:
     """The pools that one node has under a plan; a dataset without jobs has none.
 
@@ -63,7 +69,7 @@ def node_pools(plan: Plan, capacity: int, everywhere: int, node: str = "") -> tu
     orders = {name: order for name, order in sorted(plan.pools.items()) if order.why is not WhyCaching.NO_JOBS}
     targets = {name: _target(order, capacity, everywhere, node) for name, order in orders.items()}
     unknown = [name for name, order in orders.items() if not order.target and order.caching is not CachingMode.NONE]
-    left = max(0, int(Watermarks().low * capacity) - sum(targets.values()))
+    left = left_of(targets, int(GRANTABLE * capacity))
     targets |= {name: max(PAUSED + 1, left // len(unknown)) for name in unknown}
     return tuple(
         Pool(name, targets[name], order.eviction, share_of(order.minimum, capacity, everywhere))
@@ -75,5 +81,5 @@ def _target(order: PoolOrder, capacity: int, everywhere: int, node: str) -> int:
     if order.caching is CachingMode.NONE:
         return 0
     if order.importance is not None and node in order.importance.shares:
-        return min(order.importance.shares[node], int(Watermarks().low * capacity))
+        return min(order.importance.shares[node], int(GRANTABLE * capacity))
     return share_of(order.target, capacity, everywhere)

@@ -19,12 +19,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from gateway.policies.eviction.uniform import Uniform
-from gateway.policies.items.datasets import USABLE, CachingMode
+from gateway.policies.items.datasets import CachingMode
 from gateway.policies.space.allocation import Bid
 from gateway.policies.space.autocache import COMPUTE
 from gateway.policies.space.cache_mode import CacheDecision
 from gateway.policies.space.orders import PoolOrder, WhyCaching
-from gateway.policies.space.plan import Plan
+from gateway.policies.space.plan import Plan, left_of
+from gateway.policies.watermarks import GRANTABLE, turned
 
 GAIN_MARGIN = 1.1
 """Factor on the gain of a pool that has space, because losing it costs an epoch of computing."""
@@ -64,8 +65,8 @@ def results_room(plan: Plan, capacity: int, pools: Collection[str]) -> float:
         pools: of its marks.
     """
     granted = sum(order.target for name, order in plan.pools.items() if name in pools)
-    free = int(USABLE * capacity) - sum(order.target for order in plan.pools.values())
-    return float(granted + max(0, free))
+    targets = {name: order.target for name, order in plan.pools.items()}
+    return float(granted + turned(left_of(targets, int(GRANTABLE * capacity))))
 
 
 def results_bids(uses: Collection[ResultsUse], held: Collection[str] = ()) -> list[Bid]:
