@@ -209,6 +209,7 @@ async def test_forged_calls(home: Home) -> None:
     addresses = [
         ("POST", f"datasets/{identity}/batch"), ("POST", f"datasets/{identity}/lookup"), ("GET", f"datasets/{identity}"),
         ("GET", f"blobs/{data.registration.content.digest(0).hex()}"), ("POST", "blobs/lookup"),
+        ("POST", "blobs/taken"),
     ]  # fmt: skip
     for method, path in addresses:
         reply = await home.ask(path, method=method, secret="a guess", query="name=d0")
@@ -238,6 +239,8 @@ async def test_digests_that_are_none(home: Home) -> None:
     """Rule: half a digest, or too many, are refused; a blob that is not here is not found."""
     assert (await home.ask("blobs/lookup", b"x" * 33)).status == 400
     assert (await home.ask("blobs/lookup", bytes(32 * (MOST_DIGESTS + 1)))).status == 413
+    assert (await home.ask("blobs/taken", b"x" * 33)).status == 400
+    assert (await home.ask("blobs/taken", bytes(32))).status == 200
     assert (await home.ask("blobs/" + "0" * 64, method="GET")).status == 404
     assert (await home.ask("blobs/" + "0" * 63, method="GET")).status == 404
     assert (await home.ask("blobs/" + "0" * 64, method="DELETE")).status == 405

@@ -81,6 +81,9 @@ class PeerItemsEdge:
                 OnBehalfOf.NODE,
                 changes=False,
             ),
+            "taken": Address(
+                re.compile(r"blobs/taken"), ("POST",), self.taken, _DIGEST * MOST_DIGESTS, OnBehalfOf.NODE
+            ),
         }
 
     async def batch(self, request: PeerRequest) -> None:
@@ -164,13 +167,19 @@ class PeerItemsEdge:
         Raises:
             ApiError: InvalidRequest.
         """
-        body = request.body
-        if len(body) % _DIGEST:
-            raise ApiError("InvalidRequest", f"the body must be digests of 32 bytes each, not {len(body)} bytes")
-        digests = [body[start : start + _DIGEST] for start in range(0, len(body), _DIGEST)]
+        digests = _digests(request.body)
         there = await self._store.items.among(digests)
         bits = np.packbits(np.array([digest in there for digest in digests], dtype=bool), bitorder="little")
         await _send_bytes(request.send, bits.tobytes())
+
+    async def taken(self, request: PeerRequest) -> None:
+        """``POST /-/peer/v1/blobs/taken``: their home has the blobs with the digests in the body now; copies here are dropped.
+
+        Raises:
+            ApiError: InvalidRequest.
+        """
+        await self._batches.fetches.give_up(_digests(request.body))
+        await _send_bytes(request.send, b"")
 
     async def _ask(self, request: PeerRequest, query: _Query) -> BatchAsk:
         principal, wanted = request.principal, request.names[0]
@@ -196,6 +205,12 @@ class PeerItemsEdge:
             reader=reader,
             refused=REFUSED.encode() in headers,
         )
+
+
+def _digests(body: bytes) -> list[bytes]:
+    if len(body) % _DIGEST:
+        raise ApiError("InvalidRequest", f"the body must be digests of 32 bytes each, not {len(body)} bytes")
+    return [body[start : start + _DIGEST] for start in range(0, len(body), _DIGEST)]
 
 
 def _read(request: PeerRequest, *known: str) -> _Query:

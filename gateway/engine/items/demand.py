@@ -8,7 +8,8 @@ that they replace. The room is reserved before the origin is asked, or other loa
 has reserved is free for the next one, so a failing origin empties nothing.
 
 Items may lie on a node that is not their home: as objects that were read by name, or because their home was another node. Their
-home takes them over when it is asked for them. So nobody needs them here, whatever the table says.
+home takes them over when it is asked for them, and the copy is dropped (``ItemFetches.give_up``). So nobody needs them here,
+whatever the table says.
 """
 
 from __future__ import annotations

@@ -190,10 +190,24 @@ class ItemFetches:
             return None
         return self._fleet.members.home(item_key(digest), without)
 
+    async def give_up(self, digests: Sequence[bytes]) -> None:
+        """Drop copies that their home has taken over. What is at home here stays, and what an operator pinned."""
+        if self._fleet is None or not digests:
+            return
+        keys = np.frombuffer(b"".join(digest[:8] for digest in digests), "<u8")
+        away = (self._fleet.members.homes(keys)[0] >= 0).tolist()
+        copies = [digest for digest, elsewhere in zip(digests, away, strict=True) if elsewhere]
+        pools = [await self._store.pools.of(digest) for digest in copies]
+        copies = [digest for digest, row in zip(copies, pools, strict=True) if row is not None and not row.pool.minimum]
+        self._store.items.gone(copies)
+        await self._store.pools.evict(copies)
+
     async def close(self) -> None:
         """Stop every fetch; incomplete items are discarded."""
         if self.peers is not None:
             await self.peers.close()
+        if self.neighbours is not None:
+            await self.neighbours.close()
         await self._flight.stop()
         await self.demand.close()
 
@@ -295,6 +309,8 @@ class ItemFetches:
         if not isinstance(outcome, StoredItem | InMemoryItem):
             return None
         metrics.MOVED_ITEMS.inc()
+        if isinstance(outcome, StoredItem) and wanted.mode is CachingMode.PART:
+            self.neighbours.taken(node, wanted.digest)
         return replace(outcome, flags=ItemFlag.HIT)
 
     async def _open(self, wanted: Wanted, location: Location) -> tuple[ByteStream, int, Sequence[Header]]:

@@ -33,6 +33,7 @@ from gateway.policies.fleet.ring import path_key
 from gateway.policies.items.demand import Outlook, SwapRoom
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.opened import Registration
+from gateway.tasks import Tasks
 
 PREFIX = "/-/peer/v1"
 """The prefix of addresses of calls between nodes."""
@@ -140,6 +141,12 @@ class Neighbours:
     def __init__(self, fleet: PeerNodes, largest: int) -> None:
         self._fleet = fleet
         self._largest = largest
+        self._taken: dict[str, list[bytes]] = {}
+        self._tasks = Tasks()
+
+    async def close(self) -> None:
+        """Stop telling nodes what was taken from them."""
+        await self._tasks.stop()
 
     async def blob(self, node: Node, digest: bytes) -> tuple[StreamedResponse, int] | None:
         """The bytes of a blob and their number; ``None`` if the node does not have it.
@@ -153,6 +160,22 @@ class Neighbours:
             answer.abort()
             return None
         return answer, int(length)
+
+    def taken(self, node: Node, digest: bytes) -> None:
+        """Tell a node that this one, the home of a blob, has it now, so that the copy there makes room."""
+        if node.id not in self._taken:
+            self._taken[node.id] = []
+            self._tasks.start(self._tell(node))
+        self._taken[node.id].append(digest)
+
+    async def _tell(self, node: Node) -> None:
+        body = b"".join(self._taken.pop(node.id))
+        try:
+            async with asyncio.timeout(_WITHIN):
+                answer = await self._fleet.peers.request(node, "POST", f"{PREFIX}/blobs/taken", body=body)
+                await answer.read(1)
+        except (LarderError, OSError, TimeoutError):
+            pass  # the copy leaves later: nobody needs it there
 
     async def who_has(self, registration: Registration, indices: list[int]) -> Known:
         """Nodes that have some of these items on disk, among those that answer in time."""
