@@ -65,7 +65,10 @@ class TenantLimit(Section):
 
 
 class CostSettings(Section):
-    """Prices, for what the console says the cache has spared. Without a price no money is shown."""
+    """Prices, for what the console says the cache has spared, and for the plan.
+
+    With a price the plan saves money, without one the time of GPUs, and no money is shown. All nodes need the same prices.
+    """
 
     gb_read: float = Field(0, ge=0, le=1e6, description="price of reading a GB (10^9 bytes) from the object store")
     thousand_requests: float = Field(0, ge=0, le=1e6, description="price of a thousand reads at the object store")

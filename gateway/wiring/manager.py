@@ -23,6 +23,7 @@ from gateway.fleet.nodes.announcer import DOWN
 from gateway.fleet.nodes.membership import Membership
 from gateway.fleet.redis.connection import commands
 from gateway.model.fleet import NodeState
+from gateway.policies.space.prices import Prices
 from gateway.store.shared.decile_reads import DecileReads
 from gateway.store.shared.importance import ScoreTables
 from gateway.store.store import Store
@@ -59,7 +60,9 @@ def manage(settings: Settings, url: str, membership: Membership, stack: AsyncExi
         return ready or settings.cache.capacity
 
     electorate = Electorate(lambda: membership.nodes.values(), may_lead)
-    chosen = settings_of(settings.manager.probe_batches, settings.results.tenant_percent)
+    cost = settings.cost
+    prices = Prices(cost.gb_read, cost.thousand_requests, cost.gpu_hour, cost.currency)
+    chosen = settings_of(settings.manager.probe_batches, settings.results.tenant_percent, prices)
     manager = Manager(parts, electorate, chosen, settings.manager.job_expire)
     keep_running(repeat("manager", manager.turn, pace.heartbeat), stack, manager.stop)
     planned = Planned(lambda: parts.plans.plan, capacity)

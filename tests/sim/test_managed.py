@@ -6,7 +6,7 @@ from gateway.sim.jobs.run import simulate, speedup
 from gateway.sim.jobs.scenario import Scenario, parse_as
 from tests.sim.conftest import dataset, job, run, scenario
 
-PART = dataset("d", "2GB", item="10MB", caching="static")
+PART = dataset("d", "2GB", item="10MB", caching="part")
 """Of 200 items."""
 BATCH = {"batch": "40MB"}
 
@@ -101,7 +101,7 @@ def test_a_slow_job_does_not_hold_up_the_others(simulated):
 def test_a_dataset_of_more_than_a_million_items_is_simulated_in_groups(simulated):
     """Rule: an item may stand for 500 images; then 1.3 million of them at a fifth read as the bound says."""
     found = simulated(
-        dataset("d", "154GB", item="61.6MB", caching="static"),
+        dataset("d", "154GB", item="61.6MB", caching="part"),
         job("j", "d", count=2, batch="61.6MB", compute=0.646, miss=0, prefetch=1, grouped=16),
         run("larder", "larder", capacity="30.8GB"),
         duration=4500,
@@ -189,3 +189,28 @@ def test_quivers_cluster_gains_more_than_with_lru(simulated, uncached, size):
     speedups = {name: speedup(result, uncached) for name, result in results.items()}
     assert speedups["larder"] > 1.4
     assert speedups["larder"] > speedups["lru"]
+
+
+def test_prices_give_the_space_to_whoever_reads_most(simulated):
+    """Rule: without prices the job with more GPUs gets the space; where bytes cost money, the one that reads most."""
+    tables = (
+        dataset("few", "2GB"),
+        dataset("many", "2GB"),
+        job("gpus", "few", gpus=4, batch="40MB", compute=0.6, miss=0),
+        job("bytes", "many", gpus=1, batch="400MB", compute=0.6, miss=0),
+        run("larder", "larder", capacity="2GB"),
+    )
+    seconds = simulated(*tables, duration=60)["larder"].shares
+    money = simulated("[cost]\ngb_read = 0.02\n", *tables, duration=60)["larder"].shares
+    assert seconds["few"] > 0.9 > 0.1 > seconds["many"]
+    assert money["many"] > 0.9 > 0.1 > money["few"]
+
+
+def test_older_names_of_a_mode_are_read(simulated):
+    """Rule: scenarios of earlier versions keep their meaning: static and chunked are held in part."""
+    assert [
+        parse_as(Scenario, scenario(dataset("d", "2GB", caching=name), job("j", "d"), run("r", "larder")))
+        .datasets[0]
+        .caching
+        for name in ("static", "chunked")
+    ] == ["part", "part"]

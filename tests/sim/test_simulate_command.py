@@ -18,7 +18,7 @@ def file(tmp_path):
         job("fast", "d", count=2),
         job("late", "d", start=20),
         run("none", "none"),
-        run("larder", "larder", caching="static", capacity="1GB"),
+        run("larder", "larder", caching="part", capacity="1GB"),
         run("lru", "lru", capacity="1GB"),
     )
     path.write_text(scenario(*tables, duration=120))

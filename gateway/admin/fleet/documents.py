@@ -220,6 +220,14 @@ class ImportanceDocument(ResponseModel):
     unscored: ImportanceTenth = Field(description="items that no job has scored")
 
 
+class Savings(ResponseModel):
+    """The money that cached bytes save, by the prices of the configuration, at the measured speed of the jobs."""
+
+    per_hour: float = Field(examples=[1.25])
+    per_day: float = Field(examples=[30.0])
+    currency: str = Field(description="ISO 4217", examples=["USD"])
+
+
 class DatasetSummary(ResponseModel):
     """A dataset, under all names and tenants."""
 
@@ -238,6 +246,7 @@ class DatasetSummary(ResponseModel):
         examples=[""],
     )
     granted: int = Field(description="space in bytes that the plan gives it", examples=[29_580_000_000])
+    saves: Savings | None = Field(description="by that space; null: no price is set, or the plan has no jobs of it")
     resident_share: float = Field(description="of its items, in the cache", examples=[0.183])
     importance: ImportanceDocument | None = Field(description="null: no job says how important items are")
 

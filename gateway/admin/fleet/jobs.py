@@ -7,8 +7,8 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import Field
 
-from gateway.admin.fleet.documents import JobDocument
-from gateway.admin.fleet.view import jobs_of
+from gateway.admin.fleet.documents import JobDocument, Savings
+from gateway.admin.fleet.view import jobs_of, savings_of
 from gateway.admin.http.requests import Changer, Cursor, Limit, Ops, Page, Parts, Reader, paged
 from gateway.admin.operations.parts import through_redis
 from gateway.edge.documents import ResponseModel
@@ -24,6 +24,7 @@ _ORDER = {
     "target": 29_580_000_000,
     "minimum": 0,
     "eviction": "uniform",
+    "saves": {"per_hour": 1.25, "per_day": 30.0, "currency": "USD"},
 }
 _CHANGE = {"at": 1772461800.0, "version": 17, "dataset": "33108813...", "what": "allocated", "caching": "part"}
 
@@ -35,8 +36,9 @@ class PlanShown(ResponseModel):
     fence: int = Field(description="the token of the leader that made it", examples=[3])
     capacity: int = Field(description="of the caches of all members, in bytes", examples=[20_000_000_000_000])
     granted: int = Field(description="bytes that it gives to datasets", examples=[4_027_900_000_000])
+    saves: Savings | None = Field(description="by these bytes, all datasets together; null: no price is set")
     datasets: dict[str, dict[str, Any]] = Field(
-        description="by id: mode, reason, target of the pool (also as granted), its eviction order",
+        description="by id: mode, reason, target of the pool (also as granted), its eviction order, the money saved",
         examples=[{"33108813...": _ORDER}],
     )
     jobs: dict[str, dict[str, Any]] = Field(
@@ -88,8 +90,14 @@ async def show_plan(_caller: Reader, operations: Ops) -> PlanShown:
         fence=plan["fence"],
         capacity=reading.capacity,
         granted=sum(order.target for order in reading.plan.datasets.values()),
+        saves=savings_of(reading.plan, reading.plan.datasets),
         datasets={
-            dataset: {**plan["pools"][dataset_pool(dataset)], "granted": order.target, "eviction": order.eviction}
+            dataset: {
+                **plan["pools"][dataset_pool(dataset)],
+                "granted": order.target,
+                "eviction": order.eviction,
+                "saves": savings_of(reading.plan, [dataset]),
+            }
             for dataset, order in reading.plan.datasets.items()
         },
         jobs=plan["jobs"],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from gateway.admin.fleet.documents import (
     MeasuringDocument,
     NodeDocument,
     Now,
+    Savings,
     State,
     Total,
 )
@@ -31,6 +32,8 @@ from gateway.policies.items.datasets import CachingMode, decide
 from gateway.policies.pools import OF_KEYS
 from gateway.policies.space.forecast import Forecast, forecasts
 from gateway.policies.space.orders import PoolOrder, WhyCaching
+from gateway.policies.space.plan import Plan
+from gateway.policies.space.prices import DAY, HOUR
 from gateway.policies.space.probing import ProbeState, measuring, times
 from gateway.policies.watermarks import GRANTABLE
 
@@ -213,9 +216,20 @@ def dataset_summary(
         why=why,
         shortfall="" if shortfall is None else shortfall.why,
         granted=0 if order is None else order.target,
+        saves=savings_of(reading.plan, [dataset]),
         resident_share=round(resident_share(reading, dataset, items), 4),
         importance=importance_document(reading, dataset),
     )
+
+
+def savings_of(plan: Plan, datasets: Iterable[str]) -> Savings | None:
+    """The money that the space of datasets saves; ``None`` if the plan was made without prices, or knows none of them."""
+    inputs, currency = plan.inputs.get("datasets", {}), plan.inputs.get("currency")
+    saved = [told["saves"] for name in datasets if "saves" in (told := inputs.get(name, {}))]
+    if not saved or not currency:
+        return None
+    hourly = sum(saved)
+    return Savings(per_hour=hourly, per_day=DAY / HOUR * hourly, currency=currency)
 
 
 def importance_document(reading: FleetReading, dataset: str) -> ImportanceDocument | None:

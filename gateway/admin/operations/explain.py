@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query
 from pydantic import Field
 
-from gateway.admin.fleet.documents import PatternName
+from gateway.admin.fleet.documents import PatternName, Savings
 from gateway.admin.fleet.reading import FleetReading
+from gateway.admin.fleet.view import savings_of
 from gateway.admin.http.documents import Bucket
 from gateway.admin.http.requests import Ops, Reader
 from gateway.admin.operations.parts import Operations, principal_of
@@ -16,7 +17,7 @@ from gateway.edge.documents import ResponseModel, moment
 from gateway.engine.operations.explain import Expected, Knowledge, expected
 from gateway.model.keys import ObjectKey
 from gateway.model.outcomes import Outcome, Reason
-from gateway.policies.pools import DEFAULT, STREAM, stream_pools
+from gateway.policies.pools import DEFAULT, STREAM, dataset_pool, stream_pools
 from gateway.policies.reads.rules import ALWAYS, IMMUTABLE, Caching
 from gateway.policies.streams.zone import zone_streams
 
@@ -70,6 +71,9 @@ class Explanation(ResponseModel):
     pool: str = Field(
         description="part of the cache's space that it is charged to, or would be",
         examples=["stream:datasets/imagenet/train/"],
+    )
+    saves: Savings | None = Field(
+        description="by the space of the dataset that it is an item of; null: no price is set, or its pool is no dataset's"
     )
     channel: bool = Field(description="whether the node receives the fleet's invalidations", examples=[True])
     outcome: Outcome = Field(description="of the next read, if the origin has not changed", examples=["HIT"])
@@ -177,14 +181,16 @@ def _rule(rule: Caching) -> RuleShown:
 
 
 def _stream(reading: FleetReading, key: ObjectKey, knowledge: Knowledge) -> dict[str, Any]:
-    """The stream and the pool of an object: the most specific ones."""
+    """The stream and the pool of an object: the most specific ones, and the money that a dataset's pool saves."""
     known, names = zone_streams(reading.streams), stream_pools(key)
     found = (known[name] for pool in names if (name := pool.removeprefix(STREAM)) in known)
     stream = next((one for one in found if one.seen.pattern is not None), None)
+    pool = knowledge.pool or next((name for name in names if name in reading.plan.pools), DEFAULT)
     return {
         "stream": None if stream is None else stream.name,
         "pattern": None if stream is None or stream.seen.pattern is None else stream.seen.pattern.value,
-        "pool": knowledge.pool or next((name for name in names if name in reading.plan.pools), DEFAULT),
+        "pool": pool,
+        "saves": savings_of(reading.plan, [name for name in reading.plan.datasets if dataset_pool(name) == pool]),
     }
 
 

@@ -183,6 +183,18 @@ def speed(amount: object) -> str | None:
     return f"{format_size(amount)}/s" if isinstance(amount, int | float) else None
 
 
+def saves(money: object) -> str | None:
+    """Money saved, by hour and by day, of a document that has both and their currency; ``None`` without prices."""
+    if not isinstance(money, Mapping):
+        return None
+    currency, hour, day = money["currency"], money["per_hour"], money["per_day"]
+    return f"{currency} {hour:,.{_cents(hour)}f} an hour, {currency} {day:,.{_cents(day)}f} a day"
+
+
+def _cents(amount: float) -> int:
+    return 2 if abs(amount) >= 1 else 4
+
+
 def number(amount: object, digits: int = 0) -> str | None:
     """A number with thousands separators."""
     return f"{amount:,.{digits}f}" if isinstance(amount, int | float) else None

@@ -8,7 +8,7 @@ from typing import Any
 
 from gateway.commands.common.connection import Admin
 from gateway.commands.common.grammar import asking, describe, place
-from gateway.commands.common.output import Column, age, facts, moment, number, size, table
+from gateway.commands.common.output import Column, age, facts, moment, number, saves, size, table
 from gateway.commands.common.resources import answering
 from gateway.model.errors import ConfigError
 
@@ -68,6 +68,7 @@ def _tell(options: Namespace, found: Mapping[str, Any]) -> None:
             ("home", _home(found)),
             ("stream", " ".join(filter(None, (found.get("stream"), found.get("pattern")))) or "none"),
             ("pool", found.get("pool")),
+            ("saves", saves(found.get("saves"))),
             *_held(found),
         )
     )

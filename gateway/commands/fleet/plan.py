@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gateway.commands.common.grammar import asking, count, describe
-from gateway.commands.common.output import Column, facts, line, moment, named, share, size, table
+from gateway.commands.common.output import Column, facts, line, moment, named, saves, share, size, table
 from gateway.commands.common.resources import answering
 
 _DIGITS = 12
@@ -29,6 +29,7 @@ _DATASETS = (
     Column("caching"),
     Column("why"),
     Column("granted", shown=size),
+    Column("saves", shown=saves),
     Column("decided here", "override"),
     Column("inputs", "inputs", named),
 )
@@ -59,7 +60,13 @@ def add(command: ArgumentParser) -> None:
 def _show(options: Namespace, plan: Mapping[str, Any]) -> None:
     granted, capacity = plan.get("granted") or 0, plan.get("capacity") or 0
     part = f" ({share(granted / capacity)})" if capacity else ""
-    facts((("version", plan.get("version")), ("granted", f"{size(granted)} of {size(capacity)}{part}")))
+    facts(
+        (
+            ("version", plan.get("version")),
+            ("granted", f"{size(granted)} of {size(capacity)}{part}"),
+            ("saves", saves(plan.get("saves"))),
+        )
+    )
     line()
     inputs, overrides = (plan.get("inputs") or {}).get("datasets") or {}, plan.get("overrides") or {}
     table(

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from gateway.policies.space.orders import JobOrder, Phase
+from gateway.policies.space.prices import SECONDS, Prices
 from gateway.policies.space.probing import (
     LEAST_BENEFIT,
     PhaseTotals,
@@ -35,6 +36,8 @@ from gateway.policies.space.remembered import RememberedJob
 
 LEAST_GAIN = 0.001
 """Gain per GPU of a job whose time the cache does not shorten: it saves reads of the store."""
+_LEAST_WORTH = 1e-12
+"""The same with prices, under which the reads of such a job have a value of their own."""
 _DONORS = 8
 """Measurements of equal jobs that are compared with a job's, the newest ones."""
 _INDISTINCT = 0.05
@@ -172,14 +175,42 @@ def order_of(fact: JobFacts, known: RememberedJob) -> JobOrder:
             return JobOrder(False, Phase.STEADY)
 
 
-def gain_of(fact: JobFacts, known: RememberedJob, assumed: float) -> float:
-    """The additional GPUs that a job would need without the cache, if all of its dataset were cached: gpus x (benefit - 1)."""
+def gain_of(fact: JobFacts, known: RememberedJob, assumed: float, prices: Prices = SECONDS, item: float = 0.0) -> float:
+    """What a job saves per second if all of its dataset is cached: GPUs, or money with prices.
+
+    GPUs are those that it would need on top without the cache: gpus x (benefit - 1). At the speed that it has with hits only, its
+    reads are as many items per second.
+
+    Args:
+        fact: the job.
+        known: what was measured of it.
+        assumed: benefit before anything was measured.
+        prices: of reads and waiting.
+        item: bytes of an item, on average.
+    """
     if fact.wants == "off":
         return 0.0
     benefit = expected_benefit(known.probe, assumed)
     if fact.wants == "on":
         benefit = max(benefit, assumed)
-    return fact.gpus * max(LEAST_GAIN, benefit - 1 if benefit >= LEAST_BENEFIT else 0.0)
+    waiting = fact.gpus * (benefit - 1 if benefit >= LEAST_BENEFIT else 0.0)
+    if not prices.known:
+        return max(fact.gpus * LEAST_GAIN, waiting)
+    reads = reads_of(fact, known, assumed)
+    return max(fact.gpus * _LEAST_WORTH, prices.worth(waiting, reads, reads * item))
+
+
+def reads_of(fact: JobFacts, known: RememberedJob, assumed: float) -> float:
+    """Items that a job reads per second with hits only; as many as it read until now, if its times are not known."""
+    steps = sum(total.steps for total in fact.totals.values())
+    items = sum(total.items for total in fact.totals.values())
+    if not steps:
+        return 0.0
+    found = known.probe.times
+    if found is not None and found.miss > 0:
+        return items / steps * expected_benefit(known.probe, assumed) / found.miss
+    seconds = sum(total.seconds for total in fact.totals.values())
+    return items / seconds if seconds > 0 else 0.0
 
 
 def expected_benefit(state: ProbeState, assumed: float) -> float:

@@ -35,6 +35,7 @@ from gateway.policies.space.importance import ScoredDataset, ScoreReport, import
 from gateway.policies.space.orders import PoolOrder, WhyCaching
 from gateway.policies.space.pinned import is_pinned, pinned_orders, unpinned
 from gateway.policies.space.plan import Plan, dataset_pools
+from gateway.policies.space.prices import HOUR, SECONDS, Prices
 from gateway.policies.space.probing import PhaseTotals, ProbeSettings
 from gateway.policies.space.remembered import RememberedJob
 from gateway.policies.space.results_needs import ResultsNeed, ResultsRoom, permitted_bids, shared_orders
@@ -102,6 +103,8 @@ class ManagerParams:
     """t_miss / t_hit of a job that was not measured yet."""
     patience: float = 60.0
     """Time that the fleet may be smaller (a node restarts) before datasets lose their space."""
+    prices: Prices = SECONDS
+    """Of reads and waiting. With prices the ledger saves money, else GPU seconds."""
     results_share: float = 0.5
     """Share of the cache that the results of one tenant's pipelines may take."""
 
@@ -122,7 +125,8 @@ def decide(before: Plan, facts: Facts, now: float, settings: ManagerParams) -> P
     last = replace(before, pools={name: one for name, one in before.pools.items() if not is_pinned(name, one)})
     jobs = probed(memory.jobs, facts.jobs, facts.datasets, now, settings.probe)
     held = [name for name, order in last.pools.items() if order.target]
-    wanted = permitted_bids(results_bids(facts.results, held), facts.need, int(settings.results_share * turned(free)))
+    wanted = results_bids(facts.results, held, settings.prices)
+    wanted = permitted_bids(wanted, facts.need, int(settings.results_share * turned(free)))
     bids = [*stream_bids(facts.streams, turned(free), memory.streams, now), *wanted]
     spaces = _Spaces(last, facts, jobs, bids, _Terms(free, settings))
     spaced = spaces.orders()
@@ -131,7 +135,7 @@ def decide(before: Plan, facts: Facts, now: float, settings: ManagerParams) -> P
     datasets = _by_importance(last, facts, spaced, capacity)
     told = {name: order_of(fact, jobs[name]) for name, fact in sorted(facts.jobs.items())}
     left = max(0, capacity - sum(order.target for order in datasets.values()))
-    streams, remembered = stream_orders(last.pools, facts.streams, turned(left), memory.streams, now)
+    streams, remembered = stream_orders(last.pools, facts.streams, turned(left), memory.streams, now, settings.prices)
     pools = {**dataset_pools(datasets), **results, **streams, **pinned}
     seen = (pools, told) != (dict(before.pools), dict(before.jobs))
     return replace(
@@ -140,7 +144,7 @@ def decide(before: Plan, facts: Facts, now: float, settings: ManagerParams) -> P
         pools=pools,
         jobs=told,
         memory=replace(memory, jobs=jobs, streams=remembered),
-        inputs={"capacity": memory.capacity, "datasets": spaces.inputs()},
+        inputs={"capacity": memory.capacity, "datasets": spaces.inputs(datasets), **_currency(settings.prices)},
     )
 
 
@@ -152,6 +156,10 @@ def _of_results(
     left = max(0, turned(spaces.free) - sum(target - spaces.won.get(name, 0) for name, target in granted.items()))
     tenant = int(settings.results_share * turned(spaces.capacity))
     return {**bidders, **shared_orders(facts.need, ResultsRoom(left, granted, tenant))}
+
+
+def _currency(prices: Prices) -> dict[str, str]:
+    return {"currency": prices.currency} if prices.known else {}
 
 
 def _room_of(orders: Iterable[PoolOrder]) -> int:
@@ -187,7 +195,7 @@ class _Spaces:
         self.capacity = terms.capacity
         self._settings = terms.settings
         self._gains = {
-            dataset: self._gain_of({name: jobs[name] for name in names})
+            dataset: self._gain_of(facts.datasets[dataset], {name: jobs[name] for name in names})
             for dataset, names in by_dataset(facts.jobs).items()
             if dataset in facts.datasets
         }
@@ -224,17 +232,22 @@ class _Spaces:
         caching = idle.caching if target == idle.target else CachingMode.PART
         return replace(idle, caching=caching, why=WhyCaching.NO_JOBS, target=target, minimum=0)
 
-    def inputs(self) -> dict[str, Any]:
-        """The inputs of the allocation, for explanation."""
+    def inputs(self, orders: Mapping[str, PoolOrder]) -> dict[str, Any]:
+        """The inputs of the allocation, for explanation; with prices, the money also that a dataset's space saves per hour."""
         return {
             name: {
                 "size": one.size,
-                "gain": round(one.gain, 6),
+                "gain": _short(one.gain),
                 "jobs": one.jobs,
                 "override": one.override,
                 "requested": one.requested,
                 "quota": one.quota,
                 "resident": round(self._facts.datasets[name].resident_share, 3),
+                **(
+                    {"saves": _short(HOUR * one.gain * one.saved(orders[name].target))}
+                    if self._settings.prices.known
+                    else {}
+                ),
             }
             for name, one in self._candidates.items()
         }
@@ -267,14 +280,19 @@ class _Spaces:
             caching = CachingMode.PART
         return PoolOrder(caching, allocation.why, target, minimum=target if pinned else 0)
 
-    def _gain_of(self, jobs: Mapping[str, RememberedJob]) -> _Gain:
-        """The gain of a dataset with hits only: the additional GPUs that its jobs would need without the cache."""
-        facts, assumed = self._facts.jobs, self._settings.assumed_benefit
+    def _gain_of(self, fact: DatasetFacts, jobs: Mapping[str, RememberedJob]) -> _Gain:
+        """The gain of a dataset with hits only, of all its jobs."""
+        facts, assumed, prices = self._facts.jobs, self._settings.assumed_benefit, self._settings.prices
+        item = fact.size / max(1, fact.items)
         return _Gain(
-            sum(gain_of(facts[name], known, assumed) for name, known in jobs.items()),
+            sum(gain_of(facts[name], known, assumed, prices, item) for name, known in jobs.items()),
             sum(facts[name].wants != "off" for name in jobs),
             any(known.probe.benefit > 0 for known in jobs.values()),
         )
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.6g}")
 
 
 @dataclass(frozen=True, slots=True)

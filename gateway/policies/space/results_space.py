@@ -25,6 +25,7 @@ from gateway.policies.space.autocache import COMPUTE
 from gateway.policies.space.cache_mode import CacheDecision
 from gateway.policies.space.orders import PoolOrder, WhyCaching
 from gateway.policies.space.plan import Plan, left_of
+from gateway.policies.space.prices import SECONDS, Prices
 from gateway.policies.watermarks import GRANTABLE, turned
 
 GAIN_MARGIN = 1.1
@@ -69,17 +70,18 @@ def results_room(plan: Plan, capacity: int, pools: Collection[str]) -> float:
     return float(granted + turned(left_of(targets, int(GRANTABLE * capacity))))
 
 
-def results_bids(uses: Collection[ResultsUse], held: Collection[str] = ()) -> list[Bid]:
+def results_bids(uses: Collection[ResultsUse], held: Collection[str] = (), prices: Prices = SECONDS) -> list[Bid]:
     """Bids of the pools of results, by their names.
 
     Args:
         uses: the jobs.
         held: pools that have space now.
+        prices: of waiting.
     """
     sizes: dict[str, float] = {}
     gains: dict[str, float] = {}
     for use in uses:
-        size, gain = _size(use.decision), results_gain(use)
+        size, gain = _size(use.decision), prices.worth(results_gain(use))
         if not size:
             continue
         sizes[use.pool] = max(size, sizes.get(use.pool, 0.0))

@@ -33,6 +33,7 @@ from gateway.policies.items.datasets import CachingMode
 from gateway.policies.pools import PAUSED, STREAM, ghost_window
 from gateway.policies.space.allocation import Bid
 from gateway.policies.space.orders import PoolOrder, WhyCaching
+from gateway.policies.space.prices import SECONDS, Prices
 from gateway.policies.streams.benefit import (
     MARGIN,
     ROUND,
@@ -100,7 +101,12 @@ class StreamMemory:
 
 
 def stream_orders(
-    before: Mapping[str, PoolOrder], zone: Mapping[str, ZoneStream], room: int, memory: StreamMemory, now: float
+    before: Mapping[str, PoolOrder],
+    zone: Mapping[str, ZoneStream],
+    room: int,
+    memory: StreamMemory,
+    now: float,
+    prices: Prices = SECONDS,
 ) -> tuple[dict[str, PoolOrder], StreamMemory]:
     """The pools of streams by their names, and what is to be remembered.
 
@@ -110,12 +116,13 @@ def stream_orders(
         room: bytes that datasets leave.
         memory: of the last decision.
         now: seconds of a clock that all leaders share.
+        prices: of reads and waiting.
     """
     known, room = _remembered(before, zone, memory, now), int(SHARE * room)
     round_at = min(memory.round_at, now)
     due = now - round_at >= ROUND
     if due:
-        known = _valued(known, zone, now - round_at)
+        known = _valued(known, zone, now - round_at, prices)
     needs, orders, changed = [], {}, due
     for name, one in known.items():
         last, stream = before.get(f"{STREAM}{name}"), zone.get(name, ZoneStream(name))
@@ -214,7 +221,7 @@ def _believing(one: RememberedStream, seen: StreamReport) -> RememberedStream:
 
 
 def _valued(
-    known: Mapping[str, RememberedStream], zone: Mapping[str, ZoneStream], seconds: float
+    known: Mapping[str, RememberedStream], zone: Mapping[str, ZoneStream], seconds: float, prices: Prices
 ) -> dict[str, RememberedStream]:
     """Update each pool's value per byte in the round of ``seconds`` that ends now, and its counters."""
     usual = _extra(zone[name].seen for name in known if name in zone)
@@ -224,7 +231,7 @@ def _valued(
         found[name] = one._replace(
             accesses=stream.seen.accesses,
             ghost_hits=stream.pool.ghost_hits,
-            value=value_of(stream, one, seconds, usual),
+            value=value_of(stream, one, seconds, usual, prices),
         )
     return {name: found[name] for name in sorted(found)}
 
@@ -283,14 +290,21 @@ def known_bytes(stream: ZoneStream) -> int:
     return max(int(item_size(seen) * seen.known_items), seen.held, stream.pool.bytes)
 
 
-def value_of(stream: ZoneStream, known: RememberedStream, seconds: float, usual: float = ASSUMED_EXTRA) -> float:
-    """Seconds of waiting that a byte more saves per second.
+def value_of(
+    stream: ZoneStream,
+    known: RememberedStream,
+    seconds: float,
+    usual: float = ASSUMED_EXTRA,
+    prices: Prices = SECONDS,
+) -> float:
+    """Seconds of waiting that a byte more saves per second; money with prices, a reader counting as one GPU.
 
     Args:
         stream: as all nodes see it now.
         known: with its counters of ``seconds`` ago.
         seconds: since then.
         usual: seconds that a miss takes longer than a hit, if this stream had no misses.
+        prices: of reads and waiting.
     """
     seen = stream.seen
     if not known.pattern:
@@ -305,7 +319,8 @@ def value_of(stream: ZoneStream, known: RememberedStream, seconds: float, usual:
         seen.repeated,
     )
     extra = _extra([seen]) if seen.miss_seconds else usual
-    return seconds_saved(marginal_benefit(use), item_size(seen), extra, 0.0)
+    size = item_size(seen)
+    return seconds_saved(marginal_benefit(use), size, prices.worth(extra, 1, size), 0.0)
 
 
 def _ghosts(stream: ZoneStream) -> int:

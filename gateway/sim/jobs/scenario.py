@@ -100,6 +100,14 @@ class ManagerSpec(SpecTable):
     probe_every: Annotated[Seconds, Field(gt=0, description="Seconds from one probe of a job to its next")] = 1800.0
 
 
+class CostSpec(SpecTable):
+    """Prices, as in the section [cost] of a gateway's configuration; with one, the manager saves money instead of GPU seconds."""
+
+    gb_read: Annotated[float, Field(ge=0, description="Price of reading a GB from the origin")] = 0.0
+    thousand_requests: Annotated[float, Field(ge=0, description="Price of a thousand reads, one per item")] = 0.0
+    gpu_hour: Annotated[float, Field(ge=0, description="Price of a GPU for an hour")] = 0.0
+
+
 class DatasetSpec(SpecTable):
     """A dataset, all items of one size."""
 
@@ -175,6 +183,7 @@ class Scenario(SpecTable):
     origin: OriginSpec
     fleet: FleetSpec
     manager: ManagerSpec = ManagerSpec()
+    cost: CostSpec = CostSpec()
     datasets: Annotated[tuple[DatasetSpec, ...], Field(min_length=1)]
     jobs: Annotated[tuple[JobSpec, ...], Field(min_length=1)]
     runs: Annotated[tuple[RunSpec, ...], Field(min_length=1)]

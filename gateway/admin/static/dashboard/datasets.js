@@ -4,6 +4,7 @@ import { address } from "./api.js";
 import { byId, element, keep, setAttribute, setText } from "./dom.js";
 import { bytes, count, share } from "./format.js";
 import { meter } from "./meter.js";
+import { savedWords } from "./money.js";
 import { datasetSpace } from "./overrides.js";
 import { showActions, showMore } from "./table.js";
 import { GAINS, linkTo, mode, why } from "./words.js";
@@ -67,7 +68,7 @@ export function planWords(dataset, reason) {
   if (!(dataset.granted > 0)) return capital(reason);
   const space = `${bytes(dataset.granted)} of space`;
   if (dataset.why === "no-jobs") return `${space} until others need it; no job uses it now`;
-  return reason ? `${space}: ${reason}` : space;
+  return [reason ? `${space}: ${reason}` : space, savedWords(dataset.saves)].filter(Boolean).join("; ");
 }
 
 function update(node, dataset, jobs) {

@@ -4,6 +4,7 @@ import { address, read } from "./api.js";
 import { openAction } from "./dialog.js";
 import { bytes, count, when } from "./format.js";
 import { ListView } from "./listview.js";
+import { savedWords } from "./money.js";
 
 function sentences(found) {
   const { rule } = found;
@@ -14,7 +15,7 @@ function sentences(found) {
     found.explanation,
     found.change,
     found.stream && `Its reads belong to the stream ${found.stream}, whose pattern is ${found.pattern}.`,
-    `Node ${found.home} owns it: ${known}. It is in the pool ${found.pool}, and the rule ${rule.match} applies.`,
+    `Node ${found.home} owns it: ${known}. It is in the pool ${found.pool}${found.saves ? `, which ${savedWords(found.saves)}` : ""}, and the rule ${rule.match} applies.`,
     found.unreachable && `The owner could not be asked: ${found.unreachable}. ${found.asked} answered.`,
   ].filter(Boolean);
 }

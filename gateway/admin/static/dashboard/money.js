@@ -13,6 +13,11 @@ export function spared(requests, bytes, prices) {
   return (bytes / 1e9) * prices.gb_read + (requests / 1000) * prices.thousand_requests;
 }
 
+// What cached bytes save; empty without prices.
+export function savedWords(saves) {
+  return saves ? `saves ${money(saves.per_hour, saves)} an hour, ${money(saves.per_day, saves)} a day` : "";
+}
+
 // "3 h 20 min" of GPUs.
 export function waitedWords(seconds) {
   return typeof seconds === "number" ? `${duration(seconds)} of GPUs` : "–";
