@@ -20,8 +20,8 @@ import httptools
 from benchmarks.servers import BUCKET
 from gateway.model.keys import ObjectKey
 from gateway.model.objects import BlobRef, ObjectMeta
-from gateway.origin.client import Signer
 from gateway.origin.credentials import Keys
+from gateway.origin.signing import Signer
 from gateway.store.index import recording
 from gateway.store.index.blob_rows import Kept
 from gateway.store.index.index_file import ensure_index

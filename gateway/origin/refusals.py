@@ -66,7 +66,9 @@ _REDIRECTS = {
     307: "TemporaryRedirect",
     308: "PermanentRedirect",
 }
-SUSPECT = frozenset({*_REDIRECTS, 400, 401, 403})
+UNCLEAR = frozenset({400, 401, 403})
+"""Statuses of which only a document says whether they refuse the gateway."""
+SUSPECT = UNCLEAR | _REDIRECTS.keys()
 """Statuses of answers that may refuse the gateway."""
 _REMEMBERED = 300.0
 """Seconds for which a refusal is a problem, unless the gateway is refused again."""

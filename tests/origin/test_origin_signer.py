@@ -9,8 +9,8 @@ from botocore.credentials import Credentials
 
 from gateway.model.errors import GatewayRefused
 from gateway.origin import client as signing
-from gateway.origin.client import Signer
 from gateway.origin.credentials import Keys
+from gateway.origin.signing import Signer
 from gateway.testing.origin import FakeOrigin, User
 from tests.origin.test_origin_client import AS_ALICE, client_for, origin_at
 

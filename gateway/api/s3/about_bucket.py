@@ -36,6 +36,7 @@ ORIGIN = b"origin"
 _CORS = "access-control-"
 _OF_OBJECTS = (200, 206, 304)
 """Statuses of answers that the store gives only to a request that it accepts."""
+_WHOLE = (200, 206)
 _KEPT = 4096
 _LONGEST = 256
 """Bytes of a header's value that is remembered; longer ones are forwarded."""
@@ -144,12 +145,14 @@ class BucketReads:
         answer = await self._forwarder.forward(call, body(), outcome, why.reason)
         fields = call.request.fields
         page, owner = fields.get(ORIGIN), fields.get(EXPECTED_OWNER)
-        if answer.status in _OF_OBJECTS:
-            if owner is not None and len(owner) <= _LONGEST:
-                self._note(call, _place(call, owner, ""), (), began)
-            told = _cors(_text(answer.headers))
-            if page is not None and len(page) <= _LONGEST and (told or answer.status != 304):
-                self._note(call, _place(call, page), told, began)
+        accepted = answer.status in _OF_OBJECTS
+        if accepted and owner is not None and len(owner) <= _LONGEST:
+            self._note(call, _place(call, owner, ""), (), began)
+        told = _cors(_text(answer.headers))
+        # An error's answer that has none may be one for which the store does not look at its rules.
+        known = answer.status in _WHOLE or (accepted and told) or _allows(told)
+        if page is not None and len(page) <= _LONGEST and known and answer.status < 500:
+            self._note(call, _place(call, page), told, began)
         return answer
 
     def _recall(self, call: S3Call, place: _Place, *, whenever: bool = False) -> tuple[Header, ...] | None:
@@ -175,6 +178,10 @@ def _place(call: S3Call, value: bytes, method: str | None = None) -> _Place:
 
 def _cors(headers: Iterable[Header]) -> tuple[Header, ...]:
     return tuple(pair for pair in headers if pair[0].lower().startswith(_CORS) or pair[0].lower() == "vary")
+
+
+def _allows(headers: Iterable[Header]) -> bool:
+    return any(name.lower().startswith(_CORS) for name, _ in headers)
 
 
 def _text(headers: RawHeaders) -> list[Header]:

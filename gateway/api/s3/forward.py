@@ -200,7 +200,7 @@ class Forwarder:
         identity = call.auth.principal.identity
         method, path, query = call.request.method, call.origin_path, call.query
         if prepared is None:
-            return send(identity, method, path, query, headers)
+            return send(identity, method, path, query, headers, cold=method == "HEAD")
         return send(
             identity, method, path, query, headers,
             body=prepared.chunks() if prepared.whole is None else prepared.whole,
@@ -259,6 +259,8 @@ def relay(call: S3Call, response: StreamedResponse, outcome: Outcome, reason: Re
 def relay_read(call: S3Call, found: Relay) -> Answer:
     """The origin's answer to the gateway's own read, as that of the client's: it may have more of the object, and checksums."""
     answer = relay(call, found.response, Outcome.MISS, found.reason)
+    if found.document is not None and call.request.method != "HEAD":
+        answer.content, answer.length = found.document, len(found.document)
     if not call.wants_checksums:
         answer.headers = [pair for pair in answer.headers if not pair[0].lower().startswith(_CHECKSUM)]
     if found.part is not None and not isinstance(answer.content, bytes | memoryview | Body):

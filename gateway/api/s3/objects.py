@@ -18,6 +18,7 @@ from gateway.model.outcomes import Outcome, Reason
 from gateway.model.s3.conditions import Conditions, cache_directives, range_applies
 from gateway.model.s3.conditions import ConditionVerdict as Precondition
 from gateway.model.s3.ranges import ByteRange, content_range, parse_range, unsatisfied_range
+from gateway.origin.headers import entity_headers
 from gateway.server.asgi_types import RawHeaders
 from gateway.server.head import encode_lines
 
@@ -54,7 +55,7 @@ class ObjectReads:
         found = await self._engine.find(ask)
         for _attempt in range(_ATTEMPTS):
             if not isinstance(found, Found):
-                return found
+                return _judged(found, ask)
             try:
                 return await self._answer(call, ask, found, conditions, wanted)
             except ObjectChanged:
@@ -139,6 +140,25 @@ class ObjectReads:
                 if reason is Reason.COLD and ask.key in self._generations.evicted:
                     reason = Reason.EVICTED
         return Answer(status, head, body, outcome, reason, length=length, span=(start, stop, meta.size))
+
+
+def _judged(found: Relay | Forward, ask: Ask) -> Answer | Relay | Forward:
+    """An answer that is not kept, after the reader's conditions: the origin was asked for a header without them.
+
+    Raises:
+        S3Error: PreconditionFailed.
+    """
+    conditions = ask.conditions
+    if not ask.head or conditions is None or not isinstance(found, Relay) or found.response.status != 200:
+        return found
+    meta = entity_headers(found.response.headers)
+    verdict = conditions.evaluate(meta.etag, meta.last_modified)
+    if verdict is Precondition.NOT_MODIFIED:
+        return Answer(304, _not_modified_head(_entity_headers(meta)), b"", Outcome.MISS, found.reason)
+    if verdict is Precondition.PRECONDITION_FAILED:
+        failed = {"Condition": conditions.deciding}
+        raise AboutCached("PreconditionFailed", (Outcome.MISS, found.reason), extra=failed)
+    return found
 
 
 def _reason_of(body: Body) -> Reason:

@@ -3,7 +3,7 @@
 One request is enough, whatever the reader wants: its answer tells what the object is, has the bytes that the reader wants, and
 goes to the reader as it is if nothing of it is kept. A read of the whole is a GET with the reader's conditions; a small range is
 that range; another range is the blocks that it touches; a HEAD is a HEAD. Only a long suffix takes two, because the size must be
-known to tell its blocks.
+known to tell its blocks; a GET of one byte tells it, as a HEAD could not tell why the object is not to be had.
 
 Readers of one object share a question. What only its first reader can have of the answer, the outcome of conditions and ranges,
 others ask for again.
@@ -12,7 +12,7 @@ others ask for again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -26,10 +26,11 @@ from gateway.engine.objects.ranged import is_exact
 from gateway.engine.services import Services
 from gateway.model.errors import DiskUnavailable, OriginUnavailable
 from gateway.model.keys import ObjectKey, OriginIdentity
-from gateway.model.objects import ObjectMeta, ObjectRecord
+from gateway.model.objects import Header, ObjectMeta, ObjectRecord
 from gateway.model.outcomes import Outcome, Reason
 from gateway.model.s3.ranges import ByteRange
 from gateway.net.exchange import StreamedResponse
+from gateway.origin.client import OriginClient
 from gateway.origin.headers import entity_headers
 from gateway.origin.reach import Reach
 from gateway.policies.reads.admission import refusal
@@ -38,6 +39,9 @@ from gateway.store.shared.generations import slots_of
 from gateway.tasks import SingleFlight
 
 CHECKSUMS = [("x-amz-checksum-mode", "ENABLED")]
+_OF_THE_BYTE = (200, 206, 304, 416)
+"""Statuses of answers to ``one_byte`` that are about the byte, or its condition."""
+_LONGEST_DOCUMENT = 1024**2
 _OF_ONE_READER = (304, 412, 416)
 """Statuses of answers to a reader's own conditions or range."""
 _Slot = tuple[ObjectKey, int]
@@ -69,7 +73,7 @@ class ColdReads:
         self._entries = entries
         self._grants = grants
         self._cold: SingleFlight[_Slot, _Answer] = SingleFlight(blocks.tasks)
-        self._heads: SingleFlight[tuple[_Slot, str], Found | Relay] = SingleFlight()
+        self._heads: SingleFlight[tuple[_Slot, str, bool], Found | Relay] = SingleFlight()
 
     def current(self, entry: ObjectEntry) -> bool:
         """Whether nothing was written since the entry was read."""
@@ -114,7 +118,7 @@ class ColdReads:
             return await self._join(ask, pending, reach)
         ask_origin = self._question(ask)
         if ask_origin is None:
-            return await self._head(ask, rule, generation)
+            return await self._head(ask, rule, generation, by_get=not ask.head)
         # A task that is no reader's: it carries out the fill that comes of the question, too.
         question = self._cold.begin(slot, ask_origin(ask, rule, generation))
         answer = question.waiters[0]
@@ -154,27 +158,33 @@ class ColdReads:
         reason = joined.reason if joined.reason is Reason.MOVED else Reason.JOINED
         return joined._replace(reason=reason, fill=None if ask.metadata_first else joined.fill)
 
-    async def _head(self, ask: Ask, rule: Caching, generation: int) -> Found | Relay | Forward:
+    async def _head(self, ask: Ask, rule: Caching, generation: int, *, by_get: bool = False) -> Found | Relay | Forward:
         """Learn an object's metadata without its bytes, together with others who ask the same."""
-        slot = (ask.key, generation), ask.identity.name
+        slot = (ask.key, generation), ask.identity.name, by_get
         if ask.forced:
             self._heads.forget(slot)
         joined = slot in self._heads
-        answer = self._heads.join(slot, lambda: self._learn(ask, rule, generation))
+        answer = self._heads.join(slot, lambda: self._learn(ask, rule, generation, by_get=by_get))
         learned = await (self._services.origin.reach(ask.identity).result(answer) if ask.hasty else answer)
         if isinstance(learned, Relay):
             return of_head(learned, ask)
         if joined and ask.doubts(learned.entry.record.meta):
-            return await self._head(ask._replace(forced=True), rule, generation)
+            return await self._head(ask._replace(forced=True), rule, generation, by_get=by_get)
         return learned
 
-    async def _learn(self, ask: Ask, rule: Caching, generation: int) -> Found | Relay:
+    async def _learn(self, ask: Ask, rule: Caching, generation: int, *, by_get: bool) -> Found | Relay:
         services, asked_at = self._services, self._services.now()
-        extra = [*CHECKSUMS, NO_CACHE] if ask.forced else CHECKSUMS
-        response = await services.origin.send(ask.identity, "HEAD", ask.key.raw_path, "", extra, cold=True)
-        response.release()
-        if response.status != 200:
-            return Relay(response, _reason_of(response.status))
+        extra = [NO_CACHE] if ask.forced else []
+        if by_get:
+            response, document = await one_byte(services.origin, ask, extra)
+        if not by_get or response.status == 416:  # an empty object has no first byte
+            response = await services.origin.send(
+                ask.identity, "HEAD", ask.key.raw_path, "", [*CHECKSUMS, *extra], cold=True
+            )
+            response.release()
+            document = None
+        if response.status not in (200, 206):
+            return Relay(response, _reason_of(response.status), document=document)
         meta = entity_headers(response.headers)
         reason = refusal(meta, rule, services.capacity)
         if reason is not None:
@@ -368,11 +378,22 @@ def _abandon(question: asyncio.Task[_Answer]) -> None:
 
 
 def of_head(answer: Relay, ask: Ask) -> Relay | Forward:
-    """The answer to a HEAD as that of a reader: it has no body, so all who want no more than its header share it."""
-    ok = answer.response.status == 200
-    if ask.head and not (ok and ask.lines):
+    """An answer without the object's bytes as that of a reader: all whom its header or its document answers share it."""
+    if ask.head or answer.document is not None:
         return answer
-    return Forward(answer.reason, miss=not ok)
+    return Forward(answer.reason, miss=answer.response.status != 200)
+
+
+async def one_byte(origin: OriginClient, ask: Ask, headers: Sequence[Header]) -> tuple[StreamedResponse, bytes | None]:
+    """The answer to a GET of an object's first byte, with its document if it is an error's: that is the reader's answer too.
+
+    Raises: see ``OriginClient.send``.
+    """
+    response = await origin.send(ask.identity, "GET", ask.key.raw_path, "", [("Range", "bytes=0-0"), *headers])
+    if response.status in _OF_THE_BYTE:
+        response.abort()
+        return response, None
+    return response, await response.read(_LONGEST_DOCUMENT)
 
 
 def _reason_of(status: int) -> Reason:

@@ -84,12 +84,14 @@ class Relay:
     """The origin's own answer to this very read.
 
     ``part`` is set if the origin sent more of the object than was asked for: the first byte that the reader wants, the end, the
-    first byte of the answer, and the size of the object.
+    first byte of the answer, and the size of the object. ``document`` is the body, if it was read: any number of readers may
+    have it.
     """
 
     response: StreamedResponse
     reason: Reason
     part: tuple[int, int, int, int] | None = None
+    document: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,14 @@ generation first, and what was learned is believed only if the generation is sti
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 from gateway.engine.objects.blocks import Blocks
-from gateway.engine.objects.cold import CHECKSUMS, ColdReads, Learned, of_head
+from gateway.engine.objects.cold import CHECKSUMS, ColdReads, Learned, of_head, one_byte
 from gateway.engine.objects.entries import EntryCache, Grants, ObjectEntry
 from gateway.engine.objects.found import NO_CACHE, Ask, Forward, Found, Relay
 from gateway.engine.services import Services
@@ -23,7 +25,9 @@ from gateway.model.errors import GatewayRefused, OriginUnavailable
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.objects import Header, ObjectMeta
 from gateway.model.outcomes import Outcome, Reason
+from gateway.net.exchange import StreamedResponse
 from gateway.origin.headers import entity_headers
+from gateway.origin.refusals import UNCLEAR
 from gateway.policies.reads.admission import refusal
 from gateway.policies.reads.freshness import Verdict, decide, may_serve_stale
 from gateway.policies.reads.owner import obeyed
@@ -50,7 +54,7 @@ class Reads:
         self._entries = entries
         self._grants = grants
         self._cold = ColdReads(services, blocks, entries, grants)
-        self._checks: SingleFlight[tuple[ObjectKey, str], ObjectMeta | Relay | Forward | None] = SingleFlight()
+        self._checks: SingleFlight[tuple[ObjectKey, str, bool], ObjectMeta | Relay | Forward | None] = SingleFlight()
 
     def _verdict(self, entry: ObjectEntry, ask: Ask, rule: Caching) -> Verdict:
         meta = entry.record.meta
@@ -68,7 +72,7 @@ class Reads:
         rule = rules.only or rules.for_path(ask.key.path)
         if not rule.cache:
             return Forward(Reason.RULE)
-        reason: Reason | None = None
+        reason, asked_at = None, math.inf
         for _attempt in range(_ATTEMPTS):
             entry = await self.known(ask.key)
             # A ranged answer tells no checksums, and the answer to a range needs none.
@@ -80,14 +84,22 @@ class Reads:
                 if found is not None:
                     return found if not isinstance(found, Found) or reason is None else found._replace(reason=reason)
                 continue
-            if complete and self._verdict(entry, ask, rule) is Verdict.SERVE:
+            if complete and (
+                self._verdict(entry, ask, rule) is Verdict.SERVE or self._granted_since(entry, ask, rule, asked_at)
+            ):
                 return Found(entry, Outcome.HIT if reason is None else Outcome.MISS, reason)
+            asked_at = self._services.now()
             checked = await self._check(entry, ask, rule)
             if checked is Reason.CHANGED:
                 reason, ask = Reason.CHANGED, ask.settled()
             elif isinstance(checked, (Found, Relay, Forward)):
                 return checked
         return Forward(Reason.WRITE_RACE, miss=True)
+
+    def _granted_since(self, entry: ObjectEntry, ask: Ask, rule: Caching, asked_at: float) -> bool:
+        """Whether this read itself has the origin's word for an entry: no rule asks for it twice."""
+        standing = self._grants.standing(entry, ask.identity.name, rule)
+        return standing.granted_at is not None and min(standing.granted_at, standing.confirmed_at) >= asked_at
 
     async def known(self, key: ObjectKey) -> ObjectEntry | None:
         """The entry of an object, from memory or from the index.
@@ -130,20 +142,21 @@ class Reads:
     async def _check(
         self, entry: ObjectEntry, ask: Ask, rule: Caching
     ) -> Found | Forward | Relay | Literal[Reason.CHANGED] | None:
-        """Renew freshness and grant with one HEAD, shared by all who need the same. ``None`` means: look again.
+        """Renew freshness and grant with one request, shared by all who need the same. ``None`` means: look again.
 
         A reader who insists on a check, or names another version than the cache knows, shares none that began before: it may be
         older than a write of which only this reader knows.
         """
         meta = entry.record.meta
-        alone = ask.forced or ask.doubts(meta)
+        alone, slot = ask.forced or ask.doubts(meta), (ask.key, ask.identity.name, ask.head)
         standing, heeded = self._grants.standing(entry, ask.identity.name, rule), obeyed(rule, meta.headers)
         stale = entry.has_bytes and may_serve_stale(standing, heeded, self._services.now(), forced=ask.forced)
         if alone:
-            self._checks.forget((ask.key, ask.identity.name))
-        extra = [*CHECKSUMS, NO_CACHE] if alone else CHECKSUMS
+            self._checks.forget(slot)
+        extra, granted = [NO_CACHE] if alone else [], standing.granted_at is not None
         try:
-            result = await self._checked(ask, lambda: self._ask_origin(entry, ask.identity, rule, extra), stale=stale)
+            check = partial(self._ask_origin, entry, ask, rule, extra, granted=granted)
+            result = await self._checked(ask, check, stale=stale)
         except OriginUnavailable as failure:
             CHECKS.labels("failed").inc()
             if isinstance(failure, GatewayRefused) and failure.revokes:
@@ -168,7 +181,7 @@ class Reads:
         A reader who may have stale bytes waits for ``check_timeout`` of the origin, counted from the start of the check, and not
         at all while the origin is silent.
         """
-        slot, reach = (ask.key, ask.identity.name), self._services.origin.reach(ask.identity)
+        slot, reach = (ask.key, ask.identity.name, ask.head), self._services.origin.reach(ask.identity)
         if not (stale or ask.hasty):
             return await self._checks.result(slot, check)
         if reach.silent or not stale:
@@ -179,25 +192,25 @@ class Reads:
         return await reach.result(running, within)
 
     async def _ask_origin(
-        self, entry: ObjectEntry, identity: OriginIdentity, rule: Caching, extra: Sequence[Header]
+        self, entry: ObjectEntry, ask: Ask, rule: Caching, extra: Sequence[Header], *, granted: bool
     ) -> ObjectMeta | Relay | Forward | None:
-        services, key = self._services, entry.key
+        services, key, identity = self._services, entry.key, ask.identity
         generation, asked_at = services.store.generations.of(key), services.now()
-        response = await services.origin.send(identity, "HEAD", key.raw_path, "", extra)
-        response.release()
+        response, document = await self._answer(entry, ask, extra, granted=granted)
         if response.status in (401, 403):
             CHECKS.labels("refused").inc()
-            await self._grants.revoke(entry, identity)
-            return Relay(response, Reason.REFUSED)
+            if granted or document is not None:
+                await self._grants.revoke(entry, identity)
+            return Relay(response, Reason.REFUSED, document=document)
         if response.status in (404, 410):
             CHECKS.labels("gone").inc()
             await self._forget_here([key])
-            return Relay(response, Reason.NOT_FOUND)
+            return Relay(response, Reason.NOT_FOUND, document=document)
         if response.status >= 500:
             raise OriginUnavailable(f"the origin answered {response.status}")
-        if response.status != 200:
-            return Relay(response, Reason.ORIGIN_ERROR)
-        meta = entity_headers(response.headers)
+        if response.status not in (200, 206, 304):
+            return Relay(response, Reason.ORIGIN_ERROR, document=document)
+        meta = entry.record.meta if response.status == 304 else entity_headers(response.headers)
         if services.store.generations.at(*entry.slots) != generation:
             return None
         if not entry.is_of(meta):
@@ -220,6 +233,28 @@ class Reads:
                 lambda: services.store.generations.at(*entry.slots) == generation,
             )
         return meta
+
+    async def _answer(
+        self, entry: ObjectEntry, ask: Ask, extra: Sequence[Header], *, granted: bool
+    ) -> tuple[StreamedResponse, bytes | None]:
+        """The origin's answer to a check, and its document if it has one.
+
+        A HEAD tells everything about an object, but not why its reader may not have it. Most checks confirm a grant, so they are
+        HEADs. A reader of bytes without a grant asks by a GET, on condition that the object is another one: whatever the answer
+        is, it is enough.
+        """
+        origin, meta = self._services.origin, entry.record.meta
+        ask_by_get = partial(one_byte, origin, ask, [("If-None-Match", meta.etag), *extra])
+        if not (granted or ask.head):
+            response, document = await ask_by_get()
+            other = response.status == 304 and response.header("Last-Modified") not in (None, meta.last_modified)
+            if not other and response.status != 416:
+                return response, document
+        response = await origin.send(
+            ask.identity, "HEAD", entry.key.raw_path, "", [*CHECKSUMS, *extra], cold=not granted, explained=ask.head
+        )
+        response.release()
+        return await ask_by_get() if response.status in UNCLEAR and not ask.head else (response, None)
 
     async def _replace(self, entry: ObjectEntry, identity: OriginIdentity, rule: Caching, learned: Learned) -> None:
         """Forget an object that has changed, and keep what the origin says of the new one.
