@@ -102,7 +102,7 @@ def on(dataset: str, name: str) -> KnownJob:
 @pytest.mark.parametrize(
     ("size", "parts", "kind", "why"),
     [
-        (5 * 10**9, {}, "not-whole", "it takes 5.0 GB, and the caches hold 900.0 MB"),
+        (5 * 10**9, {}, "not-whole", "it takes 5.0 GB, and the caches hold 989.0 MB"),
         (9 * 10**8, {"quotas": {DATASET: 10**8}}, "over-quota", "its quota is 100.0 MB"),
         (
             9 * 10**8,
@@ -112,8 +112,8 @@ def on(dataset: str, name: str) -> KnownJob:
         ),
         (9 * 10**8, {"jobs": (on(OTHER, "two"),)}, "not-whole", "all datasets in use take 1.8 GB, and the caches hold"),
         (8 * 10**8, {"gone": 0}, "part-gone", "the part held by b is read from the origin"),
-        (10**9, {"gone": 10**9}, "part-gone", "it takes 1.0 GB, and the caches without b hold 900.0 MB"),
-        (10**9, {"gone": 10**6}, "not-whole", "it takes 1.0 GB, and the caches without b hold 900.0 MB"),
+        (10**9, {"gone": 10**9}, "part-gone", "it takes 1.0 GB, and the caches without b hold 989.0 MB"),
+        (10**9, {"gone": 10**6}, "not-whole", "it takes 1.0 GB, and the caches without b hold 989.0 MB"),
     ],
 )
 def test_a_dataset_that_is_not_kept_whole_says_why(size: int, parts: dict[str, Any], kind: str, why: str) -> None:
@@ -212,7 +212,7 @@ def test_a_cache_that_stays_empty_while_jobs_read_the_origin_is_a_problem() -> N
     from the origin; it is none in a first epoch, in a full cache, for hits, or for a job that leaves the cache."""
     [problem] = problems_of(idle_cache(40, 10**8, 100, reader(1500)), 0.0)
     assert problem.kind == "empty"
-    assert "The caches hold 100.0 MB of 900.0 MB" in problem.what
+    assert "The caches hold 100.0 MB of 989.0 MB" in problem.what
     assert "(j): 4% of their items" in problem.what
     assert whats(idle_cache(40, 10**8, 100, reader(900))) == []
     assert whats(idle_cache(40, 8 * 10**8, 100, reader(1500))) == []

@@ -277,20 +277,32 @@ def test_a_dataset_without_jobs_keeps_its_space_until_somebody_needs_it():
 
 
 def test_a_quota_holds_without_jobs_too():
-    """Rule: an idle dataset keeps its space within its quota; a quota below its size is shown as an override until removed."""
+    """Rule: without jobs a dataset has its quota, whether it was ever planned; without one it keeps what it has."""
     free, job_of_it = DatasetFacts(50 * GB, 10), [job("a", "idle")]
     held = decide(Plan(), facts(100 * GB, {"idle": free}, job_of_it), 0.0, UNPROBED)
     for quota, expected in (
         (50 * GB, (FULL, WhyCaching.NO_JOBS)),
-        (40 * GB, (PART, WhyCaching.NO_JOBS)),
+        (40 * GB, (PART, WhyCaching.OVERRIDE)),
         (0, (NONE, WhyCaching.OVERRIDE)),
     ):
         bounded = {"idle": replace(free, quota=quota), "new": replace(free, quota=quota)}
         plan = decide(held, facts(100 * GB, bounded, []), 1.0, UNPROBED)
         assert (plan.datasets["idle"].caching, plan.datasets["idle"].why) == expected
         assert ("new" in plan.datasets) == (quota < free.size)
+        assert quota == free.size or plan.datasets["new"] == plan.datasets["idle"]
         assert decide(plan, facts(100 * GB, bounded, []), 2.0, UNPROBED) == plan
     assert decide(plan, facts(100 * GB, {}, []), 2.0, UNPROBED).datasets == {}
+
+
+def test_a_dataset_without_jobs_has_its_quota_as_far_as_there_is_room():
+    """Rule: those that keep what they hold come first; once a quota is removed, each gateway decides alone again."""
+    held = decide(Plan(), facts(100 * GB, {"z": DatasetFacts(70 * GB, 10)}, [job("a", "z")]), 0.0, UNPROBED)
+    both = {"z": DatasetFacts(70 * GB, 10), "a": DatasetFacts(50 * GB, 10, quota=40 * GB)}
+    plan = decide(held, facts(100 * GB, both, []), 1.0, UNPROBED)
+    assert (plan.datasets["z"].caching, plan.datasets["z"].target) == (FULL, 70 * GB)
+    assert (plan.datasets["a"].caching, plan.datasets["a"].target) == (PART, 30 * GB)
+    plan = decide(plan, facts(100 * GB, {"a": DatasetFacts(50 * GB, 10)}, []), 2.0, UNPROBED)
+    assert plan.datasets == {}
 
 
 def test_a_job_of_an_unknown_dataset_is_told_to_go_on():

@@ -16,8 +16,8 @@ continues from the plan in Redis. Where the paper leaves a choice:
 - *Results of pipelines* bid too (``results_space.py``). Nothing is evicted for them once their pool is full, so its target also
   has what nobody wins.
 - *A dataset that is larger than* ``WHOLE`` *of the caches* is held in part unless its registration or an operator asks for all.
-- *A dataset without jobs* keeps what it has as far as there is room, and as it is within its quota. One that was never in the
-  plan comes in only when an operator lets it have less than all of it.
+- *A dataset without jobs* keeps what it has as far as there is room. One that an operator lets have less than all of it is held
+  in part, in its quota as far as there is room, whether a plan had it before or not. Any other comes in with its first job.
 """
 
 from __future__ import annotations
@@ -211,7 +211,9 @@ class _Spaces:
         orders = {name: self._order(name, allocations[name]) for name in self._candidates}
         self.won = {bid.name: allocations[bid.name].granted for bid in self._bids}
         self.free = self.capacity - turning(sum(self.won.values())) - sum(order.target for order in orders.values())
-        for name in sorted(set(self._facts.datasets) - set(orders)):
+        idle_ones = set(self._facts.datasets) - set(orders)
+        # Those without a quota have their bytes; what a quota lets others have may not be there yet.
+        for name in sorted(idle_ones, key=lambda name: (self._facts.datasets[name].bounded, name)):
             idle = self._idle(name)
             if idle is not None:
                 orders[name] = idle
@@ -222,15 +224,17 @@ class _Spaces:
     def _idle(self, name: str) -> PoolOrder | None:
         """The order of a dataset without jobs; ``None`` if it is not in the plan."""
         idle, fact = unscored(self._before.of(name)), self._facts.datasets[name]
-        if idle is None:
-            return PoolOrder(CachingMode.NONE, WhyCaching.OVERRIDE) if fact.bounded else None
-        room = max(0, self.free) if fact.quota is None else min(max(0, self.free), fact.quota)
-        target = min(idle.target, room)
-        if not target:
-            why = WhyCaching.OVERRIDE if fact.bounded else WhyCaching.NO_JOBS
-            return replace(idle, caching=CachingMode.NONE, why=why, target=0, minimum=0)
-        caching = idle.caching if target == idle.target else CachingMode.PART
-        return replace(idle, caching=caching, why=WhyCaching.NO_JOBS, target=target, minimum=0)
+        free = max(0, self.free)
+        if fact.bounded:
+            target = min(free, fact.quota or 0)
+            return PoolOrder(CachingMode.PART if target else CachingMode.NONE, WhyCaching.OVERRIDE, target)
+        if idle is None or (idle.why is WhyCaching.OVERRIDE and not idle.minimum):
+            return None  # never planned, or its quota was removed
+        target = min(idle.target, free)
+        kept = CachingMode.PART if target < idle.target else idle.caching
+        return replace(
+            idle, caching=kept if target else CachingMode.NONE, why=WhyCaching.NO_JOBS, target=target, minimum=0
+        )
 
     def inputs(self, orders: Mapping[str, PoolOrder]) -> dict[str, Any]:
         """The inputs of the allocation, for explanation; with prices, the money also that a dataset's space saves per hour."""
