@@ -37,6 +37,8 @@ K = TypeVar("K")
 
 _PAGE = 500
 _INLINE = 2_000
+_CONSIDERED = 4
+"""Residents whose bytes are looked up in all datasets, for each that may leave."""
 _MISSING, _FAILED = -2, -3
 """Instead of a descriptor: the file does not exist, or cannot be opened. -1 means that the disk must be accessed."""
 
@@ -121,8 +123,20 @@ class ItemBlobs:
             return np.empty(0, np.uint32)
         window = window_of(content.items, self._random)
         residents = (window.start + np.flatnonzero(content.states.believed(window))).astype(np.uint32)
-        needless: NDArray[np.uint32] = residents[leaving(need_of(table.bits[residents], active), most, self._random)]
-        return needless
+        own = need_of(table.bits[residents], active)
+        # The bytes of the first ones only are looked up in all datasets: that costs a search for each.
+        first: NDArray[np.uint32] = residents[leaving(own, _CONSIDERED * most, self._random)]
+        need = [self._need(content, content.digest(index)) for index in first.tolist()]
+        return first[np.argsort(need, kind="stable")[:most]]
+
+    def _need(self, content: Content, digest: bytes) -> int:
+        """How often bytes are needed, as items of this dataset and of others: a sum over jobs."""
+        need = 0
+        for holder, indices in ((content, content.indices_of(digest)), *self.others(content, digest)):
+            table = holder.demand()
+            # How the jobs of a dataset read that is not held by demand is not known. One of them may come.
+            need += int(need_of(table.bits[indices], table.active()).sum()) if table is not None else len(indices)
+        return need
 
     def adopt(self, content: Content) -> None:
         """Keep this dataset's states up to date from now on, and survey its residency in the background."""

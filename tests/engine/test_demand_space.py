@@ -12,6 +12,7 @@ from gateway.engine.space.planned import Planned
 from gateway.engine.space.pool_assignments import PoolAssignments
 from gateway.model.reader import ReadingJob
 from gateway.policies.items.datasets import CachingMode
+from gateway.policies.pools import dataset_pool
 from gateway.policies.space.orders import PoolOrder, WhyCaching
 from gateway.policies.space.plan import Plan, dataset_pools
 from tests.engine.datasets import Data, Shelf, equal_bodies, shelved
@@ -113,3 +114,20 @@ async def test_the_least_needed_items_of_a_shrinking_dataset_leave_first(zone: Z
     gone = set(before) - first.resident
     assert len(gone) > 40
     assert consumed <= gone <= consumed | needed_once
+
+
+async def test_what_a_job_of_another_dataset_needs_leaves_last(zone: Zone) -> None:
+    """Rule: bytes that are items of two datasets are needed by the jobs of both."""
+    bodies = equal_bodies(100, SIZE, "both")
+    first = await zone.shelf.dataset(bodies, "part")
+    twin = await zone.shelf.dataset(bodies[:50] + equal_bodies(1, SIZE, "own"), "part")
+    await zone.give(first, 90)
+    await first.fill(range(80))
+    await read(first, range(80), ONE)
+    await read(twin, range(30), OTHER)
+    least = zone.shelf.bench.store.items.least_needed(20)[dataset_pool(first.registration.content.id)]
+    needed = {twin.registration.content.digest(index) for index in range(30, 50)}
+    assert len(least) == 20
+    assert not needed & set(least)
+    everything = zone.shelf.bench.store.items.least_needed(80)[dataset_pool(first.registration.content.id)]
+    assert set(everything[-20:]) == needed
