@@ -245,6 +245,13 @@ def test_a_wrong_mode_names_the_right_ones(capsys):
     assert "chunked" not in said
 
 
+def test_the_help_names_the_older_modes_that_are_accepted(capsys: pytest.CaptureFixture[str]) -> None:
+    """Rule: what is accepted is documented: static and chunked mean part."""
+    with pytest.raises(SystemExit):
+        parser().parse_args(["datasets", "register", "--help"])
+    assert "static and chunked mean part" in " ".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.parametrize("words", [["digest", "build"], ["datasets", "register"], ["jobs", "show"], ["bench"], []])
 def test_help_by_name(words, capsys):
     """Rule: help COMMAND is COMMAND --help."""

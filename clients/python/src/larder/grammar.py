@@ -169,7 +169,13 @@ def _add_datasets(commands: Any) -> None:
     )
     register.add_argument("name", metavar="NAME", help="1 to 128 of A-Z a-z 0-9 . _ -")
     register.add_argument("source", metavar="FILE|s3://BUCKET/KEY", help="the digest file")
-    register.add_argument("--caching", type=_mode, choices=_CACHING, default="auto", help="how it is cached (auto)")
+    register.add_argument(
+        "--caching",
+        type=_mode,
+        choices=_CACHING,
+        default="auto",
+        help="how it is cached (auto); the older names static and chunked mean part",
+    )
     register.add_argument(
         "--request-payer",
         action="store_true",
