@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.engine.fetching import RESUMES
-from gateway.engine.objects.found import Forward, Found
+from gateway.engine.objects.found import Forward, Found, Relay
 from gateway.model.access import Access
 from gateway.model.errors import OriginUnavailable
 from gateway.model.keys import OriginIdentity
@@ -84,7 +84,9 @@ async def test_a_refusal_ends_the_grant_and_not_the_object(bench: Bench) -> None
     bench.origin.deny(bench.identity.access_key_id, "b/k")
     bench.now[0] += 601
     refused = await bench.engine.find(bench.ask("k"))
-    assert refused == Forward(Reason.REFUSED, miss=True)
+    assert isinstance(refused, Relay)
+    assert refused.document is not None
+    assert (refused.reason, b"<Code>AccessDenied<" in refused.document) == (Reason.REFUSED, True)
     record = await bench.store.lookup(bench.ask("k").key)
     assert record is not None
     assert await bench.store.grants(record.row_id) == {}

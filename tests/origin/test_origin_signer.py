@@ -8,7 +8,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from gateway.model.errors import GatewayRefused
-from gateway.origin import client as signing
+from gateway.origin import signing
 from gateway.origin.credentials import Keys
 from gateway.origin.signing import Signer
 from gateway.testing.origin import FakeOrigin, User

@@ -242,9 +242,9 @@ def _advice(found: Expected, knowledge: Knowledge, rule: Caching, *, covered: bo
 
 
 def _asked_first(knowledge: Knowledge, rule: Caching) -> tuple[str, str]:
-    """Why a cached object needs a HEAD at the origin first, and what would spare it."""
+    """Why a cached object needs a request at the origin first, and what would spare it."""
     if knowledge.granted_until is None:
-        why = "The bytes are here, but the origin has not granted this reader's keys yet: it is asked once, by a HEAD."
+        why = "The bytes are here, but the origin has not granted this reader's keys yet: it is asked once, without the bytes."
         return why, 'authorization = "prefix" in the rule makes one grant cover everything that it matches.'
     if not knowledge.channel:
         why = "The bytes are here, but the node may have missed writes: while Redis is lost, every object is checked by a HEAD."

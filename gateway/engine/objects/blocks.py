@@ -76,6 +76,10 @@ class Blocks:
         """Half of the places for fills, which what nobody waits for may take."""
         return max(1, self._max_fills // 2)
 
+    def is_filling(self, entry: ObjectEntry) -> bool:
+        """Whether bytes of an entry are being read."""
+        return any(fill.entry is entry for fill in self._fills)
+
     def besides(self, keys: Collection[ObjectKey]) -> int:
         """Number of fills of other objects than these."""
         return sum(fill.entry.key not in keys for fill in self._fills)

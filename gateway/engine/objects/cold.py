@@ -118,7 +118,7 @@ class ColdReads:
             return await self._join(ask, pending, reach)
         ask_origin = self._question(ask)
         if ask_origin is None:
-            return await self._head(ask, rule, generation, by_get=not ask.head)
+            return await self._head(ask, rule, generation, by_get=ask.span is not None)
         # A task that is no reader's: it carries out the fill that comes of the question, too.
         question = self._cold.begin(slot, ask_origin(ask, rule, generation))
         answer = question.waiters[0]

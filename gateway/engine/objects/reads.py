@@ -79,15 +79,13 @@ class Reads:
             complete = entry is not None and (
                 ask.wants_part(entry.record.meta) or entry.record.meta.checksums is not None
             )
-            if entry is None or not (complete or entry.has_bytes or ask.metadata_first):
+            if entry is not None and complete and self._serves(entry, ask, rule, asked_at):
+                return Found(entry, Outcome.HIT if reason is None else Outcome.MISS, reason)
+            if entry is None or not (entry.has_bytes or self._confirms(entry, ask, complete=complete)):
                 found = await self._cold.find(ask, rule)
                 if found is not None:
                     return found if not isinstance(found, Found) or reason is None else found._replace(reason=reason)
                 continue
-            if complete and (
-                self._verdict(entry, ask, rule) is Verdict.SERVE or self._granted_since(entry, ask, rule, asked_at)
-            ):
-                return Found(entry, Outcome.HIT if reason is None else Outcome.MISS, reason)
             asked_at = self._services.now()
             checked = await self._check(entry, ask, rule)
             if checked is Reason.CHANGED:
@@ -96,8 +94,14 @@ class Reads:
                 return checked
         return Forward(Reason.WRITE_RACE, miss=True)
 
-    def _granted_since(self, entry: ObjectEntry, ask: Ask, rule: Caching, asked_at: float) -> bool:
-        """Whether this read itself has the origin's word for an entry: no rule asks for it twice."""
+    def _confirms(self, entry: ObjectEntry, ask: Ask, *, complete: bool) -> bool:
+        """Whether a check is enough for a reader of an entry without bytes: else these are asked for at once."""
+        return ask.head or ((complete or ask.metadata_first) and self._blocks.is_filling(entry))
+
+    def _serves(self, entry: ObjectEntry, ask: Ask, rule: Caching, asked_at: float) -> bool:
+        """Whether an entry may be served; what this very read had confirmed since ``asked_at`` need not be fresh."""
+        if self._verdict(entry, ask, rule) is Verdict.SERVE:
+            return True
         standing = self._grants.standing(entry, ask.identity.name, rule)
         return standing.granted_at is not None and min(standing.granted_at, standing.confirmed_at) >= asked_at
 

@@ -1,7 +1,7 @@
 """May these cached bytes be served to this reader now, or must the origin be asked first?
 
 Two facts are needed, and both come from the origin: that the object has not changed (freshness, shared by all readers)
-and that this reader may read it (a grant, one per origin identity). One HEAD renews both. A third fact concerns the fleet:
+and that this reader may read it (a grant, one per origin identity). One request renews both. A third fact concerns the fleet:
 while the invalidation channel is broken, another gateway may have accepted a write that this one did not hear of, so
 what was confirmed before the channel was last whole again proves nothing. Rules marked immutable are exempt from freshness
 and channel, never from the grant.
