@@ -148,14 +148,23 @@ class Traffic:
         columns = {"digest": digests, "bucket": [BUCKET] * len(keys), "key": keys, "offset": nothing, "length": nothing}
         pq.write_table(pa.table(columns), file)
         name = f"/-/v1/datasets/soak-{number}"
+        self._names.append(name)  # an answer that comes late does not undo it
         answer = await self._ask("PUT", f"{name}?caching=auto", file.getvalue())
         if answer.status == 503:
             return  # others are being read
         _expect(answer, 201, None, name)
         self._dataset, self._keys = json.loads(answer.body)["id"], keys
-        self._names.append(name)
-        if len(self._names) > _DATASETS:
-            _expect(await self._ask("DELETE", self._names.popleft()), 204, b"", name)
+        while len(self._names) > _DATASETS:
+            await self._unregister(self._names.popleft())
+
+    async def _unregister(self, name: str) -> None:
+        try:
+            answer = await self._ask("DELETE", name)
+        except (TimeoutError, ClientError, OSError):
+            self._names.append(name)
+            raise
+        if answer.status != 404:  # it was not registered, as others were being read
+            _expect(answer, 204, b"", name)
 
     async def _batch(self) -> None:
         keys, dataset = self._keys, self._dataset
