@@ -85,7 +85,7 @@ def _toml(
             {"dir": str(directory / f"cache-{number}"), "capacity": str(math.ceil(capacity)), "reserve": "100MB"},
         ),
         ("[redis]", {"url": f"redis://127.0.0.1:{redis}"}),
-        ("[fleet]", {"secret": "a secret of the evaluation's fleet", "node": f"node-{number}", "heartbeat": "200ms"}),
+        ("[fleet]", {"secret": "a secret of the evaluation's fleet", "node": f"node-{number}"}),
         ("[manager]", manager),
         ("[log]", {"level": "warning"}),
         ("[[origins]]", {"endpoint": store.endpoint, "access_key_id": KEY, "secret_access_key": SECRET}),

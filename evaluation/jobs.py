@@ -133,7 +133,7 @@ def without_job(
 
 def _options(training: Training, job: Job | None = None) -> dict[str, Any]:
     return {
-        "job": job,
+        "job": job or "",
         "seed": training.seed,
         "substitute": training.substitute,
         "ahead": training.ahead,
