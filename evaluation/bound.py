@@ -87,15 +87,15 @@ def run() -> None:
     publish(real, simulated, times, where)
 
 
-def publish(real: Real, simulated: Simulated, times: epoch_times.Times, where: str) -> None:
-    """Write the page."""
+def publish(real: Real, simulated: Simulated, times: epoch_times.Times | None, where: str) -> None:
+    """Write the page. What was not measured is left out."""
     rows = [
         [
             case.name,
             f"{share:g}",
             f"{1 - share:.2f}",
             f"{case.most(share):.3f}",
-            f"{real[case.name][share]:.3f}",
+            f"{reads:.3f}" if (reads := real[case.name].get(share)) is not None else "not measured",
             *(f"{simulated[case.name][share][way]:.3f}" for way in WAYS),
             earlier,
         ]
@@ -111,8 +111,7 @@ def publish(real: Real, simulated: Simulated, times: epoch_times.Times, where: s
         table(columns, rows),
         _verdict(real, simulated),
         _plot(real, simulated),
-        "## Time of an epoch",
-        *epoch_times.section(times),
+        *(("## Time of an epoch", *epoch_times.section(times)) if times else ()),
     )
 
 
@@ -248,7 +247,7 @@ def _verdict(real: Real, simulated: Simulated) -> str:
     far = [f"{name} at {share:g} ({by:+.3f})" for (name, share), by in apart.items() if abs(by) > CLOSE]
     limits = f"**Above the limit: {', '.join(over)}.**" if over else "Every real run is within its limit."
     if far:
-        return f"{limits} The simulator differs by more than {CLOSE:g} reads per item for {', '.join(far)}."
+        return f"{limits} Real runs differ from the simulator by more than {CLOSE:g} reads per item: {', '.join(far)}."
     (name, share), worst = max(apart.items(), key=lambda pair: abs(pair[1]))
     return f"{limits} The real runs differ from the simulator by {worst:+.3f} reads per item at most ({name} at {share:g})."
 
@@ -260,16 +259,11 @@ def _plot(real: Real, simulated: Simulated) -> str:
         for way, (name, colour) in WAYS.items():
             axes.plot(list(of), [reads[way] for reads in of.values()], color=colour, label=name, linewidth=1.2)
         axes.plot([0, 1], [1, 0], ":", color="black", label="bound", linewidth=1)
-        measured = {
-            share: (reads, chunks) for (share, reads), chunks in zip(real[case.name].items(), case.earlier, strict=True)
-        }
-        axes.plot(
-            list(measured), [reads for reads, _ in measured.values()], "o", color=GREEN, label="Larder, real gateway"
-        )
-        chunks = {share: text.rpartition(" ")[2] for share, (_, text) in measured.items() if text != "-"}
-        axes.plot(
-            list(chunks), [float(reads) for reads in chunks.values()], "x", color="#c0392b", label="build with chunks"
-        )
+        measured = real[case.name]
+        axes.plot(list(measured), list(measured.values()), "o", color=GREEN, label="Larder, real gateway")
+        texts = zip(MEASURED, case.earlier, strict=True)
+        chunks = {share: float(text.rpartition(" ")[2]) for share, text in texts if text != "-"}
+        axes.plot(list(chunks), list(chunks.values()), "x", color="#c0392b", label="build with chunks")
         axes.set_title(case.name, fontsize=9)
         axes.set_xlabel("c, share in the cache")
         axes.set_xlim(0, 1)

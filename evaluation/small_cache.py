@@ -14,7 +14,7 @@ from evaluation.fleet import LOW, fleet
 from evaluation.jobs import Log, Run, Training, s3_through, straight_to, through_fleet, together, without_job
 from evaluation.origin import Data, Origin, origin
 from evaluation.pages import machine, picture, table, write
-from evaluation.residency import Residency, watched
+from evaluation.residency import EVERY, Residency, watched
 from gateway.sim.figures import pyplot
 
 DATA = Data("small-cache", 1600, 8 * 1024)
@@ -175,7 +175,9 @@ def _plot(story: Story) -> str:
     figure, axes = pyplot().subplots(figsize=(8, 4))
     times = [at - story.began for at in story.residency.times]
     axes.plot(times, story.residency.shares, color="#1b7f5c", label="share of the items in the caches")
-    axes.plot(times, story.residency.renewed, color="#1b7f5c", linewidth=0.6, label="of these, new since 0.4 s ago")
+    axes.plot(
+        times, story.residency.renewed, color="#1b7f5c", linewidth=0.6, label=f"of these, new since {EVERY:g} s ago"
+    )
     axes.set_xlabel("seconds")
     axes.set_ylim(0, 1)
     axes.legend(fontsize=8, loc="upper left")
