@@ -14,7 +14,7 @@ from gateway.sim.figures import pyplot
 
 JOBS = (1, 2, 4, 7)
 DATA = Data("multi-job", 320, 32 * 1024)
-BANDWIDTH = 400_000
+BANDWIDTH = 1_250_000
 BATCH = 16
 NODES = 3
 

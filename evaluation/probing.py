@@ -21,16 +21,16 @@ from gateway.sim.figures import pyplot
 READ = Data("read", 320, 16 * 1024)
 COMPUTED = Data("computed", 320, 8 * 1024)
 BANDWIDTH = 20_000_000
-LATENCY = 0.36
+LATENCY = 0.12
 BATCH = 8
-IO = 0.09
-COMPUTE = 0.9
+IO = 0.03
+COMPUTE = 0.3
 ROOMS = {"both": 1.2 * (READ.size + COMPUTED.size), "half of one": LOW * 0.5 * READ.size}
 """Bytes of the caches: of two fleets, by the datasets that they have room for."""
-PATIENCE = 400.0
-SETTLE, MEASURE = 20.0, 60.0
+PATIENCE = 180.0
+SETTLE, MEASURE = 15.0, 30.0
 """Seconds after the manager knows both jobs until its predictions are read, and for which steps count beside them."""
-STEPS = 50
+STEPS = 60
 SKIPPED = 10
 
 

@@ -19,13 +19,13 @@ from gateway.sim.figures import pyplot
 
 DATA = Data("small-cache", 1600, 8 * 1024)
 FRACTION = 0.2
-BANDWIDTH = 190_000
+BANDWIDTH = 750_000
 BATCH = 8
-COMPUTE = 0.4
+COMPUTE = 0.1
 EARLY, LATE = 4, 3
-JOIN = 80.0
-LAST = 200.0
-WARM, SHORT = 24.0, 80.0
+JOIN = 20.0
+LAST = 50.0
+WARM, SHORT = 6.0, 20.0
 """Seconds that are not measured, and seconds that the ways we compare with run."""
 CACHE = LOW * FRACTION * DATA.size
 """Bytes below which caches of a fifth of the data never evict."""
