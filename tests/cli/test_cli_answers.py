@@ -465,3 +465,19 @@ def test_top_prints_the_fleet_once_where_there_is_no_terminal(admin, operator):
         "no problems",
     ):
         assert wanted in lines, wanted
+
+
+def test_a_plan_shows_money_and_predicted_times(admin, operator):
+    """Rule: what each dataset's space saves, and the time of a step as measured, as predicted, and with more space."""
+    money = {"per_hour": 1.25, "per_day": 30.0, "currency": "EUR"}
+    order = {"caching": "part", "why": "benefit", "granted": 1000, "saves": money}
+    job = {"phase": "steady", "benefit": 2.5, "t_hit": 0.35, "t_predicted": 0.34, "t_with_more": 0.3}
+    admin.answers["GET plan"] = {
+        "version": 3, "capacity": 2000, "granted": 1000, "saves": money, "datasets": {"ab" * 32: order},
+        "jobs": {"vision/r": job, "vision/new": {"phase": "probe-miss", "benefit": 0.0}}, "inputs": {}, "history": [],
+    }  # fmt: skip
+    lines = operator("plan").out.splitlines()
+    assert any(line.split(maxsplit=1) == ["saves", "EUR 1.25 an hour, EUR 30.00 a day"] for line in lines)
+    assert any("EUR 1.25 an hour" in line and line.startswith("ab" * 6) for line in lines)
+    assert any(line.split() == ["vision/r", "steady", "0.350", "s", "0.340", "s", "0.300", "s", "2.50x"] for line in lines)
+    assert any(line.split()[:2] == ["vision/new", "probe-miss"] for line in lines)

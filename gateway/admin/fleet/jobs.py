@@ -15,6 +15,7 @@ from gateway.edge.documents import ResponseModel
 from gateway.fleet.jobs.plans import plan_document
 from gateway.model.datasets import ApiError
 from gateway.policies.pools import dataset_pool
+from gateway.policies.space.forecast import Forecast, forecasts
 
 router = APIRouter()
 _ORDER = {
@@ -26,6 +27,7 @@ _ORDER = {
     "eviction": "uniform",
     "saves": {"per_hour": 1.25, "per_day": 30.0, "currency": "USD"},
 }
+_JOB = {"cache": True, "phase": "steady", "benefit": 2.46, "t_hit": 0.351, "t_predicted": 0.342, "t_with_more": 0.305}
 _CHANGE = {"at": 1772461800.0, "version": 17, "dataset": "33108813...", "what": "allocated", "caching": "part"}
 
 
@@ -42,8 +44,9 @@ class PlanShown(ResponseModel):
         examples=[{"33108813...": _ORDER}],
     )
     jobs: dict[str, dict[str, Any]] = Field(
-        description="by tenant/job: whether it uses the cache, phase, benefit",
-        examples=[{"vision/resnet50-17": {"cache": True, "phase": "steady", "benefit": 2.46}}],
+        description="by tenant/job: whether it uses the cache, phase, benefit; once known, the seconds of a mini-batch as "
+        "measured last, as predicted with its present space, and with room for another tenth of the dataset",
+        examples=[{"vision/resnet50-17": _JOB}],
     )
     inputs: dict[str, Any] = Field(description="the inputs that the plan was made from", examples=[{"datasets": {}}])
     memory: dict[str, Any] = Field(
@@ -84,7 +87,7 @@ async def show_plan(_caller: Reader, operations: Ops) -> PlanShown:
     fleet = operations.fleet
     reading = await fleet.look()
     changes = await through_redis(fleet.sources.coordination.plans.history())
-    plan = plan_document(reading.plan)
+    plan, expected = plan_document(reading.plan), forecasts(reading.plan)
     return PlanShown(
         version=plan["version"],
         fence=plan["fence"],
@@ -100,10 +103,17 @@ async def show_plan(_caller: Reader, operations: Ops) -> PlanShown:
             }
             for dataset, order in reading.plan.datasets.items()
         },
-        jobs=plan["jobs"],
+        jobs={name: {**told, **_times(expected.get(name))} for name, told in plan["jobs"].items()},
         inputs=plan["inputs"],
         memory=plan["memory"],
         overrides=dict(reading.overrides),
         quotas=dict(reading.quotas),
         history=changes,
     )
+
+
+def _times(expected: Forecast | None) -> dict[str, float]:
+    """Measured beside predicted seconds of a mini-batch."""
+    if expected is None:
+        return {}
+    return {"t_hit": expected.measured, "t_predicted": expected.predicted, "t_with_more": expected.more}

@@ -11,12 +11,14 @@ from gateway.commands.common.resources import add_list, answering, listing
 from gateway.model.errors import ConfigError, LarderError
 
 
-def _step(seconds: object) -> str | None:
+def step(seconds: object) -> str | None:
+    """The time of a mini-batch; ``None`` if it is not known."""
     mean = number(seconds or None, 3)
     return None if mean is None else f"{mean} s"
 
 
-def _times(benefit: object) -> str | None:
+def times(benefit: object) -> str | None:
+    """A benefit as a factor; ``None`` if it was not measured."""
     return f"{number(benefit, 2)}x" if benefit else None
 
 
@@ -28,11 +30,11 @@ COLUMNS = (
     Column("epoch", lambda job: None if job.get("epoch") == -1 else job.get("epoch"), number=True),
     Column("phase"),
     Column("cache", lambda job: "yes" if job.get("cache") else "no"),
-    Column("t miss", shown=_step, number=True),
-    Column("t hit", shown=_step, number=True),
-    Column("predicted", "t_predicted", _step, number=True),
-    Column("with more", "t_with_more", _step, number=True),
-    Column("benefit", shown=_times, number=True),
+    Column("t miss", shown=step, number=True),
+    Column("t hit", shown=step, number=True),
+    Column("predicted", "t_predicted", step, number=True),
+    Column("with more", "t_with_more", step, number=True),
+    Column("benefit", shown=times, number=True),
     Column("silent", "silent_seconds", age),
 )
 

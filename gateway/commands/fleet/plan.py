@@ -10,6 +10,7 @@ from typing import Any
 from gateway.commands.common.grammar import asking, count, describe
 from gateway.commands.common.output import Column, facts, line, moment, named, saves, share, size, table
 from gateway.commands.common.resources import answering
+from gateway.commands.fleet.jobs import step, times
 
 _DIGITS = 12
 """Digits of a dataset's id."""
@@ -33,6 +34,14 @@ _DATASETS = (
     Column("decided here", "override"),
     Column("inputs", "inputs", named),
 )
+_JOBS = (
+    Column("job", "id"),
+    Column("phase"),
+    Column("t hit", shown=step, number=True),
+    Column("predicted", "t_predicted", step, number=True),
+    Column("with more", "t_with_more", step, number=True),
+    Column("benefit", shown=times, number=True),
+)
 _CHANGES = (
     Column("when", "at", _when),
     Column("version", number=True),
@@ -47,7 +56,8 @@ def add(command: ArgumentParser) -> None:
     describe(
         command,
         answering(lambda admin, _: admin.get("plan"), _show),
-        "The plan in force: the space of each dataset and why, the manager's inputs, and recent changes, newest first.\n"
+        "The plan in force: the space of each dataset and why, the manager's inputs; of each job the time of a step as\n"
+        "measured, as predicted, and as predicted with a tenth of the dataset more; recent changes, newest first.\n"
         "docs/jobs.md explains the terms.",
         "larder-gateway plan",
         "larder-gateway plan --history 100",
@@ -77,6 +87,9 @@ def _show(options: Namespace, plan: Mapping[str, Any]) -> None:
         ),
         "no dataset is in the plan: no job is registered",
     )
+    if jobs := plan.get("jobs") or {}:
+        line()
+        table(_JOBS, ({**job, "id": name} for name, job in jobs.items()))
     if history := (plan.get("history") or [])[: options.history]:
         line()
         table(_CHANGES, history)
