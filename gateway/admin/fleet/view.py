@@ -225,7 +225,9 @@ def dataset_summary(
 def savings_of(plan: Plan, datasets: Iterable[str]) -> Savings | None:
     """The money that the space of datasets saves; ``None`` if the plan was made without prices, or knows none of them."""
     inputs, currency = plan.inputs.get("datasets", {}), plan.inputs.get("currency")
-    saved = [told["saves"] for name in datasets if "saves" in (told := inputs.get(name, {}))]
+    saved = [
+        told["saves"] for name in datasets if isinstance(inputs, Mapping) and "saves" in (told := inputs.get(name, {}))
+    ]
     if not saved or not currency:
         return None
     hourly = sum(saved)
