@@ -479,5 +479,7 @@ def test_a_plan_shows_money_and_predicted_times(admin, operator):
     lines = operator("plan").out.splitlines()
     assert any(line.split(maxsplit=1) == ["saves", "EUR 1.25 an hour, EUR 30.00 a day"] for line in lines)
     assert any("EUR 1.25 an hour" in line and line.startswith("ab" * 6) for line in lines)
-    assert any(line.split() == ["vision/r", "steady", "0.350", "s", "0.340", "s", "0.300", "s", "2.50x"] for line in lines)
+    assert any(
+        line.split() == ["vision/r", "steady", "0.350", "s", "0.340", "s", "0.300", "s", "2.50x"] for line in lines
+    )
     assert any(line.split()[:2] == ["vision/new", "probe-miss"] for line in lines)
