@@ -88,11 +88,11 @@ def test_a_dataset_of_unknown_size_has_what_others_leave() -> None:
     """Rule: a dataset with space and without lengths gets what a node can hold beside the other pools: all of it if it is alone,
     and nothing that was granted to others."""
     alone = Plan(version=1, pools=dataset_pools({"given": GIVEN}))
-    assert [pool.target for pool in node_pools(alone, 1000, 4000)] == [900]
+    assert [pool.target for pool in node_pools(alone, 1000, 4000)] == [989]
     beside = dataset_pools({"given": GIVEN, "known": replace(GIVEN, target=600), "other": GIVEN})
     targets = {pool.name: pool.target for pool in node_pools(Plan(version=1, pools=beside), 1000, 1000)}
-    assert targets == {"dataset:given": 150, "dataset:known": 600, "dataset:other": 150}
-    full = dataset_pools({"given": GIVEN, "known": replace(GIVEN, target=900)})
+    assert targets == {"dataset:given": 194, "dataset:known": 600, "dataset:other": 194}
+    full = dataset_pools({"given": GIVEN, "known": replace(GIVEN, target=980)})
     (left, _) = node_pools(Plan(version=1, pools=full), 1000, 1000)
     assert 0 < left.target < 10
     assert left.target != PAUSED
