@@ -17,10 +17,12 @@ from gateway.api.s3.objects import ObjectReads
 from gateway.engine.objects.body import Body
 from gateway.engine.objects.found import Forward, Found, Relay
 from gateway.engine.objects.ranged import ObjectChanged, ReaderRefused
+from gateway.engine.objects.small_ranges import SmallRanges
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.model.s3.aws_chunked import PayloadForm
 from gateway.model.s3.ranges import parse_range
 from gateway.model.s3.sigv4 import WireRequest
+from gateway.net.exchange import StreamedResponse
 from gateway.store.shared.leases import FillLeases
 from gateway.testing.origin import ALICE, BOB
 from gateway.testing.origin_faults import ChangedEtag, DieAfter, Hang, Refuse, WrongContentRange
@@ -220,6 +222,41 @@ async def test_memory_of_an_overwritten_object_is_not_served(large: Bench) -> No
     assert len(asked(large)) > 1
 
 
+class OneByte:
+    """An answer of the origin with one byte."""
+
+    def __init__(self) -> None:
+        self._left = b"x"
+
+    async def next_chunk(self) -> bytes:
+        """The byte, then nothing."""
+        left, self._left = self._left, b""
+        return left
+
+    def release(self) -> None:
+        """Nothing is held."""
+
+    abort = release
+
+
+async def test_tiny_ranges_take_no_more_memory_than_large_ones(large: Bench) -> None:
+    """Rule: what is kept is bounded with what is around it, some hundred bytes each, so the number of ranges is bounded too."""
+    await got(large, 0, 10)
+    entry = await large.engine._reads.known(large.ask("k").key)
+    assert entry is not None
+    small = SmallRanges(large.store.generations, no_more)
+    for start in range(20_000):
+        await small.take(entry, large.identity, (start, start + 1), OneByte())
+    assert small.kept(entry, 19_999, 20_000) == b"x"
+    assert small.kept(entry, 0, 1) is None
+    assert len(small._kept) * 1024 < 16 * 1024**2
+
+
+async def no_more(*_: object) -> StreamedResponse:
+    """No further answers are needed."""
+    raise AssertionError("the origin was asked again")
+
+
 async def test_the_origin_decides_for_each_reader(large: Bench) -> None:
     """Rule: a range in memory is given only to identities that the origin granted the object."""
     bob = OriginIdentity("default", BOB.access_key_id)
@@ -228,7 +265,7 @@ async def test_the_origin_decides_for_each_reader(large: Bench) -> None:
     refused = await large.engine.find(
         large.ask("k", metadata_first=True)._replace(identity=bob, span=parse_range("bytes=0-999"))
     )
-    assert isinstance(refused, Forward)
+    assert isinstance(refused, Relay)
     assert refused.reason == "refused"
 
 

@@ -23,7 +23,9 @@ from gateway.store.shared.generations import Generations
 from gateway.tasks import SingleFlight
 
 _KEPT = 16 * 1024**2
-"""Bytes of ranges that a worker keeps."""
+"""Bytes of ranges that a worker keeps, each with what is around it."""
+_AROUND = 1024
+"""Bytes that a range is charged besides its own: its names, numbers and places in dictionaries take 500 to 900."""
 _UNDER_WAY = 64 * 1024**2
 """Bytes of ranges that a worker reads at once; beyond, blocks are filled."""
 
@@ -57,7 +59,7 @@ class SmallRanges:
     def __init__(self, generations: Generations, open_range: Open) -> None:
         self._generations = generations
         self._open = open_range
-        self._kept: LRUCache[_Place, Part] = LRUCache(_KEPT, getsizeof=lambda part: len(part.data))
+        self._kept: LRUCache[_Place, Part] = LRUCache(_KEPT, getsizeof=lambda part: _AROUND + len(part.data))
         self._flight: SingleFlight[tuple[_Place, int, str], Part] = SingleFlight()
         self._under_way = 0
 
