@@ -34,6 +34,7 @@ from gateway.testing.origin_s3 import Buckets, OriginAnswer, Stored, error
 
 _LONGEST = 128 * 1024
 _MOST_BODY = 1 << 30
+_PAYER = "x-amz-request-payer"
 ALICE = User("origin-key-a", "origin-secret-a")
 BOB = User("origin-key-b", "origin-secret-b")
 
@@ -70,6 +71,8 @@ class FakeOrigin:
         self.port = 0
         self.seen: list[SeenRequest] = []
         self.public: list[str] = []
+        self.owners: dict[str, User] = {}
+        """By bucket whose requesters pay, its owner: others are refused what does not accept the charges."""
         self.paces: dict[str, SendingPace] = {}
         """Set the pace of bodies below a raw path prefix; faults inside a body are for those without a pace."""
         self._denied: list[tuple[str, str]] = []
@@ -176,6 +179,9 @@ class FakeOrigin:
     def _authorize(self, asked: OriginRequest, access_key_id: str) -> None:
         path = unquote(asked.raw_path[1:])
         if any(who == access_key_id and fnmatchcase(path, pattern) for who, pattern in self._denied):
+            raise OriginRefusal(403, "AccessDenied")
+        owner = self.owners.get(asked.bucket)
+        if owner is not None and owner.access_key_id != access_key_id and asked.header(_PAYER) != "requester":
             raise OriginRefusal(403, "AccessDenied")
         if not access_key_id and not any(fnmatchcase(path, pattern) for pattern in self.public):
             raise OriginRefusal(403, "AccessDenied")
