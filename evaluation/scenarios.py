@@ -133,7 +133,11 @@ def _figure6(scenario: Scenario, results: Sequence[RunResult]) -> str:
         lru = f"{PAPER_LRU[size]:g}" if size in PAPER_LRU else "lower than Quiver"
         rows.append([f"{size} GB", *(f"{ratio:.2f}" for ratio in of.values()), paper, lru])
     columns = ["cache", "Larder", "LRU", "never evict", "Belady", "Quiver, paper", "LRU, paper"]
-    return f"Throughput of the cluster over no cache. Larder is {_ahead(by_name, base)}.\n\n" + table(columns, rows)
+    return (
+        f"Throughput of the cluster over no cache. Larder is {_ahead(by_name, base)}. Why it waits for loads with little cache, "
+        "and what other designs would give, is in [decision 0051](../decisions/0051-loads-wait-for-their-job.md).\n\n"
+        + table(columns, rows)
+    )
 
 
 def _ahead(by_name: dict[str, RunResult], base: RunResult) -> str:
