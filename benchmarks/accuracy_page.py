@@ -22,7 +22,8 @@ _INTRODUCTION = """# Accuracy
 Does a model learn as well when batches are filled with what is in a small cache? Substitution changes the order in which items
 come, never which: every item comes exactly once per epoch. The question is whether that order is still good enough.
 `python -m benchmarks accuracy` trains an image classifier through a real gateway and `larder.torch.CachedDataset`, and writes
-this page. What is compared, and when it counts as equal, was written into that file before the first run:
+this page. What is compared, and when it counts as equal, was written into that file before the first run (the number of seeds
+was cut afterwards, for time):
 
 - scikit-learn's digits, one PNG per image, sorted by class; half of them for training, the others held out, drawn anew by each
   of {seeds} seeds;

@@ -232,6 +232,12 @@ def _text() -> str:
     )
 
 
+_BUSY = (
+    "On a busy machine nothing may arrive for 2 seconds, and then a batch loads other candidates beside those under way: read such "
+    "figures with the load below, and measure them again on a quiet machine."
+)
+
+
 def _verdict(real: Real, simulated: Simulated) -> str:
     over = [
         f"{case.name} at {share:g} ({reads:.3f}, limit {case.most(share):.3f})"
@@ -245,7 +251,7 @@ def _verdict(real: Real, simulated: Simulated) -> str:
         for share, reads in of.items()
     }
     far = [f"{name} at {share:g} ({by:+.3f})" for (name, share), by in apart.items() if abs(by) > CLOSE]
-    limits = f"**Above the limit: {', '.join(over)}.**" if over else "Every real run is within its limit."
+    limits = f"**Above the limit: {', '.join(over)}.** {_BUSY}" if over else "Every real run is within its limit."
     if far:
         return f"{limits} Real runs differ from the simulator by more than {CLOSE:g} reads per item: {', '.join(far)}."
     (name, share), worst = max(apart.items(), key=lambda pair: abs(pair[1]))
