@@ -233,8 +233,8 @@ def _text() -> str:
 
 
 _BUSY = (
-    "On a busy machine nothing may arrive for 2 seconds, and then a batch loads other candidates beside those under way: read such "
-    "figures with the load below, and measure them again on a quiet machine."
+    "On a busy machine nothing may arrive for 2 seconds, and then a batch loads other candidates beside those under way: read "
+    "such figures with the load below, and measure them again on a quiet machine."
 )
 
 
