@@ -292,19 +292,21 @@ async def test_whole_readers_get_the_checksums(large: Bench) -> None:
     assert asked(large) == [("GET", "bytes=0-999"), ("GET", "")]
 
 
-async def test_checksums_of_an_object_that_ranges_filled_are_asked_for(large: Bench) -> None:
+@pytest.mark.parametrize("other", [False, True], ids=["the same keys", "other keys"])
+async def test_checksums_of_an_object_that_ranges_filled_are_asked_for(large: Bench, other: bool) -> None:
     """Rule: the same when its blocks are in the cache already: one HEAD, and no byte is read again."""
+    who = OriginIdentity("default", BOB.access_key_id) if other else large.identity
     stored = large.origin.put("b", "tiny", b"12345")
     large.origin.buckets.objects["b"]["tiny"] = replace(stored, checksums=(CHECKSUM,))
     await got(large, 0, 5, "tiny")
     key = ObjectKey("default", "b", "tiny")
-    assert large.engine.hot(key, large.identity, large.now[0]) is None
+    assert large.engine.hot(key, who, large.now[0]) is None
     for _ in range(2):
-        answer = await ask(large, "tiny", x_amz_checksum_mode="ENABLED")
+        answer = await ask(large, "tiny", who=who, x_amz_checksum_mode="ENABLED")
         assert isinstance(answer.content, Body)
         assert await take(answer.content) == b"12345"
         assert dict(answer.headers)[b"x-amz-checksum-crc32"] == b"AAAAAA=="
-    assert large.engine.hot(key, large.identity, large.now[0]) is not None
+    assert large.engine.hot(key, who, large.now[0]) is not None
     assert asked(large) == [("GET", "bytes=0-4"), ("HEAD", "")]
 
 

@@ -152,6 +152,8 @@ def _judged(found: Relay | Forward, ask: Ask) -> Answer | Relay | Forward:
     if not ask.head or conditions is None or not isinstance(found, Relay) or found.response.status != 200:
         return found
     meta = entity_headers(found.response.headers)
+    if not meta.etag:
+        return Forward(found.reason)
     verdict = conditions.evaluate(meta.etag, meta.last_modified)
     if verdict is Precondition.NOT_MODIFIED:
         return Answer(304, _not_modified_head(_entity_headers(meta)), b"", Outcome.MISS, found.reason)

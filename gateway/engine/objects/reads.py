@@ -221,7 +221,9 @@ class Reads:
             CHECKS.labels("changed").inc()
             await self._replace(entry, identity, rule, Learned(meta, generation, asked_at))
             return meta
-        meta = replace(meta, etag=entry.record.meta.etag, size=entry.record.meta.size)  # as the index spells them
+        known = entry.record.meta
+        checksums = known.checksums if meta.checksums is None else meta.checksums
+        meta = replace(meta, etag=known.etag, size=known.size, checksums=checksums)  # as the index spells them
         if (forbidden := refusal(meta, rule, services.capacity)) is not None:
             CHECKS.labels("forbidden").inc()
             await self._forget_here([key])
@@ -249,7 +251,8 @@ class Reads:
         """
         origin, meta = self._services.origin, entry.record.meta
         ask_by_get = partial(one_byte, origin, ask, [("If-None-Match", meta.etag), *extra])
-        if not (granted or ask.head):
+        whole = meta.checksums is not None or ask.wants_part(meta)  # only a HEAD tells the checksums
+        if whole and not (granted or ask.head):
             response, document = await ask_by_get()
             other = response.status == 304 and response.header("Last-Modified") not in (None, meta.last_modified)
             if not other and response.status != 416:
