@@ -224,10 +224,10 @@ class _Spaces:
     def _idle(self, name: str) -> PoolOrder | None:
         """The order of a dataset without jobs; ``None`` if it is not in the plan."""
         idle, fact = unscored(self._before.of(name)), self._facts.datasets[name]
-        free = max(0, self.free)
+        room = max(0, self.free)
+        free = room if fact.quota is None else min(room, fact.quota)
         if fact.bounded:
-            target = min(free, fact.quota or 0)
-            return PoolOrder(CachingMode.PART if target else CachingMode.NONE, WhyCaching.OVERRIDE, target)
+            return PoolOrder(CachingMode.PART if free else CachingMode.NONE, WhyCaching.OVERRIDE, free)
         if idle is None or (idle.why is WhyCaching.OVERRIDE and not idle.minimum):
             return None  # never planned, or its quota was removed
         target = min(idle.target, free)
