@@ -23,7 +23,7 @@ from gateway.fleet.nodes.announcer import DOWN
 from gateway.fleet.nodes.membership import Membership
 from gateway.fleet.redis.connection import commands
 from gateway.model.fleet import NodeState
-from gateway.policies.space.prices import Prices
+from gateway.policies.space.prices import UnitPrices
 from gateway.store.shared.decile_reads import DecileReads
 from gateway.store.shared.importance import ScoreTables
 from gateway.store.store import Store
@@ -61,7 +61,7 @@ def manage(settings: Settings, url: str, membership: Membership, stack: AsyncExi
 
     electorate = Electorate(lambda: membership.nodes.values(), may_lead)
     cost = settings.cost
-    prices = Prices(cost.gb_read, cost.thousand_requests, cost.gpu_hour, cost.currency)
+    prices = UnitPrices(cost.gb_read, cost.thousand_requests, cost.gpu_hour, cost.currency)
     chosen = settings_of(settings.manager.probe_batches, settings.results.tenant_percent, prices)
     manager = Manager(parts, electorate, chosen, settings.manager.job_expire)
     keep_running(repeat("manager", manager.turn, pace.heartbeat), stack, manager.stop)

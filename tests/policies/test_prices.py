@@ -9,7 +9,7 @@ from gateway.policies.space.benefit import JobFacts, gain_of, reads_of
 from gateway.policies.space.manager import DatasetFacts, Facts, ManagerParams, decide
 from gateway.policies.space.orders import Phase
 from gateway.policies.space.plan import Plan
-from gateway.policies.space.prices import SECONDS, Prices
+from gateway.policies.space.prices import SECONDS, UnitPrices
 from gateway.policies.space.probing import PhaseTotals, ProbeState, Stage, StepSample
 from gateway.policies.space.remembered import ManagerMemory, RememberedJob
 from gateway.policies.space.stream_space import RememberedStream, value_of
@@ -17,7 +17,7 @@ from gateway.policies.streams.pattern import Pattern
 from gateway.policies.streams.zone import PoolReport, StreamReport, ZoneStream
 
 GB = 10**9
-PRICES = Prices(gb_read=0.02, thousand_requests=0.0004, gpu_hour=3.6, currency="EUR")
+PRICES = UnitPrices(gb_read=0.02, thousand_requests=0.0004, gpu_hour=3.6, currency="EUR")
 STEPS = {Phase.STEADY: PhaseTotals(1000, 100.0, 0.0, 10_000, 10_000)}
 """A thousand mini-batches of ten items."""
 
@@ -33,7 +33,7 @@ def measured(miss: float, full: float) -> RememberedJob:
 
 def test_what_a_read_and_a_second_are_worth():
     """Rule: 10 s of a GPU at 3.6 an hour, 1,000 requests at 0.4, and 2 GB at 0.02 are 0.01 + 0.4 + 0.04."""
-    assert Prices(0.02, 0.4, 3.6).worth(10.0, 1000, 2 * GB) == pytest.approx(0.45)
+    assert UnitPrices(0.02, 0.4, 3.6).worth(10.0, 1000, 2 * GB) == pytest.approx(0.45)
     assert SECONDS.worth(10.0, 1000, 2 * GB) == 10.0
 
 
@@ -67,7 +67,7 @@ def facts_of(capacity: int) -> Facts:
     return Facts(capacity, datasets, jobs)
 
 
-def plan_with(prices: Prices, capacity: int = 100 * GB) -> Plan:
+def plan_with(prices: UnitPrices, capacity: int = 100 * GB) -> Plan:
     """The first plan under prices, for jobs that were measured before."""
     jobs = {"t/a": replace(measured(0.2, 0.1), dataset="slow"), "t/b": replace(measured(0.1, 0.1), dataset="small")}
     before = Plan(memory=ManagerMemory(jobs=jobs))
@@ -78,13 +78,13 @@ def plan_with(prices: Prices, capacity: int = 100 * GB) -> Plan:
     ("prices", "winner"),
     [
         (SECONDS, "slow"),
-        (Prices(gpu_hour=3.6), "slow"),  # 0.001 a second
-        (Prices(thousand_requests=0.0004, gpu_hour=3.6), "small"),  # 0.00104 against 0.004 for 10,000 requests
-        (Prices(thousand_requests=0.4), "small"),
-        (Prices(gb_read=0.02), "small"),  # 0.1 GB a second against 0.01
+        (UnitPrices(gpu_hour=3.6), "slow"),  # 0.001 a second
+        (UnitPrices(thousand_requests=0.0004, gpu_hour=3.6), "small"),  # 0.00104 against 0.004 for 10,000 requests
+        (UnitPrices(thousand_requests=0.4), "small"),
+        (UnitPrices(gb_read=0.02), "small"),  # 0.1 GB a second against 0.01
     ],
 )
-def test_prices_decide_what_is_kept(prices: Prices, winner: str) -> None:
+def test_prices_decide_what_is_kept(prices: UnitPrices, winner: str) -> None:
     """Rule: without prices the waiting decides; with them, what costs most gets the space."""
     targets = {name: order.target for name, order in plan_with(prices).datasets.items()}
     assert max(targets, key=lambda name: targets[name]) == winner

@@ -56,7 +56,7 @@ from gateway.policies.space.importance import ScoreReport
 from gateway.policies.space.manager import DatasetFacts, Facts, ManagerParams, decide
 from gateway.policies.space.orders import Phase
 from gateway.policies.space.plan import Plan
-from gateway.policies.space.prices import SECONDS, Prices
+from gateway.policies.space.prices import SECONDS, UnitPrices
 from gateway.policies.space.results_needs import ResultsNeed
 from gateway.policies.space.results_space import ResultsUse
 from gateway.policies.streams.zone import NodeStreams, PoolReport, ZoneStream, zone_streams
@@ -397,7 +397,7 @@ def _facts_of(job: KnownJob) -> JobFacts:
     )
 
 
-def settings_of(probe_batches: int, results_percent: int = 50, prices: Prices = SECONDS) -> ManagerParams:
+def settings_of(probe_batches: int, results_percent: int = 50, prices: UnitPrices = SECONDS) -> ManagerParams:
     """The policy's settings, from the configuration."""
     usual = ManagerParams()
     probe = replace(usual.probe, batches=probe_batches)

@@ -35,7 +35,7 @@ from gateway.policies.space.importance import ScoredDataset, ScoreReport, import
 from gateway.policies.space.orders import PoolOrder, WhyCaching
 from gateway.policies.space.pinned import is_pinned, pinned_orders, unpinned
 from gateway.policies.space.plan import Plan, dataset_pools
-from gateway.policies.space.prices import HOUR, SECONDS, Prices
+from gateway.policies.space.prices import HOUR, SECONDS, UnitPrices
 from gateway.policies.space.probing import PhaseTotals, ProbeSettings
 from gateway.policies.space.remembered import RememberedJob
 from gateway.policies.space.results_needs import ResultsNeed, ResultsRoom, permitted_bids, shared_orders
@@ -103,7 +103,7 @@ class ManagerParams:
     """t_miss / t_hit of a job that was not measured yet."""
     patience: float = 60.0
     """Time that the fleet may be smaller (a node restarts) before datasets lose their space."""
-    prices: Prices = SECONDS
+    prices: UnitPrices = SECONDS
     """Of reads and waiting. With prices the ledger saves money, else GPU seconds."""
     results_share: float = 0.5
     """Share of the cache that the results of one tenant's pipelines may take."""
@@ -158,7 +158,7 @@ def _of_results(
     return {**bidders, **shared_orders(facts.need, ResultsRoom(left, granted, tenant))}
 
 
-def _currency(prices: Prices) -> dict[str, str]:
+def _currency(prices: UnitPrices) -> dict[str, str]:
     return {"currency": prices.currency} if prices.known else {}
 
 

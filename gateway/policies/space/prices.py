@@ -16,7 +16,7 @@ DAY = 24 * HOUR
 
 
 @dataclass(frozen=True, slots=True)
-class Prices:
+class UnitPrices:
     """Prices in one ``currency``; 0 is free, and no price at all means that seconds count."""
 
     gb_read: float = 0.0
@@ -36,5 +36,5 @@ class Prices:
         return gpu_seconds * self.gpu_hour / HOUR + reads * self.thousand_requests / 1000 + size * self.gb_read / GB
 
 
-SECONDS = Prices()
+SECONDS = UnitPrices()
 """No prices."""

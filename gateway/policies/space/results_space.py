@@ -25,7 +25,7 @@ from gateway.policies.space.autocache import COMPUTE
 from gateway.policies.space.cache_mode import CacheDecision
 from gateway.policies.space.orders import PoolOrder, WhyCaching
 from gateway.policies.space.plan import Plan, left_of
-from gateway.policies.space.prices import SECONDS, Prices
+from gateway.policies.space.prices import SECONDS, UnitPrices
 from gateway.policies.watermarks import GRANTABLE, turned
 
 GAIN_MARGIN = 1.1
@@ -70,7 +70,7 @@ def results_room(plan: Plan, capacity: int, pools: Collection[str]) -> float:
     return float(granted + turned(left_of(targets, int(GRANTABLE * capacity))))
 
 
-def results_bids(uses: Collection[ResultsUse], held: Collection[str] = (), prices: Prices = SECONDS) -> list[Bid]:
+def results_bids(uses: Collection[ResultsUse], held: Collection[str] = (), prices: UnitPrices = SECONDS) -> list[Bid]:
     """Bids of the pools of results, by their names.
 
     Args:

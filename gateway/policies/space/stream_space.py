@@ -33,7 +33,7 @@ from gateway.policies.items.datasets import CachingMode
 from gateway.policies.pools import PAUSED, STREAM, ghost_window
 from gateway.policies.space.allocation import Bid
 from gateway.policies.space.orders import PoolOrder, WhyCaching
-from gateway.policies.space.prices import SECONDS, Prices
+from gateway.policies.space.prices import SECONDS, UnitPrices
 from gateway.policies.streams.benefit import (
     MARGIN,
     ROUND,
@@ -106,7 +106,7 @@ def stream_orders(
     room: int,
     memory: StreamMemory,
     now: float,
-    prices: Prices = SECONDS,
+    prices: UnitPrices = SECONDS,
 ) -> tuple[dict[str, PoolOrder], StreamMemory]:
     """The pools of streams by their names, and what is to be remembered.
 
@@ -221,7 +221,7 @@ def _believing(one: RememberedStream, seen: StreamReport) -> RememberedStream:
 
 
 def _valued(
-    known: Mapping[str, RememberedStream], zone: Mapping[str, ZoneStream], seconds: float, prices: Prices
+    known: Mapping[str, RememberedStream], zone: Mapping[str, ZoneStream], seconds: float, prices: UnitPrices
 ) -> dict[str, RememberedStream]:
     """Update each pool's value per byte in the round of ``seconds`` that ends now, and its counters."""
     usual = _extra(zone[name].seen for name in known if name in zone)
@@ -295,7 +295,7 @@ def value_of(
     known: RememberedStream,
     seconds: float,
     usual: float = ASSUMED_EXTRA,
-    prices: Prices = SECONDS,
+    prices: UnitPrices = SECONDS,
 ) -> float:
     """Seconds of waiting that a byte more saves per second; money with prices, a reader counting as one GPU.
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from gateway.model.errors import ConfigError
 from gateway.policies.space.manager import ManagerParams
-from gateway.policies.space.prices import Prices
+from gateway.policies.space.prices import UnitPrices
 from gateway.policies.space.probing import ProbeSettings
 from gateway.sim.clock import Clock
 from gateway.sim.jobs.baselines import NeverEvict, NoCache, belady, lru
@@ -151,7 +151,7 @@ class _Run:
         batches = scenario.manager.probe_batches if run.probe_batches is None else run.probe_batches
         probe = ProbeSettings(batches=batches, every=scenario.manager.probe_every)
         cost = scenario.cost
-        settings = ManagerParams(probe=probe, prices=Prices(cost.gb_read, cost.thousand_requests, cost.gpu_hour))
+        settings = ManagerParams(probe=probe, prices=UnitPrices(cost.gb_read, cost.thousand_requests, cost.gpu_hour))
         requested = {name: str(run.caching or items.spec.caching) for name, items in self._datasets.items()}
         return Managing(settings, scenario.manager.interval, requested, seed)
 
