@@ -3,172 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from zlib import crc32
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from gateway.engine.items import peer_items
-from gateway.engine.items.batch import Batches
-from gateway.engine.items.fetch import ItemFetches
-from gateway.engine.items.homes import PAGE, PeerNodes
 from gateway.engine.items.wanted import ItemStream, LargeItem, MemoryBudget, Wanted
 from gateway.fleet.nodes.peers import PeerUnavailable
-from gateway.model.fleet import Node, NodeState
 from gateway.model.frames import FrameEntry, FrameSequence, ItemFlag, ItemStatus, index_head
-from gateway.model.objects import Header
-from gateway.policies.pools import Pool
-from tests.engine.datasets import Data, Shelf, bodies_of, shelved, until
-
-A, B = (Node(name, f"http://{name}", 1, "default", NodeState.READY) for name in ("a", "b"))
-Handler = Callable[["Asked"], "Answer | Awaitable[Answer]"]
-
-
-@dataclass(frozen=True)
-class Asked:
-    """One call."""
-
-    node: str
-    method: str
-    path: str
-    query: str
-    body: bytes
-
-    @property
-    def indices(self) -> list[int]:
-        """Item numbers of a batch or look-up request."""
-        return np.frombuffer(self.body, "<u4").tolist()
-
-
-@dataclass
-class Answer:
-    """A node's answer; ``broken`` ends it too early, ``hangs`` never ends it."""
-
-    body: bytes = b""
-    status: int = 200
-    broken: bool = False
-    hangs: bool = False
-    ended: bool = False
-    _at: int = 0
-
-    def header(self, name: str) -> str | None:
-        """Only its length matters here."""
-        return str(len(self.body)) if name.lower() == "content-length" else None
-
-    def at_once(self, length: int) -> None:
-        """Nothing: it comes in pieces."""
-
-    async def next_chunk(self) -> bytes:
-        """A kilobyte at a time."""
-        chunk = self.body[self._at : self._at + 1000]
-        self._at += len(chunk)
-        if not chunk and self.hangs:
-            await asyncio.Event().wait()
-        if not chunk and self.broken:
-            raise PeerUnavailable("it broke off")
-        return chunk
-
-    async def read(self, limit: int) -> bytes:
-        """Everything."""
-        pieces = []
-        while chunk := await self.next_chunk():
-            pieces.append(chunk)
-        assert sum(map(len, pieces)) <= limit
-        return b"".join(pieces)
-
-    def release(self) -> None:
-        """The caller wants no more."""
-        self.ended = True
-
-    abort = release
-
-
-@dataclass
-class Others:
-    """Membership and calls of a fleet in which the first node of ``order`` owns every key until it is suspected."""
-
-    order: list[Node]
-    handler: Handler = lambda asked: Answer(status=404)
-    asked: list[Asked] = field(default_factory=list)
-    suspected: list[str] = field(default_factory=list)
-    earlier: Node | None = None
-    me: str = "me"
-
-    @property
-    def nodes(self) -> Mapping[str, Node]:
-        """Everybody."""
-        return {node.id: node for node in (A, B)}
-
-    @property
-    def alone(self) -> bool:
-        """Never: a node that is home of everything may still ask who was."""
-        return False
-
-    def suspect(self, node_id: str, refused: str = "") -> None:
-        """Record the suspicion and make the next node the owner."""
-        self.suspected.append(node_id)
-        self.order = [node for node in self.order if node.id != node_id]
-
-    def home(self, key: int, without: Collection[str] = ()) -> Node | None:
-        """The first that is left."""
-        return next((node for node in self.order if node.id not in without), None)
-
-    def homes(self, keys: NDArray[np.uint64]) -> tuple[NDArray[np.int16], tuple[Node, ...]]:
-        """The first that is left, for all."""
-        return np.full(len(keys), 0 if self.order else -1, np.int16), tuple(self.order)
-
-    def previous_owners(self, key: int) -> list[Node]:
-        """The previous owner that the test has set, if any."""
-        return [] if self.earlier is None else [self.earlier]
-
-    async def request(
-        self,
-        node: Node,
-        method: str,
-        path: str,
-        headers: Sequence[Header] = (),
-        *,
-        query: str = "",
-        body: bytes = b"",
-    ) -> Answer:
-        """Note the call, and answer it."""
-        self.asked.append(Asked(node.id, method, path.removeprefix("/-/peer/v1/"), query, body))
-        answer = self.handler(self.asked[-1])
-        return answer if isinstance(answer, Answer) else await answer
-
-    def to(self, what: str) -> list[Asked]:
-        """The calls of addresses that end so."""
-        return [asked for asked in self.asked if asked.path.endswith(what)]
-
-
-@dataclass
-class Place:
-    """A node with its own store and origin, and its fake peers."""
-
-    shelf: Shelf
-    others: Others
-
-    async def dataset(self, count: int, size: int = 500, **more: object) -> Data:
-        """A dataset that is known here."""
-        return await self.shelf.dataset(bodies_of(count, size), **more)  # type: ignore[arg-type]
+from tests.engine.datasets import Data, until
+from tests.engine.other_nodes import Answer, Asked, Handler, Place, placed
 
 
 @pytest.fixture
 async def place(tmp_path: Path) -> AsyncIterator[Place]:
-    """A node that has node a for a home of everything, and b after it."""
-    async with shelved(tmp_path) as shelf:
-        others = Others([A, B])
-        services = shelf.bench.engine.services
-        services.fleet = PeerNodes(others, others)
-        engine = shelf.bench.engine
-        await engine.fetches.close()
-        engine.fetches = ItemFetches(services)
-        engine.batches = Batches(services, engine.fetches, engine.lane)
-        yield Place(shelf, others)
+    """A node and others."""
+    async with placed(tmp_path) as place:
+        yield place
 
 
 def frames(data: Data, indices: Sequence[int], flag: ItemFlag = ItemFlag.HIT, *, end: bool = True) -> bytes:
@@ -427,87 +281,3 @@ async def test_a_reader_that_leaves_ends_the_request(place: Place) -> None:
     await asyncio.gather(reader, return_exceptions=True)
     await until(lambda: answer.ended)
     assert place.others.suspected == []
-
-
-async def test_neighbours_are_asked_by_the_page(place: Place) -> None:
-    """Rule: before a home reads items from the origin it asks their former homes, once for a page of items."""
-    data = await place.dataset(PAGE + 10)
-    place.others.order = []
-    place.others.earlier = B
-    place.others.handler = lambda asked: Answer(bytes(-(-len(asked.body) // 256)))
-    batch = await data.exact(range(PAGE + 10))
-    assert len(batch.delivered) == PAGE + 10
-    assert [(asked.node, len(asked.body) // 32) for asked in place.others.to("blobs/lookup")] == [
-        ("b", PAGE),
-        ("b", 10),
-    ]
-    assert data.reads() == PAGE + 10
-
-
-async def test_what_a_neighbour_has_is_taken_over(place: Place) -> None:
-    """Rule: an item of another node is taken over, verified and kept; one that it does not give comes from the origin."""
-    data = await place.dataset(6)
-    place.others.order = []
-    place.others.earlier = B
-
-    def handler(asked: Asked) -> Answer:
-        if asked.path.endswith("lookup"):
-            return Answer(bytes([0b011111]))
-        index = next(at for at in range(6) if data.registration.content.digest(at).hex() == asked.path[-64:])
-        replies = {3: Answer(b"x" * len(data.bodies[3])), 4: Answer(status=404)}
-        return replies.get(index, Answer(data.bodies[index]))
-
-    place.others.handler = handler
-    batch = await data.exact(range(6))
-    assert batch.delivered == dict(enumerate(data.bodies))
-    assert batch.count(ItemFlag.HIT) == 3
-    assert [data.reads(index) for index in range(6)] == [0, 0, 0, 1, 1, 1]
-    assert data.resident == set(range(6))
-
-
-@pytest.mark.parametrize(("caching", "taken"), [("part", [0, 1, 2]), ("full", [])])
-async def test_a_home_says_what_it_has_taken_over(place: Place, caching: str, taken: list[int]) -> None:
-    """Rule: where space is scarce, the node that gave an item away learns that its copy makes room; else both keep it."""
-    data = await place.dataset(4, caching=caching)
-    place.others.order = []
-    place.others.earlier = B
-    digests = [data.registration.content.digest(at) for at in range(4)]
-
-    def handler(asked: Asked) -> Answer:
-        if asked.method == "POST":
-            return Answer(bytes([0b0111]) if asked.path.endswith("lookup") else b"")
-        return Answer(data.bodies[next(at for at in range(4) if digests[at].hex() == asked.path[-64:])])
-
-    place.others.handler = handler
-    assert (await data.exact(range(4))).count(ItemFlag.HIT) == 3
-    await until(lambda: sum(len(asked.body) for asked in place.others.to("taken")) == 32 * len(taken))
-    told = b"".join(asked.body for asked in place.others.to("taken"))
-    assert sorted(told[at : at + 32] for at in range(0, len(told), 32)) == sorted(digests[at] for at in taken)
-
-
-async def test_copies_that_their_home_has_taken_over_make_room(place: Place) -> None:
-    """Rule: they are dropped; what this node considers itself the home of stays, whoever says that it was taken."""
-    data = await place.dataset(4, caching="part")
-    place.others.order = []
-    await data.fill(range(4))
-    fetches = place.shelf.bench.engine.fetches
-    await fetches.give_up([data.registration.content.digest(0)])
-    assert data.resident == set(range(4))
-    place.others.order = [A]
-    await fetches.give_up([data.registration.content.digest(at) for at in (1, 3)])
-    assert data.resident == {0, 2}
-    assert place.shelf.bench.store.status().blobs == 2
-
-
-async def test_pinned_copies_stay(place: Place) -> None:
-    """Rule: an object in a prefix that an operator pinned stays here, though its bytes have another home."""
-    data = await place.dataset(2, caching="part")
-    place.others.order = []
-    await data.fill(range(2))
-    digests = [data.registration.content.digest(at) for at in range(2)]
-    store = place.shelf.bench.store
-    assert await store.pools.define((Pool("stream:pinned/", 1000, minimum=1000), Pool("default", 10_000)))
-    assert await store.pools.charge(digests[:1], "stream:pinned/", {})
-    place.others.order = [A]
-    await place.shelf.bench.engine.fetches.give_up(digests)
-    assert data.resident == {0}

@@ -175,7 +175,9 @@ def order_of(fact: JobFacts, known: RememberedJob) -> JobOrder:
             return JobOrder(False, Phase.STEADY)
 
 
-def gain_of(fact: JobFacts, known: RememberedJob, assumed: float, prices: UnitPrices = SECONDS, item: float = 0.0) -> float:
+def gain_of(
+    fact: JobFacts, known: RememberedJob, assumed: float, prices: UnitPrices = SECONDS, item: float = 0.0
+) -> float:
     """What a job saves per second if all of its dataset is cached: GPUs, or money with prices.
 
     GPUs are those that it would need on top without the cache: gpus x (benefit - 1). At the speed that it has with hits only, its
