@@ -25,12 +25,12 @@ from torch import nn
 from benchmarks import order
 from benchmarks.report import machine, table, write
 from gateway.policies.space.manager import ManagerParams
-from gateway.sim.clock import Clock
 from gateway.sim.jobs.items import Numbers, SimulatedSpace
 from gateway.sim.jobs.job import JobRun
 from gateway.sim.jobs.managed import Managed, Managing
 from gateway.sim.jobs.run import simulate
 from gateway.sim.jobs.scenario import Scenario, parse_as
+from gateway.sim.world.clock import Clock
 
 CLASSES = 100
 DIMENSIONS = 32

@@ -30,7 +30,7 @@ HERE = Path(__file__).resolve().parents[1]
 
 async def fill(root: str) -> Any:
     """A store of the tree that is measured, with blobs of different ages."""
-    from gateway.config import CacheSettings
+    from gateway.base.config import CacheSettings
     from gateway.store.store import Store
 
     store = await Store.open(CacheSettings(dir=root, capacity=BLOBS * SIZE, reserve=0), now=time.time)

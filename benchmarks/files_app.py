@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from gateway.config_server import ServerSettings
+from gateway.base.config_server import ServerSettings
 from gateway.server.asgi_types import Receive, Scope, Send
 from gateway.server.run import Launch, serve
 from gateway.server.send import send_file

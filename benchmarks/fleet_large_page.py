@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from benchmarks.report import table
-from gateway.config import FleetSettings
+from gateway.base.config import FleetSettings
 from gateway.fleet.nodes.announcer import Timing
 from gateway.fleet.nodes.samples import EVERY
 

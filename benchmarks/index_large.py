@@ -24,7 +24,7 @@ from pathlib import Path
 
 from benchmarks.index_million import HEADERS, LOOKUPS, SIZE, create, resident_megabytes
 from benchmarks.report import machine, table, write
-from gateway.config import CacheSettings
+from gateway.base.config import CacheSettings
 from gateway.model.keys import ObjectKey
 from gateway.store.shared.generations import slots_of
 from gateway.store.store import Store

@@ -26,7 +26,7 @@ from benchmarks.load import raw_request
 from benchmarks.objects import make_many
 from benchmarks.report import Ratio, machine, table, write
 from benchmarks.servers import Running, gateway, origin
-from gateway.config import CacheSettings
+from gateway.base.config import CacheSettings
 from gateway.model.keys import ObjectKey
 from gateway.store.shared.generations import slots_of
 from gateway.store.store import Store

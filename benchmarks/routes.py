@@ -40,8 +40,8 @@ from benchmarks.report import Ratio, machine, table, write
 from benchmarks.servers import ACCESS_KEY, BUCKET, SECRET_KEY, Running, free_port, protocol_alone, redis
 from benchmarks.servers import gateway as gateway_of
 from gateway.app import create
-from gateway.config import load_settings
-from gateway.metrics import RELAYED
+from gateway.base.config import load_settings
+from gateway.base.metrics import RELAYED
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.peer.auth import PeerSigner
 from gateway.model.peer.objects import object_path

@@ -22,7 +22,7 @@ from typing import Any
 
 from drill.load import Act, batch, reads, writes
 from drill.world import World, usual_clients
-from gateway.store.disk.threads import HUNG_AFTER
+from gateway.store.files.threads import HUNG_AFTER
 from gateway.store.shared.table_file import table_of
 from tests.origins.processes import wait_until
 from tests.scenarios.clients import get, workers_of

@@ -14,10 +14,10 @@ import numpy as np
 from gateway.policies.items.datasets import CachingMode
 from gateway.policies.space.manager import ManagerParams
 from gateway.policies.space.probing import ProbeSettings
-from gateway.sim.clock import Clock
 from gateway.sim.jobs.items import Numbers, SimulatedItems, SimulatedSpace
 from gateway.sim.jobs.job import JobRun
 from gateway.sim.jobs.managed import PER_ITEM, Managed, Managing
+from gateway.sim.world.clock import Clock
 
 BATCHES = 2
 """Mini-batches of each job that are loaded ahead at once."""

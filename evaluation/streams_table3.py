@@ -9,11 +9,11 @@ import numpy as np
 from evaluation.pages import table
 from gateway.policies.streams.pattern import Pattern
 from gateway.sim.jobs.scenario import OriginSpec, parse_as, scenario_text
-from gateway.sim.pooled import CachedBlock
 from gateway.sim.streams.read_report import clients_table, runs_table
 from gateway.sim.streams.read_scenario import ReadRunSpec, ReadScenario
 from gateway.sim.streams.stored import SimulatedStore
 from gateway.sim.streams.transparent import ReadRunResult, simulate_reads
+from gateway.sim.world.pooled import CachedBlock
 
 
 def table3_section() -> str:

@@ -35,7 +35,7 @@ from gateway.policies.streams import lifetime, zone
 from gateway.policies.streams.benefit import ROUND, StreamNeed
 from gateway.policies.streams.prefetch import DEPTH, BlockRuns
 from gateway.policies.streams.tree import AccessStreamTree
-from gateway.sim.pooled import FirstInFirstOut
+from gateway.sim.world.pooled import FirstInFirstOut
 
 TIME = 0.2
 """Seconds of a run for a second of the paper's set-up."""

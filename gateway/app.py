@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gateway import metrics, tracing
 from gateway.admin.address import OperatorAddress, OperatorPages, PagesElsewhere
 from gateway.admin.app import AdminApp
 from gateway.api.ops import Lifecycle, Monitoring, OpsApp
@@ -42,16 +41,21 @@ from gateway.api.v1.app import DataApp
 from gateway.api.v1.batch import BatchEndpoint
 from gateway.api.v1.identity import Identities
 from gateway.api.v1.results import ResultsEndpoint
-from gateway.config import Settings, load_settings
+from gateway.base import metrics, tracing
+from gateway.base.config import Settings, load_settings
+from gateway.base.imports import imported
+from gateway.base.logs import set_up
+from gateway.base.tasks import keep_running, repeat
+from gateway.base.tracing import Traced
 from gateway.edge.asgi import LateApp
+from gateway.engine.base.handover import Moves
+from gateway.engine.base.services import Services
 from gateway.engine.engine import Engine
 from gateway.engine.items.registrations import Registrations
 from gateway.engine.items.results import Results
-from gateway.engine.objects.handover import Moves
 from gateway.engine.operations.purge import Forgetting
 from gateway.engine.operations.tenant_rates import TenantRates
 from gateway.engine.operations.watch import NodeWatch
-from gateway.engine.services import Services
 from gateway.engine.space.item_scores import ItemScores
 from gateway.engine.space.job_readers import OpenDatasets
 from gateway.engine.space.keeper import SweepLoop
@@ -59,8 +63,6 @@ from gateway.engine.space.score_exchange import ScoreExchange
 from gateway.fleet.nodes.announcer import nobody
 from gateway.fleet.nodes.delegation import Delegation
 from gateway.fleet.nodes.invalidations import HeardWrites, InvalidationChannel, Invalidations, NullInvalidations
-from gateway.imports import imported
-from gateway.logs import set_up
 from gateway.model.keys import ObjectKey, reader_of
 from gateway.model.s3.sigv4 import WireRequest
 from gateway.origin.client import OriginClient
@@ -72,12 +74,10 @@ from gateway.server.run import LISTENING, OPERATORS, before_stop
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.folders import DATASETS
 from gateway.store.datasets.registry import Registry
-from gateway.store.disk.failures import DiskFault
+from gateway.store.files.failures import DiskFault
 from gateway.store.shared.leases import FillLeases
 from gateway.store.shared.only_once import OnlyOnce
 from gateway.store.store import Store
-from gateway.tasks import keep_running, repeat
-from gateway.tracing import Traced
 from gateway.wiring import ENDPOINTS
 from gateway.wiring.admin import Administration
 from gateway.wiring.config_file import LAUNCH, ConfigFile

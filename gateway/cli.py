@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from io import TextIOWrapper
 
 from gateway import __version__
+from gateway.base.imports import imported
 from gateway.commands.common.grammar import Help, Parser
-from gateway.imports import imported
 from gateway.model.errors import ConfigError, LarderError
 
 PROBLEM, USAGE, INTERRUPTED = 1, 2, 130

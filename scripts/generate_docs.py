@@ -15,11 +15,12 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from gateway import cli, metrics
+from gateway import cli
 from gateway.admin.app import AdminApp
 from gateway.admin.http.tokens import Tokens
-from gateway.config import Settings
-from gateway.config_catalog import AdminSettings
+from gateway.base import metrics
+from gateway.base.config import Settings
+from gateway.base.config_catalog import AdminSettings
 from gateway.model import outcomes, units
 from gateway.policies.health.troubles import KINDS
 from larder import grammar

@@ -12,7 +12,7 @@ import time
 import warnings
 from collections.abc import Coroutine
 
-from gateway.config import CacheSettings
+from gateway.base.config import CacheSettings
 from gateway.model.errors import BlobGone, DiskUnavailable
 from gateway.store.store import Store
 from tests.stores import BLOCK, get, key_of, meta_of

@@ -6,8 +6,8 @@ import errno
 import os
 from pathlib import Path
 
-from gateway.store.disk.blobs import Contents
-from gateway.store.disk.directory import CacheDirectory, Free
+from gateway.store.files.blobs import Contents
+from gateway.store.files.directory import CacheDirectory, Free
 
 
 class FaultyDirectory(CacheDirectory):

@@ -2,8 +2,8 @@
 
 from types import SimpleNamespace
 
-from gateway.config import AdminSettings
-from gateway.imports import imported
+from gateway.base.config import AdminSettings
+from gateway.base.imports import imported
 
 _WHEN_SERVING = (
     "_strptime",

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from gateway.admin.http.parts import AdminParts
 from gateway.admin.http.roles import PREFIX
 from gateway.admin.http.tokens import ACTOR, Tokens
+from gateway.base.imports import imported
 from gateway.edge.asgi import Edge, Headers, LateApp
-from gateway.imports import imported
 from gateway.model.datasets import ApiError
 from gateway.model.holders import HOLDER, OWN
 from gateway.server.asgi_types import Message, Receive, Scope, Send

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from fastapi import APIRouter, Depends, FastAPI
 from starlette.datastructures import State
 
+from gateway.admin.catalog.fields import PROBLEMS
 from gateway.admin.configuration import audit, credentials, origins, rules, rules_check, tenants, tokens
 from gateway.admin.fleet import (
     datasets,
@@ -22,7 +23,6 @@ from gateway.admin.fleet import (
     traffic,
     trends,
 )
-from gateway.admin.http.documents import PROBLEMS
 from gateway.admin.operations import explain, profile_endpoints, purge, requests_live, verifications, warmup_endpoints
 from gateway.edge.endpoints import build, include, known_parameters, new_app, share
 

@@ -13,9 +13,9 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from pydantic import BaseModel, Field
 
 from gateway import __version__
-from gateway.api.exposition import exposed
 from gateway.api.s3.answer import SERVER, date_header
 from gateway.edge.asgi import Edge, Headers, send_json
+from gateway.edge.exposition import exposed
 from gateway.engine.operations.counting import WorkersCollector
 from gateway.fleet.nodes.peer_gate import DISK_WAITS, WAITS_FOR_DISK
 from gateway.model.datasets import ApiError

@@ -1,4 +1,4 @@
-"""Child processes that always end with the demo, even one that was killed (gateway/children.py)."""
+"""Child processes that always end with the demo, even one that was killed (gateway/base/children.py)."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 
-from gateway import children
+from gateway.base import children
 from gateway.demo.clients import ORIGIN_KEYS, SPEECH, VISION, get
 from gateway.demo.data import BUCKET
 from gateway.demo.interrupts import Interrupts

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from pydantic_core import to_json
 
-from gateway import metrics
+from gateway.base import metrics
 from gateway.edge.problems import RETRY, send_problem
 from gateway.model.datasets import ApiError
 from gateway.model.errors import BrokenBody, ClientGone, LarderError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway import metrics
+from gateway.base import metrics
 from gateway.edge.problems import LATER
 from gateway.engine.space.score_exchange import ScoreExchange, ScoreSender
 from gateway.model.datasets import ApiError

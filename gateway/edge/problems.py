@@ -14,7 +14,8 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from gateway import metrics
+from gateway.base import metrics
+from gateway.base.shortages import SHORTAGES
 from gateway.model.datasets import ApiError, UnknownDataset
 from gateway.model.errors import (
     S3_CODES,
@@ -29,7 +30,6 @@ from gateway.model.errors import (
     S3Error,
 )
 from gateway.server.asgi_types import Send
-from gateway.shortages import SHORTAGES
 from gateway.store.datasets.layout import Damaged
 
 MEDIA_TYPE = "application/problem+json"

@@ -7,18 +7,18 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
 
+from gateway.engine.base.services import Services
 from gateway.engine.items.batch import Batches
 from gateway.engine.items.fetch import ItemFetches
-from gateway.engine.lane import Lane, load_limits
+from gateway.engine.items.lane import Lane, load_limits
 from gateway.engine.objects.blocks import Blocks
 from gateway.engine.objects.entries import EntryCache, Grants
+from gateway.engine.objects.explain import Explainer
 from gateway.engine.objects.found import Ask, Found, Relay
 from gateway.engine.objects.hits import Hits
 from gateway.engine.objects.reads import Reads
 from gateway.engine.objects.sightings import Sightings
 from gateway.engine.objects.writes import Writes
-from gateway.engine.operations.explain import Explainer
-from gateway.engine.services import Services
 from gateway.fleet.nodes.invalidations import InvalidationChannel
 from gateway.model.errors import LarderError
 from gateway.model.keys import ObjectKey, OriginIdentity

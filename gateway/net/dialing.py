@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 from aiohappyeyeballs import AddrInfoType, start_connection
 from cachetools import TTLCache
 
-from gateway.shortages import SHORTAGES
-from gateway.tasks import SingleFlight
+from gateway.base.shortages import SHORTAGES
+from gateway.base.tasks import SingleFlight
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 

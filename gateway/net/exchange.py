@@ -20,8 +20,8 @@ from typing import Any, Protocol, TypeVar
 
 from prometheus_client import Counter
 
-from gateway import tracing
-from gateway.metrics import LoopSum
+from gateway.base import tracing
+from gateway.base.metrics import LoopSum
 from gateway.model.errors import LarderError
 from gateway.model.holders import HOLDER, Holder
 from gateway.model.objects import Header

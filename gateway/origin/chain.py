@@ -12,9 +12,9 @@ from typing import Any
 from aiobotocore.session import AioSession
 from botocore.exceptions import BotoCoreError, ClientError
 
+from gateway.base.tasks import SingleFlight
 from gateway.model.errors import ConfigError, OriginUnavailable
 from gateway.origin.credentials import Keys
-from gateway.tasks import SingleFlight
 
 _TRUSTED_FOR = 60.0
 """Seconds for which the chain's keys are used without asking it."""

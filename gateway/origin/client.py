@@ -16,9 +16,9 @@ from contextlib import suppress
 from functools import cache, partial
 from types import ModuleType
 
-from gateway.config import Credential, Origin
-from gateway.imports import imported
-from gateway.metrics import (
+from gateway.base.config import Credential, Origin
+from gateway.base.imports import imported
+from gateway.base.metrics import (
     ORIGIN_ANSWERS,
     ORIGIN_BYTES,
     ORIGIN_FAILURES,
@@ -27,6 +27,7 @@ from gateway.metrics import (
     LoopHistogram,
     LoopSum,
 )
+from gateway.base.tasks import SingleFlight
 from gateway.model.errors import (
     GatewayRefused,
     IdentityGone,
@@ -48,7 +49,6 @@ from gateway.origin.headers import has_what_was_asked
 from gateway.origin.reach import Reach
 from gateway.origin.refusals import DENIED, SUSPECT, TRUSTED, UNCLEAR, Refusals, refusal_of
 from gateway.origin.signing import Signer
-from gateway.tasks import SingleFlight
 
 CHAIN = "gateway.origin.chain"
 """The module of the AWS credential chain, imported when an origin first needs it."""

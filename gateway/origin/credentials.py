@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gateway.config import Credential, Origin
+from gateway.base.config import Credential, Origin
 from gateway.model.keys import OriginIdentity
 
 CHAIN_KEY = "aws-credential-chain"

@@ -10,8 +10,8 @@ from email.utils import formatdate
 from html import unescape
 from urllib.parse import quote
 
-from gateway.config import Origin
-from gateway.imports import imported
+from gateway.base.config import Origin
+from gateway.base.imports import imported
 from gateway.model.errors import LarderError
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.objects import Header

@@ -13,11 +13,11 @@ import asyncio
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
-from gateway.imports import imported
+from gateway.base.imports import imported
+from gateway.base.tasks import SingleFlight
 from gateway.model.errors import LarderError
 from gateway.model.keys import OriginIdentity
 from gateway.origin.client import OriginClient
-from gateway.tasks import SingleFlight
 
 PAGE_KEYS = 1000
 """Most keys and common prefixes of a page, S3's own limit."""

@@ -7,8 +7,8 @@ import time
 from dataclasses import asdict
 from typing import NamedTuple
 
-from gateway.config import Origin
-from gateway.imports import imported
+from gateway.base.config import Origin
+from gateway.base.imports import imported
 from gateway.model.errors import GatewayRefused, LarderError, OriginUnavailable
 from gateway.model.keys import OriginIdentity
 from gateway.net.exchange import StreamedResponse

@@ -4,7 +4,7 @@ No client waits for a background load, so readers come first. A class of loads y
 while those are reading, only a few of its units run, and none when they take all places. Loads of one class take turns.
 
 A load is work of many units: the important items of a dataset, the objects of a prefix. The scheduler knows neither; it hands out
-turns. The executor of the gateway is gateway/engine/lane.py.
+turns. The executor of the gateway is gateway/engine/items/lane.py.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import resource
 from collections.abc import MutableMapping
 from typing import Any, Protocol
 
-from gateway import metrics
+from gateway.base import metrics
 from gateway.model.holders import Holder
 from gateway.policies.shares import Shares
 

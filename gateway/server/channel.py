@@ -25,10 +25,10 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol, cast
 
+from gateway.base.shortages import SHORTAGES
 from gateway.model.errors import BlobGone, ClientGone, DiskUnavailable
 from gateway.server.files import PIECE, SEEN, FileSpan, in_memory, read_at_once, read_slowly
 from gateway.server.local import unreceived_bytes
-from gateway.shortages import SHORTAGES
 
 SMALL = 16 * 1024
 """Files up to this many bytes are read and sent together with the head."""

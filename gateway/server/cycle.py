@@ -20,6 +20,7 @@ import os
 from collections.abc import Awaitable, Coroutine, Sequence
 from typing import Any, Protocol
 
+from gateway.base.shortages import SHORTAGES
 from gateway.model.errors import BrokenBody, ClientGone, LarderError
 from gateway.model.holders import HOLDER
 from gateway.model.s3.redaction import redact_path
@@ -30,7 +31,6 @@ from gateway.server.files import FileSpan, read_exactly
 from gateway.server.head import STATUS_LINES, Head, encode_head
 from gateway.server.place import PLACE, RequestPlace
 from gateway.server.refusals import internal_error
-from gateway.shortages import SHORTAGES
 
 FILES = "larder.files"
 """Extension: a whole response to a GET made of files, in one message. See ``Cycle.send_files``."""

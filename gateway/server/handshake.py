@@ -19,10 +19,10 @@ from typing import Any
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
+from gateway.base.shortages import SHORTAGES
 from gateway.server.callers import callers_of
 from gateway.server.limits import ClientLimits
 from gateway.server.protocol import GatewayProtocol
-from gateway.shortages import SHORTAGES
 
 
 class Handshake(asyncio.Protocol):

@@ -10,7 +10,7 @@ import errno
 import socket
 from contextlib import suppress
 
-from gateway.config_server import ServerSettings
+from gateway.base.config_server import ServerSettings
 from gateway.model.errors import ConfigError
 
 BACKLOG = 2048

@@ -7,7 +7,7 @@ connection, and nothing that others need.
 
 from __future__ import annotations
 
-from gateway import metrics
+from gateway.base import metrics
 from gateway.model.datasets import ApiError
 from gateway.model.holders import Holder
 from gateway.policies.shares import Shares

@@ -27,7 +27,7 @@ from urllib.parse import unquote
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from gateway import metrics
+from gateway.base import metrics
 from gateway.model.holders import Holder
 from gateway.net.deadlines import NEVER, watch
 from gateway.policies.pace import ClientPace

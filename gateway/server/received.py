@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from gateway import metrics
+from gateway.base import metrics
 from gateway.model.datasets import ApiError
 from gateway.model.errors import ClientGone
 from gateway.model.holders import HOLDER

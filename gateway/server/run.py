@@ -39,8 +39,8 @@ from uvicorn.config import STARTUP_FAILURE, Config
 from uvicorn.server import Server
 from uvicorn.supervisors.multiprocess import SIGNALS, Multiprocess, Process
 
-from gateway.config_server import ServerSettings
-from gateway.imports import imported
+from gateway.base.config_server import ServerSettings
+from gateway.base.imports import imported
 from gateway.model.errors import ConfigError
 from gateway.server.limits import ClientLimits
 from gateway.server.listening import BACKLOG, address_of, listen, listen_for_operators

@@ -19,7 +19,7 @@ from gateway.policies.space.autocache import COMPUTE, StageProfile
 from gateway.policies.space.autoscale import ScaleSettings, Scaling, TrainerReport, scaled
 from gateway.policies.space.cache_mode import CacheDecision, CacheFacts, MarkSettings, PipelineProfile, decided
 from gateway.policies.space.read_model import ReadModel, ReadSums, added, fit_reads, size_class
-from gateway.sim.clock import Clock
+from gateway.sim.world.clock import Clock
 from larder.pipelines.metering import BatchMeter, BatchReport, ProfiledStages, ProfileMeter
 from larder.pipelines.stages import Counts, StageCounts, summed
 

@@ -13,8 +13,8 @@ from sqlite3 import Connection
 
 from gateway.model.keys import ObjectKey
 from gateway.model.objects import ObjectMeta
-from gateway.store.disk.disk import Disk
-from gateway.store.disk.failures import DiskFault, attempt
+from gateway.store.disk import Disk
+from gateway.store.files.failures import DiskFault, attempt
 from gateway.store.index import blob_rows, objects
 from gateway.store.index.blob_rows import Counts
 from gateway.store.index.database import Operation

@@ -18,20 +18,20 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from gateway.base.tasks import SingleFlight
 from gateway.model.errors import BlobGone
 from gateway.model.objects import BlobRef
 from gateway.policies.items.demand import leaving, need_of, window_of
 from gateway.policies.pools import dataset_pool
 from gateway.store.datasets.content import FETCHING, NOT_KNOWN, RESIDENT, VERIFIED, Content
-from gateway.store.disk.blobs import OpenBlob
-from gateway.store.disk.directory import CacheDirectory
-from gateway.store.disk.disk import Disk
-from gateway.store.disk.failures import DiskFault, attempt
-from gateway.store.disk.opening import Opener
-from gateway.store.disk.threads import close_passed, closer
+from gateway.store.disk import Disk
+from gateway.store.files.blobs import OpenBlob
+from gateway.store.files.directory import CacheDirectory
+from gateway.store.files.failures import DiskFault, attempt
+from gateway.store.files.threads import close_passed, closer
 from gateway.store.index import blob_rows
 from gateway.store.index.blob_rows import BlobRow
-from gateway.tasks import SingleFlight
+from gateway.store.opening import Opener
 
 K = TypeVar("K")
 

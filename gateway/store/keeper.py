@@ -21,8 +21,8 @@ from sqlite3 import Connection
 
 from gateway.policies.reads.freshness import AHEAD
 from gateway.policies.watermarks import decide_eviction
-from gateway.store.disk.directory import CacheDirectory
-from gateway.store.disk.disk import Disk
+from gateway.store.disk import Disk
+from gateway.store.files.directory import CacheDirectory
 from gateway.store.index import blob_rows, objects, pool_rows
 from gateway.store.index.blob_rows import Evicted
 from gateway.store.index.schema import NODE

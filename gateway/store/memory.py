@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from gateway.policies.reads.memory import Copied, MemoryOrder
-from gateway.store.disk.blobs import OpenBlob
-from gateway.store.disk.disk import Disk
+from gateway.store.disk import Disk
+from gateway.store.files.blobs import OpenBlob
 from gateway.store.shared.removed import slot_of
 
 LARGEST = 128 * 1024

@@ -8,8 +8,8 @@ from functools import partial
 from gateway.model.keys import ObjectKey
 from gateway.policies.items.importance import PoolLevel
 from gateway.policies.pools import Pool
-from gateway.store.disk.disk import Disk
-from gateway.store.disk.failures import attempt, succeeds
+from gateway.store.disk import Disk
+from gateway.store.files.failures import attempt, succeeds
 from gateway.store.index import objects, pool_rows, score_rows
 from gateway.store.index.pool_rows import PoolRow
 from gateway.store.keeper import Evictor

@@ -17,16 +17,16 @@ from gateway.model.errors import BlobGone, DiskUnavailable
 from gateway.model.objects import BlobRef
 from gateway.model.results import PutResult, result_key
 from gateway.policies.watermarks import Watermarks, spare
-from gateway.store.disk.disk import Disk
-from gateway.store.disk.failures import DiskFault, attempt
-from gateway.store.disk.growing import BlobHost, GrowingBlob, commit_all
-from gateway.store.disk.opening import Opener
-from gateway.store.disk.threads import closer
+from gateway.store.disk import Disk
+from gateway.store.files.failures import DiskFault, attempt
+from gateway.store.files.growing import BlobHost, GrowingBlob, commit_all
+from gateway.store.files.threads import closer
 from gateway.store.index import result_rows
 from gateway.store.index.blob_rows import BlobRow, Counts, Kept
 from gateway.store.index.objects import Recorded
 from gateway.store.index.result_rows import NewResult, ResultLimits
 from gateway.store.items import ItemFile, close_files, file_of, open_blobs
+from gateway.store.opening import Opener
 from gateway.store.space import SpaceMeter
 
 _WITHOUT_EVICTION = Watermarks(high=Watermarks().low)

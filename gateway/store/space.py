@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gateway.config import CacheSettings
+from gateway.base.config import CacheSettings
 from gateway.policies.health.breaker import BreakerState, FailureKind
 from gateway.policies.watermarks import (
     MARKS,
@@ -21,9 +21,9 @@ from gateway.policies.watermarks import (
 )
 from gateway.store.datasets.folders import DATASETS
 from gateway.store.datasets.usage import disk_bytes
-from gateway.store.disk.directory import Free
-from gateway.store.disk.disk import Disk
-from gateway.store.disk.failures import DiskFault, disk_faults
+from gateway.store.disk import Disk
+from gateway.store.files.directory import Free
+from gateway.store.files.failures import DiskFault, disk_faults
 from gateway.store.index import blob_rows
 from gateway.store.index.blob_rows import Counts
 

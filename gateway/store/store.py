@@ -19,30 +19,30 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-from gateway.config import CacheSettings
+from gateway.base.config import CacheSettings
 from gateway.model.errors import DiskUnavailable
 from gateway.model.keys import ObjectKey
 from gateway.model.objects import BlobRef, ObjectMeta, ObjectRecord
 from gateway.policies.watermarks import admits, admits_for_good
 from gateway.store.datasets.registry import DiskWork
-from gateway.store.disk.blobs import OpenBlob, OpenBlobs
-from gateway.store.disk.directory import CacheDirectory
-from gateway.store.disk.disk import Disk, cache_directory
-from gateway.store.disk.failures import DiskFault, attempt
-from gateway.store.disk.growing import GrowingBlob
-from gateway.store.disk.opening import Opener
-from gateway.store.disk.threads import HUNG_AFTER, closer
+from gateway.store.disk import Disk, cache_directory
+from gateway.store.files.blobs import OpenBlob, OpenBlobs
+from gateway.store.files.directory import CacheDirectory
+from gateway.store.files.failures import DiskFault, attempt
+from gateway.store.files.growing import GrowingBlob
+from gateway.store.files.threads import HUNG_AFTER, closer
 from gateway.store.forgetting import Forgetter
 from gateway.store.index import blob_rows, objects, pool_rows, recording
 from gateway.store.index.blob_rows import Counts, Kept
 from gateway.store.index.objects import Recorded
 from gateway.store.index.pool_rows import Entering
-from gateway.store.index.purged import AppliedPurges
 from gateway.store.index.recording import Recording
 from gateway.store.items import ItemBlobs
 from gateway.store.keeper import Evictor, RecoveryReport
 from gateway.store.memory import MemoryBlobs
+from gateway.store.opening import Opener
 from gateway.store.pools import Pools
+from gateway.store.purged import AppliedPurges
 from gateway.store.results import ResultBlobs
 from gateway.store.shared.accesses import Accesses, Uses
 from gateway.store.space import SpaceMeter
@@ -421,7 +421,7 @@ class Store:
         """
         return await self._disk.bounded(partial(os.pread, fd, count, offset))
 
-    # --- the interface of growing blobs (gateway/store/disk/growing.py, BlobHost)
+    # --- the interface of growing blobs (gateway/store/files/growing.py, BlobHost)
 
     def published(self, ref: BlobRef, blob: OpenBlob | None, reserved: int) -> None:
         """Record a published blob: it was hashed while it was written, so it needs no verification."""

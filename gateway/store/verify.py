@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gateway.config import CacheSettings
+from gateway.base.config import CacheSettings
 from gateway.model.errors import BlobGone, LarderError
 from gateway.model.objects import BlobRef
 from gateway.policies.health.breaker import FailureKind
-from gateway.store.disk.blobs import read_contents
-from gateway.store.disk.failures import DiskFault, disk_faults
+from gateway.store.files.blobs import read_contents
+from gateway.store.files.failures import DiskFault, disk_faults
 from gateway.store.index import blob_rows
 from gateway.store.index.index_file import ensure_index, identity_of
 from gateway.store.index.salvage import damage

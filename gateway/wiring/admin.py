@@ -16,7 +16,6 @@ from pathlib import Path
 
 from sqlalchemy import make_url
 
-from gateway import metrics
 from gateway.admin.app import AdminApp
 from gateway.admin.catalog.catalog import Catalog
 from gateway.admin.catalog.database import PATIENCE, was_begun
@@ -26,12 +25,13 @@ from gateway.admin.catalog.withdrawals import Withdrawal
 from gateway.admin.http.parts import AdminParts
 from gateway.admin.http.tokens import Tokens
 from gateway.api.s3.auth import Authenticator
-from gateway.config import Settings
+from gateway.base import metrics
+from gateway.base.config import Settings
+from gateway.base.tasks import keep_running
 from gateway.engine.operations.purge import Forgetting
 from gateway.origin.listing import Listings
 from gateway.policies.health.troubles import Trouble
-from gateway.store.disk.threads import within
-from gateway.tasks import keep_running
+from gateway.store.files.threads import within
 from gateway.wiring.fleet import Start
 from gateway.wiring.live import Live
 from gateway.wiring.purges import MissedPurges

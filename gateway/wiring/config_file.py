@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gateway.config import Settings
+from gateway.base.config import Settings
 from gateway.fleet.nodes.node_id import new_boot
 
 LAUNCH = "_LARDER_LAUNCH"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 
-from gateway.config import Settings
-from gateway.engine.items import homes
+from gateway.base.config import Settings
+from gateway.engine.base import homes
 from gateway.engine.items.registrations import Registrations, Shared
 from gateway.fleet.jobs.datasets import DatasetTable
 from gateway.fleet.redis.connection import commands

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from gateway.config import Settings
+from gateway.base.config import Settings
+from gateway.base.tasks import Tasks
 from gateway.fleet.nodes.membership import Membership, Pace
 from gateway.fleet.nodes.node_id import id_of_boot, kept_id
 from gateway.fleet.nodes.peer_gate import PeerGate
@@ -18,8 +19,7 @@ from gateway.model.fleet import Node, NodeState
 from gateway.policies.health.troubles import Trouble
 from gateway.server.local import LocalAddress
 from gateway.server.run import before_stop
-from gateway.store.disk.threads import within
-from gateway.tasks import Tasks
+from gateway.store.files.threads import within
 
 log = logging.getLogger("larder.fleet")
 _DISK_PATIENCE = 5.0

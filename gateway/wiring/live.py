@@ -6,17 +6,17 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
-from gateway import metrics
 from gateway.admin.catalog.merging import merged
 from gateway.admin.catalog.snapshot import EMPTY, Snapshot
 from gateway.api.s3.auth import Authenticator
-from gateway.config import Rule, Settings
-from gateway.config_base import TenantLimit
-from gateway.engine.services import Services
+from gateway.base import metrics
+from gateway.base.config import Rule, Settings
+from gateway.base.config_base import TenantLimit
+from gateway.base.tasks import SingleFlight, repeat
+from gateway.engine.base.services import Services
 from gateway.model.errors import ConfigError
 from gateway.origin.client import OriginClient
 from gateway.policies.reads.rules import ALWAYS, IMMUTABLE, Caching, Rules
-from gateway.tasks import SingleFlight, repeat
 from gateway.wiring.config_file import ConfigFile
 
 log = logging.getLogger("larder.app")

@@ -7,7 +7,9 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 
-from gateway.config import Settings
+from gateway.base.config import Settings
+from gateway.base.tasks import keep_running, repeat
+from gateway.engine.base.planned import Planned
 from gateway.engine.engine import Engine
 from gateway.engine.space.held_results import HeldReporter
 from gateway.engine.space.importance_keeper import ImportanceKeeper, ImportanceLinks
@@ -15,7 +17,6 @@ from gateway.engine.space.item_scores import ItemScores
 from gateway.engine.space.job_readers import JobReaders, OpenDatasets
 from gateway.engine.space.manager import Coordination, Electorate, Manager, Silences, settings_of
 from gateway.engine.space.plan_keeper import PlanExchange, PlanKeeper
-from gateway.engine.space.planned import Planned
 from gateway.engine.space.preload import Preloader
 from gateway.engine.space.read_tally import ReadTally
 from gateway.fleet.jobs.result_claims import ResultClaims
@@ -27,7 +28,6 @@ from gateway.policies.space.prices import UnitPrices
 from gateway.store.shared.decile_reads import DecileReads
 from gateway.store.shared.importance import ScoreTables
 from gateway.store.store import Store
-from gateway.tasks import keep_running, repeat
 
 _REPORTS_LAST = 3
 """A node's report is valid for so many expiries of a node: a large eviction delays the next report."""

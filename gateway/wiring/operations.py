@@ -10,21 +10,22 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from gateway.admin.fleet.overrides import Overrides
-from gateway.admin.fleet.reading import FleetReader, FleetSources
 from gateway.admin.fleet.zone_watch import EVERY as ZONE_EVERY
 from gateway.admin.fleet.zone_watch import ZoneWatch
 from gateway.admin.operations.parts import Operations
 from gateway.admin.operations.profiles import Profiles
 from gateway.admin.operations.warmup_runner import WarmupRunner
 from gateway.admin.operations.warmups import Warmups, warmup_factory
+from gateway.admin.state.reading import FleetReader, FleetSources
 from gateway.api.peer.operations import PeerOperations
 from gateway.api.s3.auth import Authenticator
 from gateway.api.v1.batch import check_rights
-from gateway.config import Settings
+from gateway.base.config import Settings
+from gateway.base.tasks import keep_running, repeat
 from gateway.edge.asgi import Edge
 from gateway.engine.engine import Engine
 from gateway.engine.items.registrations import Registrations
-from gateway.engine.operations.explain import Explainer
+from gateway.engine.objects.explain import Explainer
 from gateway.engine.operations.purge import Purges
 from gateway.engine.operations.verifying import Verifications
 from gateway.engine.operations.warm_dataset import DatasetAccess
@@ -40,7 +41,6 @@ from gateway.fleet.redis.connection import commands
 from gateway.model.keys import Principal
 from gateway.origin.listing import Listings
 from gateway.policies.items.datasets import WHOLE
-from gateway.tasks import keep_running, repeat
 from gateway.wiring.admin import Administration
 from gateway.wiring.fleet import FleetServices, Start
 from gateway.wiring.live import Live

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 
+from gateway.base.shortages import SHORTAGES
 from gateway.edge.asgi import Edge
-from gateway.engine.services import Services
+from gateway.engine.base.services import Services
 from gateway.fleet.nodes.invalidations import Invalidations
 from gateway.policies.health.troubles import Trouble, disk_troubles
-from gateway.shortages import SHORTAGES
 from gateway.wiring.admin import Administration
 from gateway.wiring.fleet import FleetServices
 from gateway.wiring.live import Live

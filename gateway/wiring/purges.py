@@ -7,9 +7,9 @@ import asyncio
 from gateway.admin.catalog.catalog import Catalog
 from gateway.admin.catalog.following import PAUSE
 from gateway.admin.catalog.purges import unseen
+from gateway.base.tasks import repeat
 from gateway.engine.operations.purge import Forgetting, Unseen
 from gateway.model.errors import CatalogUnavailable
-from gateway.tasks import repeat
 
 
 class MissedPurges:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gateway.api.s3.forward import Spooling
 from gateway.api.s3.spool import SpoolPlace
-from gateway.config import Settings
+from gateway.base.config import Settings
 from gateway.policies.shares import Shares
 from gateway.store.store import Store
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import AsyncExitStack
 
-from gateway.config import Settings
+from gateway.base.config import Settings
 from gateway.server.files import read_cold_by
 from gateway.store.memory import share
 from gateway.store.store import Store

@@ -9,7 +9,8 @@ from functools import partial
 
 from gateway.admin.catalog.catalog import Catalog
 from gateway.admin.operations.profiles import Profiles
-from gateway.config import Settings
+from gateway.base.config import Settings
+from gateway.base.tasks import keep_running, repeat
 from gateway.engine.engine import Engine
 from gateway.engine.operations.recording import Recorder
 from gateway.engine.operations.warm_objects import WarmObjects
@@ -21,7 +22,6 @@ from gateway.policies.streams.prefetch import most_ahead
 from gateway.policies.streams.profile import ProfileRecording
 from gateway.store.shared.accesses import Note, ObservedReads
 from gateway.store.shared.observation import ReadChannel
-from gateway.tasks import keep_running, repeat
 from gateway.wiring.manager import Management
 
 

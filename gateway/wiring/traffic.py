@@ -9,14 +9,14 @@ from contextlib import AsyncExitStack
 
 from gateway.api.s3.access_log import AccessLog
 from gateway.api.s3.accounting import Accounting
-from gateway.config_base import TenantLimit
+from gateway.base.config_base import TenantLimit
+from gateway.base.tasks import keep_running, repeat
 from gateway.engine.operations.live import LiveRequests
 from gateway.engine.operations.tenant_rates import EVERY as RATES_EVERY
 from gateway.engine.operations.tenant_rates import TenantRates
 from gateway.engine.operations.traffic import EVERY, TrafficTally
 from gateway.fleet.nodes.announcer import DOWN
 from gateway.policies.fleet.tenant_rates import RateLimit
-from gateway.tasks import keep_running, repeat
 from gateway.wiring.manager import Management
 
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gateway import __version__, metrics
+from gateway import __version__
+from gateway.base import metrics
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 

@@ -19,8 +19,8 @@ from gateway.admin.catalog.database import CatalogDatabase
 from gateway.admin.http.parts import AdminParts
 from gateway.admin.http.tokens import Tokens
 from gateway.api.s3.auth import Authenticator
-from gateway.config import Credential, Origin, Rule, Settings
-from gateway.config_catalog import AdminSettings
+from gateway.base.config import Credential, Origin, Rule, Settings
+from gateway.base.config_catalog import AdminSettings
 from gateway.model.errors import CatalogUnavailable, S3Error
 from gateway.testing.signed_requests import ClientSigner
 from gateway.wiring.live import Changing, Live

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway.config import Credential
+from gateway.base.config import Credential
 from tests.admin.admin_world import AdminWorld, settings
 
 OF_FILE = Credential(access_key_id="filed", secret_access_key="the secret of the file", tenant="old")

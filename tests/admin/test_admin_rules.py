@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from gateway.admin.configuration.rule_probe import probe_rule
-from gateway.config import Origin, Rule
+from gateway.base.config import Origin, Rule
 from gateway.model.errors import OriginUnavailable
 from gateway.origin.client import OriginClient
 from gateway.origin.listing import Listings

@@ -11,8 +11,8 @@ import pytest
 from gateway.admin.catalog.merging import View
 from gateway.admin.catalog.records import CredentialRecord
 from gateway.admin.configuration.credentials import CREDENTIALS
-from gateway.config import Credential, load_settings
-from gateway.config_base import TenantLimit
+from gateway.base.config import Credential, load_settings
+from gateway.base.config_base import TenantLimit
 from gateway.edge.documents import ResponseModel
 from gateway.model.errors import ConfigError
 from tests.admin.admin_world import AdminWorld, settings

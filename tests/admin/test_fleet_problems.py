@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gateway.admin.fleet.problems import problems_of, zone_problems
-from gateway.admin.fleet.reading import FleetReading
-from gateway.admin.fleet.view import datasets_of, jobs_of, newest_document, nodes_of, now_of, total_of
+from gateway.admin.state.reading import FleetReading
+from gateway.admin.state.view import datasets_of, jobs_of, newest_document, nodes_of, now_of, total_of
 from gateway.fleet.jobs.jobs import JobRecord, KnownJob
 from gateway.fleet.nodes.samples import NodeSample
 from gateway.model.counters import Counters, Sample

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from gateway.admin.fleet.problems import problems_of
-from gateway.admin.fleet.reading import FleetReader, FleetSources
+from gateway.admin.state.reading import FleetReader, FleetSources
 from gateway.fleet.nodes.samples import Statuses
 from gateway.model.counters import Counters
 from gateway.policies.space.plan import Plan

@@ -17,7 +17,7 @@ from gateway.admin.catalog import database
 from gateway.admin.catalog.following import Announcements
 from gateway.admin.catalog.migrating import migrate
 from gateway.admin.catalog.withdrawals import KEY, TENANT, Withdrawal
-from gateway.config import load_settings
+from gateway.base.config import load_settings
 from gateway.wiring.admin import has_catalog
 from tests.admin.admin_world import AdminWorld, UnreadDatabase
 from tests.admin.asked import TOKEN, ask, refusal

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from gateway.admin.address import OperatorAddress
-from gateway.config import ServerSettings, load_settings
+from gateway.base.config import ServerSettings, load_settings
 from gateway.model.errors import ConfigError
 from gateway.server.listening import listen, listen_for_operators, usual_port
 from tests.gateways import Running, Settings, gateway

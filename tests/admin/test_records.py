@@ -8,9 +8,9 @@ import pytest
 from pydantic import Field, SecretStr, ValidationError
 from sqlalchemy import Column, Double, MetaData
 
+from gateway.admin.catalog.fields import Name
 from gateway.admin.catalog.records import KEPT, KEY, SECRET, Record
 from gateway.admin.catalog.vault import Vault
-from gateway.admin.http.documents import Name
 from gateway.edge.documents import ResponseModel
 from tests.admin.admin_world import KEY as VAULT_KEY
 

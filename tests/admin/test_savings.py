@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.admin.fleet.documents import Savings
-from gateway.admin.fleet.view import savings_of
+from gateway.admin.state.documents import Savings
+from gateway.admin.state.view import savings_of
 from gateway.commands.common.output import saves
 from gateway.policies.space.plan import Plan
 

@@ -14,7 +14,7 @@ from gateway.admin.endpoints import ROUTERS as ADMIN_ROUTERS
 from gateway.admin.http.roles import PREFIX
 from gateway.admin.http.tokens import Tokens
 from gateway.api.v1.openapi import DATA_PATHS
-from gateway.config_catalog import AdminSettings
+from gateway.base.config_catalog import AdminSettings
 from gateway.testing.origin import OriginThread
 from gateway.testing.signed_requests import ClientSigner
 from gateway.wiring.endpoints import ROUTERS, api_of

@@ -13,8 +13,8 @@ from gateway.admin.app import LARGEST_BODY, AdminApp
 from gateway.admin.endpoints import ROUTERS
 from gateway.admin.http.roles import PREFIX
 from gateway.admin.http.tokens import Tokens
-from gateway.config import load_settings
-from gateway.config_catalog import AdminSettings
+from gateway.base.config import load_settings
+from gateway.base.config_catalog import AdminSettings
 from gateway.model.errors import ConfigError
 from tests.admin.admin_world import READ_TOKEN, TOKEN, AdminWorld
 

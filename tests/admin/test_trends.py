@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.admin.fleet.reading import FleetReading
 from gateway.admin.fleet.trends import _rates, noted_figures
-from gateway.admin.fleet.view import jobs_of
+from gateway.admin.state.reading import FleetReading
+from gateway.admin.state.view import jobs_of
 from gateway.fleet.nodes.samples import NodeSample
 from gateway.fleet.nodes.trends import TrendNote
 from gateway.policies.space.orders import Phase

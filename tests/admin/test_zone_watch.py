@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from gateway import metrics
-from gateway.admin.fleet.reading import FleetReading
 from gateway.admin.fleet.zone_watch import ZoneWatch
+from gateway.admin.state.reading import FleetReading
+from gateway.base import metrics
 from gateway.fleet.nodes.samples import NodeSample
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from gateway.api.s3.accounts import Account
 from gateway.api.s3.auth import Authenticated, Authenticator, split_address
-from gateway.config import Credential, Origin, Settings
-from gateway.config_server import ServerSettings
+from gateway.base.config import Credential, Origin, Settings
+from gateway.base.config_server import ServerSettings
 from gateway.model.errors import ConfigError, S3Error
 from gateway.model.keys import OriginIdentity, Principal
 from gateway.model.s3 import sigv4

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gateway.api.s3.auth import Authenticator
-from gateway.config import Credential, Origin, Settings
-from gateway.config_server import ServerSettings
+from gateway.base.config import Credential, Origin, Settings
+from gateway.base.config_server import ServerSettings
 from gateway.model.errors import S3Error
 from tests.s3suite.forms import Policy
 

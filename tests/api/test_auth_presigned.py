@@ -13,8 +13,8 @@ import pytest
 from botocore.config import Config
 
 from gateway.api.s3.auth import Authenticated, Authenticator
-from gateway.config import Credential, Origin, Settings
-from gateway.config_server import ServerSettings
+from gateway.base.config import Credential, Origin, Settings
+from gateway.base.config_server import ServerSettings
 from gateway.model.errors import S3Error
 from gateway.model.keys import OriginIdentity
 from gateway.model.s3.aws_chunked import PayloadForm

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.api.s3.auth import Authenticator
-from gateway.config import Credential, Origin, Settings
+from gateway.base.config import Credential, Origin, Settings
 from gateway.model.errors import S3Error
 from gateway.model.s3.sigv4 import WireRequest
 from gateway.testing.signed_requests import ClientSigner

@@ -14,8 +14,8 @@ from gateway.api.s3.accounting import Accounting
 from gateway.api.s3.app import ReadPaths, S3App
 from gateway.api.s3.auth import Authenticator
 from gateway.api.s3.hot import Hit
-from gateway.config import Credential, Origin, Settings
-from gateway.config_server import ServerSettings
+from gateway.base.config import Credential, Origin, Settings
+from gateway.base.config_server import ServerSettings
 from gateway.engine.operations.live import LiveRequests
 from gateway.engine.operations.tenant_rates import TenantRates
 from gateway.engine.operations.traffic import TrafficTally

@@ -10,13 +10,13 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from gateway.metrics import LoopHistogram, LoopSum
+from gateway.base.metrics import LoopHistogram, LoopSum
 
 SECONDS = (0.0, 0.001, 0.0010001, 0.2, 1.0, 50.0)
 _IN_A_FORK = f"""
 import os
 from prometheus_client import Counter, Histogram
-from gateway.metrics import LoopHistogram, LoopSum, counted_in_loop, publish
+from gateway.base.metrics import LoopHistogram, LoopSum, counted_in_loop, publish
 events = Counter("test_events", "Events.")
 requests = Counter("test_requests", "Requests.")
 seconds = Histogram("test_seconds", "Seconds.")

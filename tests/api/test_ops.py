@@ -14,7 +14,7 @@ import pytest
 from gateway.admin.app import AdminApp
 from gateway.admin.http.tokens import Tokens
 from gateway.api.ops import PATHS
-from gateway.config_catalog import AdminSettings
+from gateway.base.config_catalog import AdminSettings
 from gateway.testing.origin import OriginThread
 from gateway.wiring.endpoints import api_of
 from tests.described import described_in, schema_of, try_operation

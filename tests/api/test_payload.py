@@ -23,13 +23,13 @@ from botocore.config import Config
 from gateway.api.s3.auth import Authenticated, Authenticator
 from gateway.api.s3.payload import PreparedBody, prepare
 from gateway.api.s3.spool import SpoolPlace
-from gateway.config import Credential, Origin, Settings
+from gateway.base.config import Credential, Origin, Settings
 from gateway.model.errors import S3Error
 from gateway.model.keys import OriginIdentity, Principal
 from gateway.model.s3 import sigv4
 from gateway.model.s3.aws_chunked import ChunkSigner, PayloadForm
 from gateway.model.s3.sigv4 import RawHeader, WireRequest
-from gateway.store.disk.threads import closer
+from gateway.store.files.threads import closer
 from tests.origins.processes import open_files
 
 PRINCIPAL = Principal("AK", "AK", OriginIdentity("default", "OK"))

@@ -14,7 +14,7 @@ from gateway.api.peer.app import PeerApp
 from gateway.api.peer.objects import PeerObjects
 from gateway.api.s3.hot import HotReads
 from gateway.api.s3.objects import ObjectReads
-from gateway.engine.operations.explain import expected
+from gateway.engine.objects.explain import expected
 from gateway.fleet.nodes.peer_gate import PeerGate
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.outcomes import Reason

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.api.peer.app import PeerApp
 from gateway.api.peer.operations import PeerOperations
-from gateway.engine.operations.explain import Knowledge
+from gateway.engine.objects.explain import Knowledge
 from gateway.engine.operations.purge import Forgetting, Purges
 from gateway.engine.operations.warm_objects import WarmObjects
 from gateway.fleet.nodes.peer_gate import PeerGate

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from gateway.api.s3.auth import Authenticator
-from gateway.config import Credential, Origin, Rule, Settings, TracingSettings
+from gateway.base.config import Credential, Origin, Rule, Settings, TracingSettings
 from gateway.wiring.config_file import ConfigFile
 from gateway.wiring.live import Changing, Live
 

@@ -18,11 +18,11 @@ from gateway.api.s3.accounting import Accounting
 from gateway.api.v1.accounting import BatchAccounting
 from gateway.api.v1.batch import BatchEndpoint, parse_indices, parse_query, runs_of
 from gateway.api.v1.batch_body import suffix_of
+from gateway.engine.base.planned import Planned
 from gateway.engine.items import fetch as items
 from gateway.engine.operations.live import LiveRequests
 from gateway.engine.operations.tenant_rates import TenantRates
 from gateway.engine.operations.traffic import TrafficTally
-from gateway.engine.space.planned import Planned
 from gateway.model.errors import BrokenBody, ClientGone
 from gateway.model.frames import ItemFlag
 from gateway.model.keys import Principal

@@ -15,7 +15,7 @@ import pytest
 
 from gateway.api.v1.job_documents import Heartbeat
 from gateway.api.v1.jobs import JobParts, JobService
-from gateway.engine.space.planned import Planned
+from gateway.engine.base.planned import Planned
 from gateway.fleet.jobs.jobs import Beat, JobRecord
 from gateway.model.frames import ItemFlag
 from gateway.model.keys import OriginIdentity, Principal

@@ -10,7 +10,7 @@ import pytest
 from fastapi import APIRouter
 from pydantic import ValidationError
 
-from gateway.admin.http.documents import Name, RequestModel, Text
+from gateway.admin.catalog.fields import Name, RequestModel, Text
 from gateway.edge.endpoints import include, new_app
 from gateway.edge.problems import invalid_request, problem_of
 from gateway.model.datasets import ApiError

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.base.config import load_settings
 from gateway.commands.local import quick_start
 from gateway.commands.local import serving as starts
 from gateway.commands.local.quick_start import (
@@ -23,7 +24,6 @@ from gateway.commands.local.quick_start import (
     prepare,
     refuse_own_key,
 )
-from gateway.config import load_settings
 from gateway.model.errors import ConfigError
 from gateway.testing.origin import FakeOrigin, OriginThread
 from gateway.testing.origin_auth import User

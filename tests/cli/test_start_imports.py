@@ -186,7 +186,7 @@ def test_data_is_served_without_a_web_framework() -> None:
         "starlette",
         ENDPOINTS,
         "gateway.api.v1.jobs",
-        "gateway.admin.fleet.documents",
+        "gateway.admin.state.documents",
     } & modules == set()
 
 

@@ -17,7 +17,7 @@ from urllib.parse import quote
 import pytest
 from defusedxml.ElementTree import fromstring
 
-from gateway.config import Origin
+from gateway.base.config import Origin
 from gateway.model.errors import GatewayRefused
 from gateway.model.keys import OriginIdentity
 from gateway.model.objects import Header

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from gateway import metrics
+from gateway.base import metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 OF_PROMETHEUS = frozenset({"job", "instance", "le"})

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway import metrics
+from gateway.base import metrics
 from tests.deploy.promql import ROOT, promtool, series, spoken, unknown, values
 
 RULES = ROOT / "deploy/prometheus/alerts.yml"

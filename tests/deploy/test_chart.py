@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from gateway import __version__
-from gateway.config import load_settings
+from gateway.base.config import load_settings
 from tests.deploy.charts import CHART, NAMESPACE, ROOT, SECRETS, Rendered, environment_of, render
 from tests.docs.blocks import blocks
 

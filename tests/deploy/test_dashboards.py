@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway import metrics
+from gateway.base import metrics
 from tests.deploy.promql import ROOT, names_of, promtool, rules_of, spoken, unknown, values, without_variables
 
 DASHBOARD = ROOT / "deploy/grafana/dashboards/larder.json"

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.config import Origin, Settings, load_settings
-from gateway.config_server import ServerSettings
+from gateway.base.config import Origin, Settings, load_settings
+from gateway.base.config_server import ServerSettings
 from gateway.store.datasets.folders import READERS
 from tests.deploy.charts import ROOT, SECRETS, environment_of, render
 

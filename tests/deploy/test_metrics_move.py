@@ -12,8 +12,9 @@ from threading import Thread
 
 import pytest
 
-from gateway import __version__, metrics
-from gateway.config import Origin
+from gateway import __version__
+from gateway.base import metrics
+from gateway.base.config import Origin
 from gateway.model.errors import OriginUnavailable
 from gateway.origin.client import OriginClient
 from gateway.testing.origin import OriginThread

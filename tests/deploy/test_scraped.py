@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 import pytest
 import yaml
 
-from gateway import metrics
+from gateway.base import metrics
 from gateway.testing.origin import OriginThread
 from tests.deploy.promql import ROOT, names_of, without_variables
 from tests.gateways import Running, Settings, gateway

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gateway.api.s3.access_log import AccessLine, AccessLog
-from gateway.config_server import ServerSettings
+from gateway.base.config_server import ServerSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 UNIT = ROOT / "deploy/systemd/larder-gateway.service"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import Origin
+from gateway.base.config import Origin
 from gateway.model.s3.ranges import parse_range
 from gateway.origin.examination import examine
 from larder import digest

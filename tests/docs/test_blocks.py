@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gateway import metrics
-from gateway.config import Settings, load_settings
+from gateway.base import metrics
+from gateway.base.config import Settings, load_settings
 from tests.docs.blocks import ROOT, RUNNABLE, Block, blocks, named_tests, pages
 
 EVERY = [(page, block) for page in pages() for block in blocks(page)]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.config import load_settings
+from gateway.base.config import load_settings
 from tests.origins.processes import free_port
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import CacheSettings, Credential, Origin
+from gateway.base.config import CacheSettings, Credential, Origin
+from gateway.engine.base.services import Services
 from gateway.engine.engine import Engine
 from gateway.engine.objects.body import Body
 from gateway.engine.objects.found import Ask, Found
-from gateway.engine.services import Services
 from gateway.fleet.nodes.invalidations import NullInvalidations
 from gateway.fleet.nodes.membership import Membership
 from gateway.model.fleet import Node, NodeState
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.origin.client import OriginClient
 from gateway.policies.reads.rules import Rules
-from gateway.store.disk.blobs import Span
+from gateway.store.files.blobs import Span
 from gateway.store.store import Store
 from gateway.testing.origin import ALICE, BOB, FakeOrigin
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from gateway.engine.base.homes import PeerNodes
 from gateway.engine.items.batch import Batches
 from gateway.engine.items.fetch import ItemFetches
-from gateway.engine.items.homes import PeerNodes
 from gateway.fleet.nodes.peers import PeerUnavailable
 from gateway.model.fleet import Node, NodeState
 from gateway.model.objects import Header

@@ -13,7 +13,7 @@ from gateway.engine.items.batch import Arriving, Resident
 from gateway.model.access import Access
 from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.policies.items.batch import PATIENCE, BatchMode
-from gateway.store.disk.threads import closer
+from gateway.store.files.threads import closer
 from gateway.store.items import close_files
 from gateway.testing.origin import BOB
 from gateway.testing.origin_faults import DieAfter, Hang, Refuse

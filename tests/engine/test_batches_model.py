@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.policies.items.batch import BatchMode
 from gateway.policies.items.datasets import CachingMode
-from gateway.store.disk.threads import closer
+from gateway.store.files.threads import closer
 from gateway.store.items import close_files
 from gateway.testing.origin_faults import Refuse
 from tests.effort import examples

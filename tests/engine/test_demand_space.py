@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.engine.space.planned import Planned
+from gateway.engine.base.planned import Planned
 from gateway.engine.space.pool_assignments import PoolAssignments
 from gateway.model.reader import ReadingJob
 from gateway.policies.items.datasets import CachingMode

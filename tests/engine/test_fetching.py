@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.engine import fetching
-from gateway.engine.fetching import ByteStream
+from gateway.engine.base import fetching
+from gateway.engine.base.fetching import ByteStream
 from gateway.fleet.nodes.peers import PeerUnavailable
 from gateway.model.errors import BrokenBody, LarderError, OriginUnavailable
 from gateway.net.exchange import StreamedResponse

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 
 import pytest
 
+from gateway.base.metrics import FILLS
 from gateway.engine.objects.blocks import UNRECORDED
 from gateway.engine.objects.ranged import ObjectChanged
-from gateway.metrics import FILLS
 from gateway.model.errors import LarderError, OriginUnavailable
 from gateway.model.keys import ObjectKey
 from gateway.store.index import database

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from gateway.tasks import SingleFlight
+from gateway.base.tasks import SingleFlight
 
 
 class Work:

@@ -20,7 +20,7 @@ from gateway.model.outcomes import Outcome
 from gateway.model.s3.conditions import Conditions
 from gateway.model.s3.sigv4 import WireRequest
 from gateway.server.head import encode_lines
-from gateway.store.disk import blobs
+from gateway.store.files import blobs
 from tests.engine.conftest import BLOCK, Bench, alone, take
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import CacheSettings
+from gateway.base.config import CacheSettings
 from gateway.engine.space.keeper import SweepLoop
 from gateway.store.store import Store
 from tests.engine.conftest import Bench

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.engine.lane import Lane
+from gateway.engine.items.lane import Lane
 from gateway.policies.lane import LoadClass, LoadLimits
 from tests.fleet.conftest import until
 

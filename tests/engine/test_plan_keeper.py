@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from gateway.engine.base.planned import Planned
 from gateway.engine.space.job_readers import OpenDatasets
 from gateway.engine.space.plan_keeper import PlanExchange, PlanKeeper
-from gateway.engine.space.planned import Planned
 from gateway.fleet.jobs.jobs import JobRecord
 from gateway.policies.items.datasets import CachingMode
 from gateway.policies.space.orders import PoolOrder, WhyCaching

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from gateway.engine.base.planned import Planned
 from gateway.engine.space import pool_assignments
-from gateway.engine.space.planned import Planned
 from gateway.engine.space.pool_assignments import PoolAssignments
 from gateway.policies.items.datasets import CachingMode
 from gateway.policies.pools import PAUSED, Pool

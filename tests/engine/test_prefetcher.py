@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway.base.metrics import STREAM_PREFETCHED
 from gateway.engine.operations.warm_objects import WarmObjects
 from gateway.engine.space.stream_prefetch import PrefetchLinks, StreamPrefetcher
-from gateway.metrics import STREAM_PREFETCHED
 from gateway.model.access import ObjectRead
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.model.s3.ranges import block_span

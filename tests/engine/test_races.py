@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from gateway.engine.base.handover import Moved
 from gateway.engine.objects.found import Found, Relay
-from gateway.engine.objects.handover import Moved
 from gateway.engine.objects.ranged import ReaderRefused
 from gateway.engine.operations.purge import Forgetting, Purge
 from gateway.model.keys import ObjectKey, OriginIdentity

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.engine.fetching import RESUMES
+from gateway.engine.base.fetching import RESUMES
 from gateway.engine.objects.found import Forward, Found, Relay
 from gateway.model.access import Access
 from gateway.model.errors import OriginUnavailable

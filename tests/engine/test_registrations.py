@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.engine.items.homes import Node, PeerNodes
+from gateway.engine.base.homes import Node, PeerNodes
 from gateway.engine.items.registrations import Registrations, Shared
 from gateway.fleet.jobs.datasets import DatasetTable, ListedRegistration, Name, State
 from gateway.fleet.nodes.peers import PeerUnavailable

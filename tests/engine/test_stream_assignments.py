@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import CacheSettings
+from gateway.base.config import CacheSettings
 from gateway.engine.space.pool_assignments import PoolAssignments
 from gateway.policies.items.datasets import CachingMode
 from gateway.policies.space.orders import PoolOrder, WhyCaching

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import CacheSettings
+from gateway.base.config import CacheSettings
+from gateway.base.metrics import STREAM_ACCESSES
 from gateway.engine.space import stream_keeper
 from gateway.engine.space.stream_keeper import StreamKeeper, StreamLinks
-from gateway.metrics import STREAM_ACCESSES
 from gateway.model.access import ObjectRead
 from gateway.model.keys import ObjectKey
 from gateway.policies.pools import Pool, with_default

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.engine.items.homes import PAGE
+from gateway.engine.base.homes import PAGE
 from gateway.model.frames import ItemFlag
 from gateway.policies.pools import Pool
 from tests.engine.datasets import until

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from gateway.tasks import Tasks, for_each, keep_running, repeat, require_not_cancelled, stop
+from gateway.base.tasks import Tasks, for_each, keep_running, repeat, require_not_cancelled, stop
 
 
 async def test_a_loop_survives_an_unexpected_error(caplog: pytest.LogCaptureFixture) -> None:
@@ -66,7 +66,7 @@ async def test_a_loop_backs_off(monkeypatch: pytest.MonkeyPatch) -> None:
         if turns != 8:
             raise ValueError
 
-    monkeypatch.setattr("gateway.tasks.asyncio.sleep", sleep)
+    monkeypatch.setattr("gateway.base.tasks.asyncio.sleep", sleep)
     with pytest.raises(asyncio.CancelledError):
         await repeat("sweeping", turn, 0.3)
     assert pauses == [0.3, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 0.3, 0.3]
@@ -100,7 +100,7 @@ async def test_a_task_that_was_not_cancelled_goes_on() -> None:
 
 async def test_stopping_is_bounded(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Rule: a task that ignores two cancellations is named in the log, and the shutdown continues."""
-    monkeypatch.setattr("gateway.tasks.STOP_WITHIN", 0.0)
+    monkeypatch.setattr("gateway.base.tasks.STOP_WITHIN", 0.0)
     release = asyncio.Event()
 
     async def stubborn() -> None:

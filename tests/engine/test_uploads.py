@@ -23,7 +23,7 @@ from gateway.model.outcomes import Outcome, Reason
 from gateway.model.s3.sigv4 import WireRequest
 from gateway.net.exchange import StreamedResponse
 from gateway.policies.health.breaker import FailureKind
-from gateway.store.disk.failures import DiskFault
+from gateway.store.files.failures import DiskFault
 from tests.engine.conftest import Bench, benched
 
 KEY = ObjectKey("default", "b", "k")

@@ -9,9 +9,9 @@ from typing import cast
 
 import pytest
 
-from gateway.engine.items.homes import PeerNodes
-from gateway.engine.lane import BESIDE
-from gateway.engine.operations.explain import expected
+from gateway.engine.base.homes import PeerNodes
+from gateway.engine.items.lane import BESIDE
+from gateway.engine.objects.explain import expected
 from gateway.engine.operations.warm_objects import PermittedLoads, Warmed, WarmObjects
 from gateway.engine.operations.warm_prefix import WarmPrefix
 from gateway.engine.operations.warming import WarmupFailed, WarmupProgress

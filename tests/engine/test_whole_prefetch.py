@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from gateway.base.metrics import STREAM_PREFETCHED
 from gateway.engine.operations.warm_objects import WarmObjects
 from gateway.engine.space import whole_prefetch
 from gateway.engine.space.stream_prefetch import PrefetchLinks
 from gateway.engine.space.whole_prefetch import MOST_PAGES, WholeStreams
-from gateway.metrics import STREAM_PREFETCHED
 from gateway.model.access import ObjectRead
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.model.s3.ranges import block_span

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import REGISTRY
 from redis.asyncio import Redis
 
-from gateway import metrics
+from gateway.base import metrics
 from gateway.engine.space.manager import Coordination, Electorate, Manager, Silences, settings_of
 from gateway.fleet.jobs.jobs import Beat, JobRecord, Jobs, KnownJob
 from gateway.fleet.jobs.leadership import Leadership

@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from gateway import tracing
+from gateway.base import tracing
 from gateway.model.errors import ConfigError
 from gateway.policies.fleet.ring import Ring, path_key
 from tests.gateways import Running, fleet
@@ -142,7 +142,7 @@ def test_a_read_through_two_nodes_is_one_trace(tmp_path: Path, monkeypatch: pyte
 
 def test_without_opentelemetry_the_setting_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rule: the message names the setting and the package to install."""
-    monkeypatch.delitem(sys.modules, "gateway.telemetry", raising=False)
+    monkeypatch.delitem(sys.modules, "gateway.base.telemetry", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     with pytest.raises(ConfigError, match=r"tracing.enabled.*larder-gateway\[tracing\]"):
         tracing.start()

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from gateway.logs import FIELDS, JsonFormatter
+from gateway.base.logs import FIELDS, JsonFormatter
 
 _LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
 _PLACE = re.compile(r"%(?:\((?P<name>\w+)\))?[-#0 +]*\d*(?:\.\d+)?[diouxXeEfFgGcrsa]")
@@ -49,7 +49,7 @@ def test_loggers_are_called_log(shipped):
 
 
 def test_log_calls_name_their_facts(shipped):
-    """Each message is a constant whose facts have names of gateway.logs.FIELDS, so that programs need not parse it."""
+    """Each message is a constant whose facts have names of gateway.base.logs.FIELDS, so that programs need not parse it."""
     calls = _calls(shipped)
     assert len(calls) > 40
     wrong = []

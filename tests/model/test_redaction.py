@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from gateway.logs import JsonFormatter, TextFormatter
+from gateway.base.logs import JsonFormatter, TextFormatter
 from gateway.model.s3.redaction import redact_address, redact_path, redact_text
 
 DIGEST = "ab" * 32

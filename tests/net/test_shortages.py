@@ -12,11 +12,11 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from gateway.api.s3.errors import as_s3_error
+from gateway.base.shortages import SHORTAGES, Shortages, shortage_of
 from gateway.model.errors import OutOfResources
 from gateway.net import dialing
 from gateway.policies.health.breaker import Breaker, BreakerState, Failed, FailureKind
-from gateway.shortages import SHORTAGES, Shortages, shortage_of
-from gateway.store.disk.failures import disk_fault
+from gateway.store.files.failures import disk_fault
 from gateway.testing.origin import FakeOrigin
 from tests.origin.raw_server import AS_ALICE, client_for, origin_at
 

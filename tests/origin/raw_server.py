@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 
-from gateway.config import Credential, Origin
+from gateway.base.config import Credential, Origin
 from gateway.model.keys import OriginIdentity
 from gateway.origin.client import OriginClient
 from gateway.testing.origin import ALICE

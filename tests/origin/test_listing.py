@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from gateway.config import Origin
+from gateway.base.config import Origin
 from gateway.model.errors import IdentityGone, LarderError, OriginUnavailable
 from gateway.model.keys import OriginIdentity
 from gateway.origin.client import OriginClient

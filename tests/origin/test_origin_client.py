@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from gateway.config import Credential
+from gateway.base.config import Credential
 from gateway.model.errors import GatewayRefused, IdentityGone, OriginUnavailable, S3Error
 from gateway.model.keys import OriginIdentity
 from gateway.origin.credentials import identity_of

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from botocore.exceptions import ClientError, MetadataRetrievalError
 
-from gateway.config import Credential, Origin
+from gateway.base.config import Credential, Origin
 from gateway.model.errors import OriginUnavailable
 from gateway.model.keys import OriginIdentity
 from gateway.origin.chain import CredentialChain

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from botocore.exceptions import ClientError
 
-from gateway.config import Origin
+from gateway.base.config import Origin
 from gateway.model.errors import GatewayRefused
 from gateway.model.keys import OriginIdentity
 from gateway.origin.chain import CredentialChain

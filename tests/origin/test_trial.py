@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.config import Origin
+from gateway.base.config import Origin
 from gateway.model.errors import OriginUnavailable
 from gateway.origin.trial import KeysRefused, Trial, try_keys
 from gateway.testing.origin import FakeOrigin

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gateway.config import CacheSettings
+from gateway.base.config import CacheSettings
 from gateway.model.errors import BlobGone
 from gateway.store.store import Store
 from tests.effort import examples

@@ -18,7 +18,7 @@ import pytest
 from uvicorn.config import Config
 from uvicorn.server import Server
 
-from gateway.config_server import ServerSettings
+from gateway.base.config_server import ServerSettings
 from gateway.server.asgi_types import Receive, Scope, Send
 from gateway.server.handshake import Handshake
 from gateway.server.listening import listen

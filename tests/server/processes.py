@@ -9,7 +9,7 @@ import signal
 import sys
 from pathlib import Path
 
-from gateway.config_server import ServerSettings
+from gateway.base.config_server import ServerSettings
 from gateway.server.run import Launch, serve
 from tests.server.applications import body, head, with_lifespan
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway.base.config import load_settings, sections
+from gateway.base.config_environment import lookalikes
 from gateway.cli import main
-from gateway.config import load_settings, sections
-from gateway.config_environment import lookalikes
 from gateway.model.errors import ConfigError
 from gateway.testing.origin import ALICE, OriginThread
 from tests.gateways import Running, Settings, gateway

@@ -14,8 +14,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from gateway.config import load_settings
-from gateway.config_server import ServerSettings
+from gateway.base.config import load_settings
+from gateway.base.config_server import ServerSettings
 from gateway.model.errors import ConfigError
 from gateway.server.channel import Channel
 from gateway.server.local import LocalAddress, LocalListener

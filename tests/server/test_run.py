@@ -16,7 +16,7 @@ import pytest
 from uvicorn.config import Config
 from uvicorn.supervisors.multiprocess import SIGNALS
 
-from gateway.config_server import ServerSettings
+from gateway.base.config_server import ServerSettings
 from gateway.model.errors import ConfigError
 from gateway.server import run
 from gateway.server.listening import address_of, listen

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.sim.clock import Clock
-from gateway.sim.link import Link
+from gateway.sim.jobs.link import Link
+from gateway.sim.world.clock import Clock
 
 
 def arrivals(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import CacheSettings
+from gateway.base.config import CacheSettings
 from gateway.store.store import Store
 from tests.forked import Forked
 from tests.origins.processes import kill_tree

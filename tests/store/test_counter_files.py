@@ -12,8 +12,8 @@ import pytest
 from prometheus_client import values
 from prometheus_client.mmap_dict import MmapedDict
 
-from gateway.counter_files import AllocatedDict
-from gateway.metrics import REQUESTS
+from gateway.base.counter_files import AllocatedDict
+from gateway.base.metrics import REQUESTS
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import CacheSettings
+from gateway.base.config import CacheSettings
 from gateway.model.errors import BlobGone
-from gateway.store.disk.failures import DiskFault
+from gateway.store.files.failures import DiskFault
 from gateway.store.index.salvage import damage
 from gateway.store.store import Store
 from gateway.store.verify import verify_cache

@@ -17,7 +17,7 @@ from gateway.policies.health.breaker import FailureKind
 from gateway.store.datasets.content import FETCHING, NOT_KNOWN, RESIDENT, VERIFIED
 from gateway.store.datasets.folders import Folders
 from gateway.store.datasets.registry import DigestSource, Registry
-from gateway.store.disk.failures import DiskFault
+from gateway.store.files.failures import DiskFault
 from tests.digests import Row, files_below, id_of, rows_of, sha, write
 from tests.near import NearRegistry
 from tests.origins.processes import open_files

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.model.access import ObjectRead
 from gateway.model.keys import ObjectKey
-from gateway.store.disk.directory import CacheDirectory
+from gateway.store.files.directory import CacheDirectory
 from gateway.store.shared.accesses import MOST, ObservedReads
 from gateway.store.shared.observation import ReadChannel, decode_reads, encode_reads
 from tests.other_user import NOBODY

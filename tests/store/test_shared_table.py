@@ -11,8 +11,8 @@ import pytest
 
 from gateway.model.errors import ConfigError
 from gateway.model.keys import ObjectKey
-from gateway.store.disk import disk as disk_module
-from gateway.store.disk.directory import CacheDirectory
+from gateway.store import disk as disk_module
+from gateway.store.files.directory import CacheDirectory
 from gateway.store.shared import own_files, table_file
 from gateway.store.shared.generations import Generations
 from gateway.store.shared.leases import FillLeases

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.config import CacheSettings
+from gateway.base.config import CacheSettings
 from gateway.store.index import blob_rows
 from gateway.store.store import Store
 

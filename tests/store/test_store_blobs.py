@@ -12,9 +12,9 @@ import pytest
 
 from gateway.model.errors import BlobGone, DiskUnavailable
 from gateway.model.objects import BlobRef
-from gateway.store.disk.directory import CacheDirectory
-from gateway.store.disk.growing import SMALL
-from gateway.store.disk.threads import closer
+from gateway.store.files.directory import CacheDirectory
+from gateway.store.files.growing import SMALL
+from gateway.store.files.threads import closer
 from tests.faults import FaultyDirectory
 from tests.origins.processes import open_files
 from tests.stores import assert_index_equals_disk, eventually, files_of, get, key_of, put, query, write_blob
@@ -359,7 +359,7 @@ meeting = threading.Barrier(2)
 
 async def test_large_blobs_are_written_at_the_same_time(open_store, root, monkeypatch):
     """Rule: on a quick disk, too, pieces of large blobs are hashed and written by as many threads as there are blobs."""
-    monkeypatch.setattr("gateway.store.disk.threads._STANDSTILL", 3600.0)
+    monkeypatch.setattr("gateway.store.files.threads._STANDSTILL", 3600.0)
     store = await open_store(directory=MeetingDirectory(root))
     store._disk._files._pace = 1e-4
     blobs = [store.begin(2 * SMALL) for _ in range(2)]

@@ -10,8 +10,8 @@ import pytest
 
 from gateway.model.errors import BlobGone, DiskUnavailable
 from gateway.policies.health.breaker import BreakerState
-from gateway.store.disk.growing import GrowingBlob
-from gateway.store.disk.threads import closer
+from gateway.store.files.growing import GrowingBlob
+from gateway.store.files.threads import closer
 from tests.faults import FaultyDirectory
 from tests.stores import (
     BLOCK,

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.model.errors import DiskUnavailable
 from gateway.policies.health.breaker import BreakerState
-from gateway.store.disk.threads import closer
+from gateway.store.files.threads import closer
 from gateway.store.store import Store
 from tests.scenarios.mounts import block_device, mounted
 from tests.stores import get, put, write_blob

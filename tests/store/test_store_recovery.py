@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.store.disk.directory import CacheDirectory
+from gateway.store.files.directory import CacheDirectory
 from tests.busy_worker import NAMES, content_of
 from tests.forked import Forked
 from tests.stores import (

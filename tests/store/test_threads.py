@@ -11,8 +11,8 @@ import pytest
 
 from gateway.policies.health.breaker import FailureKind
 from gateway.store.datasets.incoming import incoming
-from gateway.store.disk.failures import DiskFault
-from gateway.store.disk.threads import HUNG_AFTER, LONG, HangWatch, Threads, once, within
+from gateway.store.files.failures import DiskFault
+from gateway.store.files.threads import HUNG_AFTER, LONG, HangWatch, Threads, once, within
 
 
 async def test_the_result_of_abandoned_work_is_disposed_of() -> None:
@@ -52,7 +52,7 @@ async def test_a_quick_disk_has_small_work_done_in_a_row() -> None:
 
 async def test_a_quick_disk_has_one_thread_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rule: a thread that is at work also does what is submitted meanwhile; it shares the interpreter with no other one."""
-    monkeypatch.setattr("gateway.store.disk.threads._STANDSTILL", 3600.0)
+    monkeypatch.setattr("gateway.store.files.threads._STANDSTILL", 3600.0)
     threads, gate, began = Threads(8, "test", None, before=lambda: None), threading.Event(), asyncio.Event()
     threads._pace = 1e-4
     loop = asyncio.get_running_loop()
@@ -73,7 +73,7 @@ async def test_a_quick_disk_has_one_thread_at_work(monkeypatch: pytest.MonkeyPat
 
 async def test_work_does_not_wait_for_a_thread_that_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rule: a call that a disk does not answer, quick as it was before, delays other work for a moment only."""
-    monkeypatch.setattr("gateway.store.disk.threads._STANDSTILL", 0.001)
+    monkeypatch.setattr("gateway.store.files.threads._STANDSTILL", 0.001)
     threads, gate = Threads(8, "test", None, before=lambda: None), threading.Event()
     threads._pace = 1e-4
     first = threads.submit(partial(gate.wait, 30))

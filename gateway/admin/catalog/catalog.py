@@ -25,7 +25,7 @@ from gateway.admin.catalog.snapshot import EMPTY, Snapshot, mark_of, read_noted,
 from gateway.admin.catalog.vault import Vault, file_vault, vault_of
 from gateway.admin.catalog.withdrawals import Withdrawal, Withdrawn
 from gateway.model.errors import CatalogUnavailable, CatalogUnusable, ConfigError
-from gateway.store.disk.threads import closer, within
+from gateway.store.files.threads import closer, within
 
 log = logging.getLogger("larder.admin")
 

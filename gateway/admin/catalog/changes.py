@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 from pydantic_core import to_json
 from sqlalchemy import case, delete, insert, select, update
 
-from gateway import metrics
 from gateway.admin.catalog.database import CatalogDatabase
 from gateway.admin.catalog.roles import TokenRole
 from gateway.admin.catalog.schema import audit, meta
 from gateway.admin.catalog.snapshot import Noted, mark_of, read_noted
 from gateway.admin.catalog.withdrawals import Withdrawal
+from gateway.base import metrics
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection

@@ -26,10 +26,10 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from gateway.imports import imported
+from gateway.base.imports import imported
 from gateway.model.datasets import ApiError
 from gateway.model.errors import CatalogUnavailable, CatalogUnusable
-from gateway.store.disk.threads import within
+from gateway.store.files.threads import within
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -62,7 +62,7 @@ class CatalogDatabase:
     """Transactions on the catalog.
 
     Args:
-        url: SQLAlchemy's, with the driver that ``gateway.config`` puts there.
+        url: SQLAlchemy's, with the driver that ``gateway.base.config`` puts there.
         home: local directory for the marker that a database on a server has been written to.
     """
 

@@ -16,14 +16,14 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from gateway import metrics
 from gateway.admin.catalog.catalog import Catalog
 from gateway.admin.catalog.withdrawals import Withdrawal
+from gateway.base import metrics
+from gateway.base.tasks import repeat
 from gateway.fleet.redis.connection import commands
 from gateway.fleet.redis.subscription import opened
 from gateway.model.errors import CatalogUnavailable, CatalogUnusable, ConfigError
 from gateway.policies.health.troubles import Trouble
-from gateway.tasks import repeat
 
 PAUSE = 0.5
 """Seconds between two polls."""

@@ -15,8 +15,8 @@ from typing import Any
 
 from gateway.admin.catalog.records import CredentialRecord
 from gateway.admin.catalog.snapshot import Snapshot
-from gateway.config import Credential, Settings
-from gateway.config_base import TenantLimit
+from gateway.base.config import Credential, Settings
+from gateway.base.config_base import TenantLimit
 
 
 class View:

@@ -21,9 +21,9 @@ from sqlalchemy import Column, Connection, MetaData, Table, Text, inspect, selec
 
 from gateway.admin.catalog.database import PATIENCE, CatalogDatabase, create_file, was_begun, witnesses
 from gateway.admin.catalog.schema import REVISION, meta, metadata
-from gateway.imports import imported
+from gateway.base.imports import imported
 from gateway.model.errors import CatalogUnavailable, ConfigError
-from gateway.store.disk.threads import within
+from gateway.store.files.threads import within
 
 _LOCK = 0x6C61_7264_6572
 """The number of the advisory lock: "larder" in hexadecimal."""

@@ -32,10 +32,10 @@ from pydantic_core import PydanticUndefined
 from sqlalchemy import BigInteger, Boolean, Column, Double, MetaData, Table
 from sqlalchemy import Text as TextColumn
 
-from gateway import config
+from gateway.admin.catalog.fields import HeaderSecret, HeaderText, Name, RequestModel, Secret, Text
 from gateway.admin.catalog.vault import Vault
-from gateway.admin.http.documents import HeaderSecret, HeaderText, Name, RequestModel, Secret, Text
-from gateway.config_base import TenantLimit
+from gateway.base import config
+from gateway.base.config_base import TenantLimit
 from gateway.edge.documents import ResponseModel, moment
 
 

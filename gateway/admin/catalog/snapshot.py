@@ -13,7 +13,7 @@ from gateway.admin.catalog.profiles import read_recordings
 from gateway.admin.catalog.records import CredentialRecord, OriginRecord, Record, TenantRecord, TokenRecord
 from gateway.admin.catalog.schema import credentials, meta, origins, revocations, rules, tenants, tokens
 from gateway.admin.catalog.vault import Vault
-from gateway.config import Rule
+from gateway.base.config import Rule
 from gateway.model.errors import ConfigError
 from gateway.policies.streams.profile import ProfileRecording
 

@@ -9,8 +9,8 @@ from pydantic import Field
 from pydantic_core import from_json
 from sqlalchemy import select
 
+from gateway.admin.catalog.fields import Text
 from gateway.admin.catalog.schema import audit
-from gateway.admin.http.documents import Text
 from gateway.admin.http.requests import Cursor, Limit, Page, Parts, Reader, cursor_of, invalid_cursor, place_of
 from gateway.edge.documents import ResponseModel, moment
 

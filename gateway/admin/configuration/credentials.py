@@ -16,12 +16,12 @@ from pydantic import Field, create_model
 from sqlalchemy import insert
 
 from gateway.admin.catalog.changes import CatalogChange
+from gateway.admin.catalog.fields import RequestModel, Source
 from gateway.admin.catalog.merging import View, tenant_of
 from gateway.admin.catalog.records import CredentialRecord, OwnSecret, new_secret
 from gateway.admin.catalog.schema import revocations
 from gateway.admin.catalog.snapshot import RevocationRow
 from gateway.admin.catalog.withdrawals import KEY, Withdrawal
-from gateway.admin.http.documents import RequestModel, Source
 from gateway.admin.http.parts import AdminParts, etag_of
 from gateway.admin.http.requests import Changer, Idempotent, IfMatch, Parts, change_once
 from gateway.admin.http.resources import Resource, view_in

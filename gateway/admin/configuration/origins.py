@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from pydantic import Field
 
+from gateway.admin.catalog.fields import Source
 from gateway.admin.catalog.merging import View
 from gateway.admin.catalog.records import OriginRecord
-from gateway.admin.http.documents import Source
 from gateway.admin.http.parts import etag_of
 from gateway.admin.http.resources import Resource
 from gateway.edge.documents import ResponseModel

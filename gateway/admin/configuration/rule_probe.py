@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from gateway.config import Origin
+from gateway.base.config import Origin
 from gateway.model.errors import IdentityGone, OriginUnavailable
 from gateway.model.keys import OriginIdentity, glob_matches, is_bucket_name
 from gateway.origin.credentials import CHAIN_KEY

@@ -14,14 +14,14 @@ from fastapi import APIRouter, Response
 from pydantic import ConfigDict, Field, field_validator
 from sqlalchemy import delete, insert, update
 
+from gateway.admin.catalog.fields import RequestModel, Source, Text
 from gateway.admin.catalog.schema import meta
 from gateway.admin.catalog.schema import rules as table
 from gateway.admin.catalog.snapshot import Snapshot
-from gateway.admin.http.documents import RequestModel, Source, Text
 from gateway.admin.http.parts import check_if_match, etag_of
 from gateway.admin.http.requests import Changer, IfMatch, Parts, Reader
-from gateway.config import Rule as Configured
-from gateway.config import Settings
+from gateway.base.config import Rule as Configured
+from gateway.base.config import Settings
 from gateway.edge.documents import ResponseModel
 from gateway.policies.reads.covering import hidden_by
 

@@ -9,12 +9,12 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends
 from pydantic import Field, model_validator
 
+from gateway.admin.catalog.fields import RequestModel, Source, Text
 from gateway.admin.configuration.rule_probe import RuleMatch, probe_rule
 from gateway.admin.configuration.rules import MOST_RULES, NewRule
-from gateway.admin.http.documents import RequestModel, Source, Text
 from gateway.admin.http.requests import Parts, Reader
-from gateway.config import Origin
-from gateway.config import Rule as Configured
+from gateway.base.config import Origin
+from gateway.base.config import Rule as Configured
 from gateway.edge.documents import ResponseModel
 from gateway.edge.endpoints import of_state
 from gateway.model.keys import glob_matches

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from pydantic import Field
 
 from gateway.admin.catalog.changes import CatalogChange
+from gateway.admin.catalog.fields import Source
 from gateway.admin.catalog.merging import View
 from gateway.admin.catalog.records import TenantRecord
 from gateway.admin.catalog.withdrawals import TENANT, Withdrawal
-from gateway.admin.http.documents import Source
 from gateway.admin.http.parts import AdminParts, etag_of
 from gateway.admin.http.resources import Resource
-from gateway.config_base import TenantLimit
+from gateway.base.config_base import TenantLimit
 from gateway.edge.documents import ResponseModel
 from gateway.model.datasets import ApiError
 

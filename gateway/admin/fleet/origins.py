@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gateway.admin.fleet.documents import OriginSeen
-from gateway.admin.fleet.reading import FleetReading
-from gateway.admin.fleet.view import last_minute
+from gateway.admin.state.documents import OriginSeen
+from gateway.admin.state.reading import FleetReading
+from gateway.admin.state.view import last_minute
 from gateway.policies.health.answers import Answers, percentile
 from gateway.policies.health.reachability import Contact
 

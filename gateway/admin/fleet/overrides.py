@@ -11,14 +11,14 @@ from sqlalchemy import delete, insert, select
 from gateway.admin.catalog.catalog import Catalog
 from gateway.admin.catalog.changes import Actor
 from gateway.admin.catalog.schema import overrides
-from gateway.admin.fleet.reading import FleetReading
 from gateway.admin.http.parts import AdminParts, check_if_match, etag_of
 from gateway.admin.operations.parts import Operations, through_redis
+from gateway.admin.state.reading import FleetReading
+from gateway.base.tasks import repeat
 from gateway.edge.documents import moment
 from gateway.engine.space.manager import Coordination
 from gateway.fleet.nodes.announcer import DOWN
 from gateway.model.errors import CatalogUnavailable
-from gateway.tasks import repeat
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection

@@ -8,16 +8,19 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from gateway import __version__
-from gateway.admin.fleet.documents import DatasetSummary, Event, History, Overview, Prices
 from gateway.admin.fleet.happened import events_of
 from gateway.admin.fleet.origins import origins_of
 from gateway.admin.fleet.pipelines import pipelines_of
 from gateway.admin.fleet.problems import problems_of
-from gateway.admin.fleet.reading import FleetReading
 from gateway.admin.fleet.results import results_of
 from gateway.admin.fleet.streams import streams_of
 from gateway.admin.fleet.traffic import traffic_of
-from gateway.admin.fleet.view import (
+from gateway.admin.http.requests import Parts, Reader
+from gateway.admin.operations.parameters import Ops
+from gateway.admin.operations.parts import Operations, through_redis
+from gateway.admin.state.documents import DatasetSummary, Event, History, Overview, Prices
+from gateway.admin.state.reading import FleetReading
+from gateway.admin.state.view import (
     answers_of,
     datasets_of,
     jobs_of,
@@ -27,9 +30,7 @@ from gateway.admin.fleet.view import (
     point_document,
     total_of,
 )
-from gateway.admin.http.requests import Ops, Parts, Reader
-from gateway.admin.operations.parts import Operations, through_redis
-from gateway.config_base import CostSettings
+from gateway.base.config_base import CostSettings
 from gateway.edge.documents import moment
 from gateway.policies.health.rates import history
 

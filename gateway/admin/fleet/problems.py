@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from gateway.admin.fleet.documents import PastProblem, ProblemSeen
-from gateway.admin.fleet.reading import FleetReading
-from gateway.admin.fleet.view import SHORT, Shortfall, dataset_names, resident_share, shortfalls
+from gateway.admin.state.documents import PastProblem, ProblemSeen
+from gateway.admin.state.reading import FleetReading
+from gateway.admin.state.view import SHORT, Shortfall, dataset_names, resident_share, shortfalls
 from gateway.edge.documents import moment
 from gateway.fleet.jobs.jobs import KnownJob
 from gateway.fleet.nodes.beginnings import Ended

@@ -11,13 +11,14 @@ from fastapi import APIRouter, Response
 from fastapi import Path as PathParameter
 from pydantic import Field
 
+from gateway.admin.catalog.fields import RequestModel
 from gateway.admin.fleet.datasets import OverrideDocument, override_document
-from gateway.admin.fleet.documents import ResultsDocument
 from gateway.admin.fleet.overrides import Decision, decision_of, replace_override
-from gateway.admin.fleet.reading import FleetReader, FleetReading
-from gateway.admin.fleet.view import dataset_names
-from gateway.admin.http.documents import RequestModel
-from gateway.admin.http.requests import Changer, Cursor, IfMatch, Limit, Ops, Page, Parts, Reader, paged
+from gateway.admin.http.requests import Changer, Cursor, IfMatch, Limit, Page, Parts, Reader, paged
+from gateway.admin.operations.parameters import Ops
+from gateway.admin.state.documents import ResultsDocument
+from gateway.admin.state.reading import FleetReader, FleetReading
+from gateway.admin.state.view import dataset_names
 from gateway.model.datasets import ApiError
 from gateway.policies.pools import RESULTS
 

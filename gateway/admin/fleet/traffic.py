@@ -7,10 +7,11 @@ from collections.abc import Mapping
 
 from fastapi import APIRouter
 
-from gateway.admin.fleet.documents import BucketTraffic, MissedPrefixDocument, TrafficDocument
-from gateway.admin.fleet.reading import FleetReading
-from gateway.admin.fleet.view import last_minute
-from gateway.admin.http.requests import Ops, Reader
+from gateway.admin.http.requests import Reader
+from gateway.admin.operations.parameters import Ops
+from gateway.admin.state.documents import BucketTraffic, MissedPrefixDocument, TrafficDocument
+from gateway.admin.state.reading import FleetReading
+from gateway.admin.state.view import last_minute
 from gateway.engine.operations.traffic import OTHER
 from gateway.model.outcomes import Reason
 from gateway.policies.health.misses import MissedPrefix, added

@@ -10,10 +10,11 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from gateway.admin.fleet.origins import origins_of
-from gateway.admin.fleet.reading import FleetReading
-from gateway.admin.fleet.view import SHORT, datasets_of, gpu_seconds_waited, last_minute
-from gateway.admin.http.requests import Ops, Reader
+from gateway.admin.http.requests import Reader
+from gateway.admin.operations.parameters import Ops
 from gateway.admin.operations.parts import Operations, through_redis
+from gateway.admin.state.reading import FleetReading
+from gateway.admin.state.view import SHORT, datasets_of, gpu_seconds_waited, last_minute
 from gateway.edge.documents import ResponseModel, moment
 from gateway.fleet.jobs.jobs import KnownJob
 from gateway.fleet.nodes.trends import EVERY, TrendNote

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from gateway import metrics
-from gateway.admin.fleet.reading import FleetReader
+from gateway.admin.state.reading import FleetReader
+from gateway.base import metrics
+from gateway.base.imports import imported
 from gateway.fleet.nodes.beginnings import Beginnings
 from gateway.fleet.nodes.trends import EVERY as NOTED_EVERY
 from gateway.fleet.nodes.trends import Trends
-from gateway.imports import imported
 from gateway.policies.health.troubles import OF_ZONE
 
 _PROBLEMS = "gateway.admin.fleet.problems"

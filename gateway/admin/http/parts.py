@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gateway.admin.catalog.catalog import Catalog
-from gateway.config import Settings
+from gateway.base.config import Settings
 from gateway.model.datasets import ApiError
 
 _TAG = re.compile(r'\s*((?:W/)?"[^"]*")\s*(?:,|$)')

@@ -31,7 +31,6 @@ from gateway.admin.catalog.changes import Actor, CatalogChange
 from gateway.admin.catalog.schema import idempotency
 from gateway.admin.http.parts import AdminParts
 from gateway.admin.http.tokens import ACTOR, check_role
-from gateway.admin.operations.parts import Operations
 from gateway.edge.endpoints import of_state
 from gateway.model.datasets import ApiError
 
@@ -78,7 +77,6 @@ Changer = Annotated[Actor, Depends(_changer)]
 
 
 Parts = Annotated[AdminParts, Depends(of_state("parts"))]
-Ops = Annotated[Operations, Depends(of_state("operations"))]
 
 
 class Page(BaseModel, Generic[T]):

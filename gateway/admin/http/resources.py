@@ -15,10 +15,10 @@ from pydantic import ValidationError
 from sqlalchemy import delete, insert, update
 
 from gateway.admin.catalog.changes import Actor, CatalogChange
+from gateway.admin.catalog.fields import RequestModel
 from gateway.admin.catalog.merging import View
 from gateway.admin.catalog.records import Record
 from gateway.admin.catalog.schema import metadata
-from gateway.admin.http.documents import RequestModel
 from gateway.admin.http.parts import AdminParts, check_if_match
 from gateway.admin.http.requests import (
     Changer,

@@ -22,7 +22,7 @@ from gateway.admin.catalog.records import TokenRecord
 from gateway.admin.catalog.roles import TokenRole
 from gateway.admin.catalog.snapshot import Snapshot
 from gateway.admin.http.roles import role_needed
-from gateway.config_catalog import AdminSettings
+from gateway.base.config_catalog import AdminSettings
 from gateway.model.datasets import ApiError
 
 ACTOR = "larder.actor"

@@ -7,14 +7,15 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query
 from pydantic import Field
 
-from gateway.admin.fleet.documents import PatternName, Savings
-from gateway.admin.fleet.reading import FleetReading
-from gateway.admin.fleet.view import savings_of
-from gateway.admin.http.documents import Bucket
-from gateway.admin.http.requests import Ops, Reader
+from gateway.admin.catalog.fields import Bucket
+from gateway.admin.http.requests import Reader
+from gateway.admin.operations.parameters import Ops
 from gateway.admin.operations.parts import Operations, principal_of
+from gateway.admin.state.documents import PatternName, Savings
+from gateway.admin.state.reading import FleetReading
+from gateway.admin.state.view import savings_of
 from gateway.edge.documents import ResponseModel, moment
-from gateway.engine.operations.explain import Expected, Knowledge, expected
+from gateway.engine.objects.explain import Expected, Knowledge, expected
 from gateway.model.keys import ObjectKey
 from gateway.model.outcomes import Outcome, Reason
 from gateway.policies.pools import DEFAULT, STREAM, dataset_pool, stream_pools

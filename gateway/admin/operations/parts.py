@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from gateway.admin.fleet.reading import FleetReader
 from gateway.admin.operations.profiles import Profiles
 from gateway.admin.operations.warmups import Warmups
-from gateway.engine.operations.explain import Explainer
+from gateway.admin.state.reading import FleetReader
+from gateway.engine.objects.explain import Explainer
 from gateway.engine.operations.purge import Purges
 from gateway.engine.operations.verifying import Verifications
 from gateway.fleet.nodes.announcer import DOWN

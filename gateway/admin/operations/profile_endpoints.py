@@ -17,7 +17,6 @@ from gateway.admin.http.requests import (
     Idempotent,
     IfMatch,
     Limit,
-    Ops,
     Page,
     Parts,
     Reader,
@@ -26,6 +25,7 @@ from gateway.admin.http.requests import (
     paged,
     sliced,
 )
+from gateway.admin.operations.parameters import Ops
 from gateway.admin.operations.parts import Operations, principal_of
 from gateway.admin.operations.profiles import ProfileRequest
 from gateway.edge.documents import ResponseModel, moment

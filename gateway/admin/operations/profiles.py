@@ -14,9 +14,9 @@ from sqlalchemy import delete, func, insert, select, update
 
 from gateway.admin.catalog.catalog import Catalog
 from gateway.admin.catalog.changes import CatalogChange
+from gateway.admin.catalog.fields import Bucket, Name, Prefix, RequestModel, Text
 from gateway.admin.catalog.profiles import ProfileRow, add_part, read_parts, rows_of
 from gateway.admin.catalog.schema import profile_parts, profiles
-from gateway.admin.http.documents import Bucket, Name, Prefix, RequestModel, Text
 from gateway.admin.http.parts import check_if_match, etag_of
 from gateway.model.datasets import ApiError
 from gateway.model.keys import Principal

@@ -7,10 +7,11 @@ from dataclasses import replace
 from fastapi import APIRouter
 from pydantic import Field
 
+from gateway.admin.catalog.fields import Bucket, Prefix, RequestModel
 from gateway.admin.catalog.purges import remember
-from gateway.admin.http.documents import Bucket, Prefix, RequestModel
 from gateway.admin.http.parts import AdminParts
-from gateway.admin.http.requests import Changer, Ops, Parts
+from gateway.admin.http.requests import Changer, Parts
+from gateway.admin.operations.parameters import Ops
 from gateway.admin.operations.parts import Operations
 from gateway.edge.documents import ResponseModel
 from gateway.engine.operations.purge import Purge, Purged

@@ -8,8 +8,9 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from pydantic import Field
 
-from gateway.admin.http.documents import Text
-from gateway.admin.http.requests import Ops, Reader
+from gateway.admin.catalog.fields import Text
+from gateway.admin.http.requests import Reader
+from gateway.admin.operations.parameters import Ops
 from gateway.admin.operations.parts import through_redis
 from gateway.edge.documents import ResponseModel, moment
 from gateway.edge.problems import refusals

@@ -9,13 +9,12 @@ from fastapi import Path as PathParameter
 from pydantic import Field
 
 from gateway.admin.catalog.changes import CatalogChange
-from gateway.admin.http.documents import RequestModel
+from gateway.admin.catalog.fields import RequestModel
 from gateway.admin.http.requests import (
     Changer,
     Cursor,
     Idempotent,
     Limit,
-    Ops,
     Page,
     Parts,
     Reader,
@@ -23,6 +22,7 @@ from gateway.admin.http.requests import (
     located,
     sliced,
 )
+from gateway.admin.operations.parameters import Ops
 from gateway.admin.operations.parts import Operations, through_redis
 from gateway.edge.documents import ResponseModel, moment
 from gateway.fleet.nodes.verifications import Verification

@@ -10,8 +10,6 @@ from fastapi import Path as PathParameter
 from pydantic import Field
 
 from gateway.admin.catalog.changes import CatalogChange
-from gateway.admin.fleet.reading import FleetReading
-from gateway.admin.fleet.view import dataset_ids
 from gateway.admin.http.parts import etag_of
 from gateway.admin.http.requests import (
     Changer,
@@ -19,7 +17,6 @@ from gateway.admin.http.requests import (
     Idempotent,
     IfMatch,
     Limit,
-    Ops,
     Page,
     Parts,
     Reader,
@@ -29,8 +26,11 @@ from gateway.admin.http.requests import (
     located,
     place_of,
 )
+from gateway.admin.operations.parameters import Ops
 from gateway.admin.operations.parts import principal_of
 from gateway.admin.operations.warmups import Warmup, WarmupRequest
+from gateway.admin.state.reading import FleetReading
+from gateway.admin.state.view import dataset_ids
 from gateway.edge.documents import ResponseModel, moment
 
 router = APIRouter(tags=["warm-ups"])

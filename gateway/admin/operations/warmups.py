@@ -21,8 +21,8 @@ from sqlalchemy import ColumnElement, RowMapping, delete, insert, select, update
 from gateway.admin.catalog.catalog import Catalog
 from gateway.admin.catalog.changes import CatalogChange
 from gateway.admin.catalog.database import FileState
+from gateway.admin.catalog.fields import Bucket, Name, Prefix, RequestModel, Text
 from gateway.admin.catalog.schema import warmups
-from gateway.admin.http.documents import Bucket, Name, Prefix, RequestModel, Text
 from gateway.admin.http.parts import check_if_match, etag_of
 from gateway.engine.operations.warm_dataset import DatasetAccess, WarmDataset
 from gateway.engine.operations.warm_objects import PermittedLoads

@@ -14,8 +14,8 @@ from enum import Enum
 from functools import cache
 from typing import Protocol
 
-from gateway import metrics
 from gateway.api.s3.hot import Hit
+from gateway.base import metrics
 from gateway.edge.asgi import Edge
 from gateway.fleet.nodes.peer_gate import REFUSED
 from gateway.model.datasets import ApiError

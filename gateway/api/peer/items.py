@@ -15,11 +15,11 @@ from urllib.parse import parse_qsl
 
 import numpy as np
 
-from gateway import metrics
 from gateway.api.peer.app import Address, OnBehalfOf, PeerRequest
 from gateway.api.v1.batch import MOST_INDICES, MOST_OFFERS, parse_indices
 from gateway.api.v1.batch_body import Framing, ItemTally, SendOptions, headers_of, send_frames, send_resident
 from gateway.api.v1.blobs import send_blob
+from gateway.base import metrics
 from gateway.edge.asgi import send_json
 from gateway.engine.items.answers import Arrival, Arriving, BatchAsk, Resident
 from gateway.engine.items.batch import Batches

@@ -14,7 +14,7 @@ from pydantic_core import from_json
 
 from gateway.api.peer.app import Address, OnBehalfOf, PeerRequest
 from gateway.edge.asgi import send_json
-from gateway.engine.operations.explain import IN_MEMORY, Explainer, to_json
+from gateway.engine.objects.explain import IN_MEMORY, Explainer, to_json
 from gateway.engine.operations.purge import LONGEST, Purge, Purges
 from gateway.engine.operations.warm_objects import WarmObjects
 from gateway.model.datasets import ApiError

@@ -11,13 +11,13 @@ from typing import Any
 
 from prometheus_client import Counter, Histogram
 
-from gateway import metrics, tracing
-from gateway.api import exposition
 from gateway.api.s3.access_log import AccessLine, AccessLog
 from gateway.api.s3.answer import Answer, RemoteHit, cache_status, date_header
 from gateway.api.s3.auth import Authenticated
 from gateway.api.s3.hot import Hit, Unresolved
 from gateway.api.s3.signer import LoggedSigner, signer_of
+from gateway.base import metrics, tracing
+from gateway.edge import exposition
 from gateway.engine.operations.live import LiveRequests
 from gateway.engine.operations.tenant_rates import TenantRates
 from gateway.engine.operations.traffic import TrafficTally

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from gateway.config import Credential, Origin, Settings
+from gateway.base.config import Credential, Origin, Settings
 from gateway.model.errors import ConfigError
 from gateway.model.keys import Principal
 from gateway.origin.credentials import identity_of

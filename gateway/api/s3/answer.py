@@ -27,7 +27,7 @@ from gateway.server.cycle import FILES
 from gateway.server.files import just_written
 from gateway.server.head import encode_lines
 from gateway.server.send import send_file
-from gateway.store.disk.blobs import Span
+from gateway.store.files.blobs import Span
 
 SERVER = (b"server", b"Larder")
 

@@ -27,7 +27,7 @@ from gateway.api.s3.post_object import PostObjects, check_form_request, is_form_
 from gateway.api.s3.relayed import RelayedReads
 from gateway.api.s3.repeated import Repeats
 from gateway.api.s3.signer import LoggedSigner, form_signer
-from gateway.config_server import ServerSettings
+from gateway.base.config_server import ServerSettings
 from gateway.edge.asgi import Edge
 from gateway.edge.problems import encoded, note_refusal
 from gateway.engine.objects.body import Body

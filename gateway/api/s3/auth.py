@@ -28,7 +28,7 @@ from urllib.parse import unquote_to_bytes
 
 from gateway.api.s3.accounts import Account, accounts_of
 from gateway.api.s3.errors import CredentialsUnknown
-from gateway.config import Settings
+from gateway.base.config import Settings
 from gateway.model.errors import S3Error
 from gateway.model.keys import OriginIdentity, Principal
 from gateway.model.s3 import sigv2, sigv4, sigv4_claims

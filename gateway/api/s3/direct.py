@@ -11,14 +11,14 @@ from __future__ import annotations
 import asyncio
 import time
 
-from gateway import tracing
 from gateway.api.s3.accounting import Accounting, Trace
 from gateway.api.s3.answer import RemoteHit
 from gateway.api.s3.hot import Unresolved
+from gateway.base import tracing
+from gateway.base.metrics import RELAYED, LoopSum
 from gateway.edge.asgi import Edge
 from gateway.engine.engine import Engine
 from gateway.fleet.nodes.peers import Peers
-from gateway.metrics import RELAYED, LoopSum
 from gateway.model.peer.principal import principal_header
 from gateway.server.asgi_types import Scope
 from gateway.server.cycle import DIRECT, Cycle

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gateway import metrics
+from gateway.base import metrics
 from gateway.edge.problems import RETRY
 from gateway.model.datasets import ApiError
 from gateway.model.errors import (

@@ -33,7 +33,7 @@ from gateway.model.s3.ranges import ByteRange, parse_range
 from gateway.model.s3.sigv4 import WireRequest
 from gateway.policies.fleet.ring import Ring
 from gateway.server.files import FileSpan
-from gateway.store.disk.blobs import OpenBlob
+from gateway.store.files.blobs import OpenBlob
 
 _HARMLESS = frozenset(
     {

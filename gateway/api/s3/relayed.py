@@ -23,13 +23,13 @@ from gateway.api.s3.answer import SERVER, Answer, RemoteHit, cache_status
 from gateway.api.s3.call import S3Call
 from gateway.api.s3.errors import AboutCached
 from gateway.api.s3.objects import ObjectReads, is_forced
+from gateway.base.metrics import RELAYED, LoopSum
+from gateway.engine.base.fetching import ByteStream, Reopen
 from gateway.engine.engine import Engine
-from gateway.engine.fetching import ByteStream, Reopen
 from gateway.engine.objects.found import Forward, Relay
 from gateway.engine.objects.ranged import ObjectChanged, ReaderRefused, Version, read_range
 from gateway.fleet.nodes.membership import Membership
 from gateway.fleet.nodes.peers import Peers, PeerUnavailable
-from gateway.metrics import RELAYED, LoopSum
 from gateway.model.errors import S3_CODES, LarderError, OriginUnavailable
 from gateway.model.fleet import Node
 from gateway.model.keys import ObjectKey, Principal

@@ -21,12 +21,12 @@ from hashlib import sha256
 from hmac import compare_digest
 from typing import Any, Protocol
 
-from gateway import metrics
 from gateway.api.s3.accounting import Accounting, Trace
 from gateway.api.s3.accounts import Account
 from gateway.api.s3.answer import date_header
 from gateway.api.s3.auth import MAX_SKEW, Authenticator
 from gateway.api.s3.hot import Hit, HotReads, wants_checksum
+from gateway.base import metrics
 from gateway.model.s3 import sigv4
 from gateway.model.s3.ranges import ByteRange, parse_range
 from gateway.model.s3.sigv4 import WireRequest

@@ -19,12 +19,12 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from gateway import metrics
+from gateway.base import metrics
 from gateway.model.errors import DiskUnavailable, S3Error
 from gateway.model.holders import HOLDER
 from gateway.policies.shares import Shares
 from gateway.server.received import BODIES
-from gateway.store.disk.threads import closer
+from gateway.store.files.threads import closer
 
 MEMORY = 1024 * 1024
 """Bytes kept in memory before a file is opened, and the size of each write and read, in bytes."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import time
 
-from gateway import metrics, tracing
 from gateway.api.s3.accounting import Accounting
 from gateway.api.v1.batch_body import ItemTally
 from gateway.api.v1.identity import CALLER
+from gateway.base import metrics, tracing
 from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.model.keys import Principal
 from gateway.model.live import LiveRequest

@@ -15,15 +15,15 @@ from urllib.parse import parse_qsl
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway import metrics
 from gateway.api.v1 import batch_tar
 from gateway.api.v1.accounting import AnswerTally, BatchAccounting
 from gateway.api.v1.batch_body import Framing, SendOptions, headers_of, send_frames, send_resident
 from gateway.api.v1.batch_files import WANTED, Answer, open_answer, send_attached
+from gateway.base import metrics
 from gateway.edge.asgi import send_json
+from gateway.engine.base.planned import InForce, Planned
 from gateway.engine.items.answers import Arriving, BatchAsk, Resident, Unopened
 from gateway.engine.items.batch import Batches
-from gateway.engine.space.planned import InForce, Planned
 from gateway.model.datasets import ApiError
 from gateway.model.frames import MEDIA_TYPE
 from gateway.model.keys import Principal

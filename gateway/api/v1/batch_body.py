@@ -14,7 +14,7 @@ from typing import Any
 
 from prometheus_client import Counter
 
-from gateway import metrics
+from gateway.base import metrics
 from gateway.engine.items.answers import Arrival, Arriving, BatchAsk, Resident
 from gateway.engine.items.fetch import ItemFetches
 from gateway.engine.items.wanted import FailedItem, InMemoryItem, ItemStream, LargeItem, Outcome, StoredItem, Wanted
@@ -25,7 +25,7 @@ from gateway.server.channel import SMALL
 from gateway.server.cycle import Piece
 from gateway.server.files import read_exactly
 from gateway.server.send import send_pieces
-from gateway.store.disk.blobs import OpenBlob
+from gateway.store.files.blobs import OpenBlob
 from gateway.store.items import ItemFile, close_files
 
 PIECE = 256 * 1024

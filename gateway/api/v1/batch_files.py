@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from gateway import metrics
 from gateway.api.v1.batch_body import ItemTally
+from gateway.base import metrics
 from gateway.engine.items.answers import Arriving, BatchAsk, Resident, Unopened
 from gateway.engine.items.batch import Batches
 from gateway.model.frames import AttachedIndex

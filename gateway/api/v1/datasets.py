@@ -13,7 +13,6 @@ from urllib.parse import quote
 from fastapi import Depends, Query, Request, Response
 from pydantic_core import to_json
 
-from gateway import metrics
 from gateway.api.v1.documents import (
     MOST_ITEMS,
     CachingWanted,
@@ -27,12 +26,13 @@ from gateway.api.v1.identity import Caller
 from gateway.api.v1.openapi import REGISTER_BODY
 from gateway.api.v1.ownership import require_writer
 from gateway.api.v1.requests import WITHOUT_BODY, Asking, parsed, v1_router
-from gateway.config import Settings
+from gateway.base import metrics
+from gateway.base.config import Settings
 from gateway.edge.documents import moment
 from gateway.edge.endpoints import of_state
 from gateway.edge.problems import refusals
+from gateway.engine.base.planned import Planned
 from gateway.engine.items.registrations import Registrations
-from gateway.engine.space.planned import Planned
 from gateway.model.datasets import ApiError, UnknownDataset, check_name
 from gateway.model.errors import LarderError
 from gateway.model.keys import ObjectKey, Principal, is_bucket_name

@@ -16,7 +16,6 @@ from typing import Annotated, Any
 from fastapi import Depends, Path, Query, Request, Response
 from pydantic import BaseModel
 
-from gateway import metrics
 from gateway.api.v1.job_documents import (
     Directives,
     EpochOrder,
@@ -34,10 +33,11 @@ from gateway.api.v1.ownership import require_own
 from gateway.api.v1.pipeline_advice import PipelineAdvice
 from gateway.api.v1.plan_document import plan_document
 from gateway.api.v1.requests import WITHOUT_BODY, Asking, body_of, parsed, v1_router
+from gateway.base import metrics
 from gateway.edge.documents import moment
 from gateway.edge.endpoints import of_state
 from gateway.edge.problems import RETRY
-from gateway.engine.space.planned import Planned
+from gateway.engine.base.planned import Planned
 from gateway.fleet.jobs.jobs import Beat, JobRecord, Jobs, KnownJob, OtherDataset, TooManyJobs
 from gateway.fleet.jobs.plans import Plans
 from gateway.fleet.nodes.announcer import DOWN

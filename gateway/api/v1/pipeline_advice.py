@@ -14,7 +14,7 @@ from functools import partial
 
 from gateway.api.v1.job_documents import Heartbeat, PipelineDirective, ProfileReport, StageMetrics
 from gateway.edge.pipelines import PipelineDocument, pipeline_documents
-from gateway.engine.space.planned import Planned
+from gateway.engine.base.planned import Planned
 from gateway.fleet.jobs.caching import PipelineDecisions
 from gateway.fleet.jobs.jobs import JobRecord
 from gateway.fleet.jobs.scaling import WorkerScaling

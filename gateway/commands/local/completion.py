@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
+from gateway.base.imports import imported
 from gateway.commands.common.grammar import describe
-from gateway.imports import imported
 
 SHELLS = ("bash", "zsh", "tcsh")
 

@@ -10,10 +10,10 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
+from gateway.base.config import Settings, load_settings, sections
+from gateway.base.config_environment import lookalikes
 from gateway.commands.common.grammar import describe
 from gateway.commands.common.output import note
-from gateway.config import Settings, load_settings, sections
-from gateway.config_environment import lookalikes
 from gateway.model.errors import ConfigError, LarderError
 from gateway.origin.examination import examine
 

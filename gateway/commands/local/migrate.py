@@ -9,9 +9,9 @@ from pathlib import Path
 
 from gateway.admin.catalog.database import CatalogDatabase
 from gateway.admin.catalog.migrating import migrate
+from gateway.base.config import load_settings
 from gateway.commands.common.grammar import describe, jsonable
 from gateway.commands.common.output import document, line
-from gateway.config import load_settings
 
 
 def add(command: ArgumentParser) -> None:

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from gateway.config import Settings, load_settings
-from gateway.config_environment import settings_in
-from gateway.imports import imported
+from gateway.base.config import Settings, load_settings
+from gateway.base.config_environment import settings_in
+from gateway.base.imports import imported
 from gateway.model.errors import ConfigError
 from gateway.origin.credentials import is_chained
 

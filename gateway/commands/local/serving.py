@@ -19,14 +19,14 @@ from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 
 from gateway.api.s3.access_log import AccessLog
+from gateway.base.config import load_settings, sections
+from gateway.base.config_environment import lookalikes
+from gateway.base.imports import imported
+from gateway.base.logs import set_up
 from gateway.commands.common.grammar import describe
 from gateway.commands.local.quick_start import is_quick, prepare, refuse_own_key
-from gateway.config import load_settings, sections
-from gateway.config_environment import lookalikes
-from gateway.imports import imported
-from gateway.logs import set_up
 from gateway.model.errors import ConfigError
-from gateway.store.disk.threads import within
+from gateway.store.files.threads import within
 
 log = logging.getLogger("larder.app")
 _METRICS = "larder-metrics-"

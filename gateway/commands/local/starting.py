@@ -14,15 +14,15 @@ from typing import Any
 from gateway import __version__
 from gateway.admin.app import ENDPOINTS as ADMIN_ENDPOINTS
 from gateway.admin.catalog.database import SQLITE
+from gateway.base.config import Settings
 from gateway.commands.local.quick_start import QuickStart, exports
-from gateway.config import Settings
 from gateway.fleet.redis.background import BackgroundRedis
 from gateway.model.errors import ConfigError, OriginUnavailable
 from gateway.origin.client import CHAIN
 from gateway.origin.credentials import is_chained
 from gateway.origin.trial import KeysRefused, try_keys
 from gateway.server.run import LISTENING, OPERATORS, Launch, serve
-from gateway.store.disk.threads import within
+from gateway.store.files.threads import within
 from gateway.store.shared.table_file import hold, table_of
 from gateway.wiring import ENDPOINTS
 from gateway.wiring.config_file import launch_environment

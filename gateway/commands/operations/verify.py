@@ -11,11 +11,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from gateway.base.config import load_settings
 from gateway.commands.common.connection import connected, path
 from gateway.commands.common.grammar import asking, describe
 from gateway.commands.common.output import Column, document, hint, line, note, number, printable, size, table
 from gateway.commands.common.progress import ProgressStep, amounts, watch
-from gateway.config import load_settings
 from gateway.model.errors import ConfigError
 from gateway.store.verify import verify_cache
 

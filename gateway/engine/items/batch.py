@@ -21,15 +21,15 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from gateway.engine.base.homes import HolderLookup, Split
+from gateway.engine.base.services import Services
 from gateway.engine.items.answers import Arrival, Arriving, BatchAsk, Resident, Room, Unopened
 from gateway.engine.items.fetch import ItemFetches
-from gateway.engine.items.homes import HolderLookup, Split
+from gateway.engine.items.lane import Lane
 from gateway.engine.items.prefetch import Prefetcher
 from gateway.engine.items.underway import FETCHES_PER_BATCH, AskWindow, BatchProgress, Candidates
 from gateway.engine.items.wanted import FailedItem, Outcome, PrefetchCounts
 from gateway.engine.items.whereabouts import Whereabouts, wanted_of
-from gateway.engine.lane import Lane
-from gateway.engine.services import Services
 from gateway.model.access import Access
 from gateway.model.frames import ItemStatus
 from gateway.policies.items.batch import BatchMode, Positions, is_silent, may_replace

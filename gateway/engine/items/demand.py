@@ -25,7 +25,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway import metrics
+from gateway.base import metrics
+from gateway.base.tasks import Tasks
 from gateway.engine.items.answers import Arrival, BatchAsk
 from gateway.engine.items.wanted import FailedItem, Purpose, Wanted
 from gateway.model.errors import DiskUnavailable
@@ -35,9 +36,8 @@ from gateway.policies.items.demand import JOBS, WINDOW, Needs, need_of, offered,
 from gateway.policies.watermarks import GRANTABLE
 from gateway.store.datasets.content import UNKNOWN_LENGTH, Content
 from gateway.store.datasets.demand import DemandTable
-from gateway.store.disk.growing import GrowingBlob
+from gateway.store.files.growing import GrowingBlob
 from gateway.store.store import Store
-from gateway.tasks import Tasks
 
 _SPARE_VICTIMS = 8
 _LOOKED_UP = 256

@@ -30,10 +30,12 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway import metrics
-from gateway.engine.fetching import ByteStream, pause
+from gateway.base import metrics
+from gateway.base.tasks import SingleFlight
+from gateway.engine.base.fetching import ByteStream, pause
+from gateway.engine.base.homes import Neighbours, Node, split_of
+from gateway.engine.base.services import Services
 from gateway.engine.items.demand import ItemDemand, Reserved
-from gateway.engine.items.homes import Neighbours, Node, split_of
 from gateway.engine.items.peer_items import PeerItems
 from gateway.engine.items.wanted import (
     FailedItem,
@@ -47,7 +49,6 @@ from gateway.engine.items.wanted import (
     StoredItem,
     Wanted,
 )
-from gateway.engine.services import Services
 from gateway.model.access import Access
 from gateway.model.errors import DiskUnavailable, LarderError, OriginUnavailable
 from gateway.model.frames import ItemFlag, ItemStatus
@@ -60,11 +61,10 @@ from gateway.policies.pools import dataset_pool
 from gateway.policies.reads.admission import forbidden
 from gateway.store.datasets.content import FETCHING, NOT_KNOWN, RESIDENT, UNKNOWN_LENGTH, VERIFIED, Content
 from gateway.store.datasets.locations import Location
-from gateway.store.disk.blobs import OpenBlob
-from gateway.store.disk.failures import disk_faults
-from gateway.store.disk.growing import GrowingBlob, WrongDigest
+from gateway.store.files.blobs import OpenBlob
+from gateway.store.files.failures import disk_faults
+from gateway.store.files.growing import GrowingBlob, WrongDigest
 from gateway.store.index.pool_rows import Entering
-from gateway.tasks import SingleFlight
 
 ATTEMPTS = 3
 LARGEST_IN_MEMORY = 8 * 1024**2

@@ -23,7 +23,8 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.engine.items.homes import PREFIX, AtHome, Node, PeerNodes
+from gateway.base.tasks import Tasks
+from gateway.engine.base.homes import PREFIX, AtHome, Node, PeerNodes
 from gateway.engine.items.peer_answer import AnswerReader, PeerAnswerBroken
 from gateway.engine.items.wanted import (
     FailedItem,
@@ -43,7 +44,6 @@ from gateway.model.reader import REFUSED, ReadingJob, reader_header
 from gateway.policies.items.datasets import CachingMode
 from gateway.policies.items.demand import JOBS
 from gateway.store.datasets.opened import Registration
-from gateway.tasks import Tasks
 
 LARGEST = 8 * 1024**2
 """Most bytes of an item that is sent from node to node within a batch."""

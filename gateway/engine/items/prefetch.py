@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway import metrics
+from gateway.base import metrics
+from gateway.engine.base.homes import HolderLookup
+from gateway.engine.base.services import Services
 from gateway.engine.items.fetch import ItemFetches
-from gateway.engine.items.homes import HolderLookup
+from gateway.engine.items.lane import Lane
 from gateway.engine.items.wanted import FailedItem, PrefetchCounts, Purpose, StoredItem, Wanted
-from gateway.engine.lane import Lane
-from gateway.engine.services import Services
 from gateway.model.frames import ItemStatus
 from gateway.model.keys import OriginIdentity
 from gateway.policies.items.datasets import CachingMode

@@ -29,7 +29,8 @@ from typing import NamedTuple
 
 from cachetools import TLRUCache
 
-from gateway.engine.items.homes import PREFIX, Node, PeerNodes
+from gateway.base.tasks import SingleFlight, repeat
+from gateway.engine.base.homes import PREFIX, Node, PeerNodes
 from gateway.fleet.jobs.datasets import DatasetTable, ListedRegistration, Name, State
 from gateway.fleet.nodes.announcer import DOWN
 from gateway.model.datasets import ApiError, is_dataset_id, is_name
@@ -40,8 +41,7 @@ from gateway.store.datasets import parcel
 from gateway.store.datasets.announced import AnnouncedRegistration, Mark, inventory, known_of, read_marks, write_marks
 from gateway.store.datasets.opened import Registration
 from gateway.store.datasets.registry import Registry
-from gateway.store.disk.failures import disk_faults
-from gateway.tasks import SingleFlight, repeat
+from gateway.store.files.failures import disk_faults
 
 log = logging.getLogger("larder.datasets")
 

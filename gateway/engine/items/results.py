@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
-from gateway import metrics
-from gateway.config_base import ResultSettings
-from gateway.engine.items.homes import PREFIX, PeerNodes, split_of
+from gateway.base import metrics
+from gateway.base.config_base import ResultSettings
+from gateway.engine.base.homes import PREFIX, PeerNodes, split_of
 from gateway.fleet.jobs.result_claims import ResultClaims
 from gateway.fleet.jobs.results import ResultUses
 from gateway.model.access import Access

@@ -9,15 +9,15 @@ from enum import Enum
 from typing import NamedTuple
 from zlib import crc32
 
-from gateway.engine.fetching import ByteStream
-from gateway.engine.items.homes import HolderLookup
+from gateway.engine.base.fetching import ByteStream
+from gateway.engine.base.homes import HolderLookup
 from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.model.keys import OriginIdentity
 from gateway.model.reader import ReadingJob
 from gateway.policies.items.datasets import CachingMode
 from gateway.store.datasets.locations import Location
 from gateway.store.datasets.opened import Registration
-from gateway.store.disk.blobs import OpenBlob
+from gateway.store.files.blobs import OpenBlob
 
 Who = tuple[OriginIdentity, str, str, int, bool]
 

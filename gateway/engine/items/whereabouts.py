@@ -7,12 +7,12 @@ import asyncio
 import numpy as np
 from numpy.typing import NDArray
 
+from gateway.engine.base.homes import AtHome, Elsewhere, HolderLookup, Split, split_of
+from gateway.engine.base.services import Services
 from gateway.engine.items.answers import BatchAsk
 from gateway.engine.items.demand import Consumer
 from gateway.engine.items.fetch import ItemFetches
-from gateway.engine.items.homes import AtHome, Elsewhere, HolderLookup, Split, split_of
 from gateway.engine.items.wanted import Wanted
-from gateway.engine.services import Services
 from gateway.policies.items import demand
 from gateway.policies.items.batch import Choice, Positions, choose
 from gateway.policies.items.datasets import CachingMode

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 
+from gateway.base.metrics import FILLS, LoopSum
+from gateway.base.tasks import Tasks
+from gateway.engine.base.services import Services
 from gateway.engine.objects.body import Body
 from gateway.engine.objects.entries import Grants, ObjectEntry
 from gateway.engine.objects.fill import Fill
 from gateway.engine.objects.found import Ask, Found
 from gateway.engine.objects.ranged import ObjectChanged, ReaderRefused, read_range
 from gateway.engine.objects.small_ranges import SmallRanges
-from gateway.engine.services import Services
-from gateway.metrics import FILLS, LoopSum
 from gateway.model.access import Access
 from gateway.model.errors import BlobGone, DiskUnavailable
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.outcomes import Reason
 from gateway.net.exchange import StreamedResponse
-from gateway.store.disk.blobs import OpenBlob
-from gateway.store.disk.growing import GrowingBlob
-from gateway.tasks import Tasks
+from gateway.store.files.blobs import OpenBlob
+from gateway.store.files.growing import GrowingBlob
 
 Slot = tuple[ObjectKey, str, int]
 Forget = Callable[[Sequence[ObjectKey]], Awaitable[object]]

@@ -17,8 +17,8 @@ from gateway.model.keys import OriginIdentity
 from gateway.model.outcomes import Reason
 from gateway.model.s3.ranges import block_span
 from gateway.net.exchange import StreamedResponse
-from gateway.store.disk.blobs import OpenBlob, Span
-from gateway.store.disk.growing import GrowingBlob
+from gateway.store.files.blobs import OpenBlob, Span
+from gateway.store.files.growing import GrowingBlob
 
 MAX_SPAN = 8 * 1024**2
 

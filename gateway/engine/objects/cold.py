@@ -18,12 +18,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
+from gateway.base.tasks import SingleFlight
+from gateway.engine.base.handover import Moved
+from gateway.engine.base.services import Services
 from gateway.engine.objects.blocks import Blocks
 from gateway.engine.objects.entries import EntryCache, Grants, ObjectEntry
 from gateway.engine.objects.found import NO_CACHE, Ask, Forward, Found, Relay
-from gateway.engine.objects.handover import Moved
 from gateway.engine.objects.ranged import is_exact
-from gateway.engine.services import Services
 from gateway.model.errors import DiskUnavailable, OriginUnavailable
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.objects import Header, ObjectMeta, ObjectRecord
@@ -36,7 +37,6 @@ from gateway.origin.reach import Reach
 from gateway.policies.reads.admission import refusal
 from gateway.policies.reads.rules import Caching
 from gateway.store.shared.generations import slots_of
-from gateway.tasks import SingleFlight
 
 CHECKSUMS = [("x-amz-checksum-mode", "ENABLED")]
 _OF_THE_BYTE = (200, 206, 304, 416)

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gateway.engine.services import Services
+from gateway.engine.base.services import Services
 from gateway.model.keys import ObjectKey, OriginIdentity, rights_in, unpaid
 from gateway.model.objects import BlobRef, ObjectMeta, ObjectRecord
 from gateway.model.s3.conditions import quoted

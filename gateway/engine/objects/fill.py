@@ -22,14 +22,14 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Protocol
 
-from gateway.engine.fetching import RESUMES, ByteStream
+from gateway.engine.base.fetching import RESUMES, ByteStream
 from gateway.engine.objects.entries import ObjectEntry
 from gateway.model.errors import DiskUnavailable, LarderError, OriginUnavailable
 from gateway.model.keys import OriginIdentity
 from gateway.model.objects import ObjectRecord
 from gateway.model.outcomes import Reason
 from gateway.net.exchange import StreamedResponse
-from gateway.store.disk.growing import GrowingBlob
+from gateway.store.files.growing import GrowingBlob
 from gateway.store.shared.leases import FillLeases
 from gateway.store.store import Store
 

@@ -10,15 +10,15 @@ import math
 import time
 from collections.abc import Sequence
 
+from gateway.engine.base.services import Services
 from gateway.engine.objects.entries import EntryCache, Grants, KnownValidity, ObjectEntry
-from gateway.engine.services import Services
 from gateway.model.access import Access
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.s3.ranges import ByteRange, block_span
 from gateway.policies.reads.freshness import Validity, good
 from gateway.policies.reads.owner import obeyed
 from gateway.policies.reads.rules import Rules
-from gateway.store.disk.blobs import OpenBlob
+from gateway.store.files.blobs import OpenBlob
 from gateway.store.memory import LARGEST
 
 _MOST_BLOCKS = 16

@@ -15,12 +15,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, TypeVar
 
+from gateway.base.metrics import CHECKS
+from gateway.base.tasks import SingleFlight
+from gateway.engine.base.services import Services
 from gateway.engine.objects.blocks import Blocks
 from gateway.engine.objects.cold import CHECKSUMS, ColdReads, Learned, of_head, one_byte
 from gateway.engine.objects.entries import EntryCache, Grants, ObjectEntry
 from gateway.engine.objects.found import NO_CACHE, Ask, Forward, Found, Relay
-from gateway.engine.services import Services
-from gateway.metrics import CHECKS
 from gateway.model.errors import GatewayRefused, OriginUnavailable
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.objects import Header, ObjectMeta
@@ -33,7 +34,6 @@ from gateway.policies.reads.freshness import Verdict, decide, may_serve_stale
 from gateway.policies.reads.owner import obeyed
 from gateway.policies.reads.rules import Caching
 from gateway.store.shared.generations import Mark, slots_of
-from gateway.tasks import SingleFlight
 
 _ATTEMPTS = 3
 _LOAD_AT_ONCE = 64

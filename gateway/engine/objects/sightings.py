@@ -18,9 +18,10 @@ from functools import partial
 
 from pydantic import TypeAdapter
 
-from gateway.engine.items.homes import PREFIX
+from gateway.base.tasks import for_each
+from gateway.engine.base.homes import PREFIX
+from gateway.engine.base.services import Services
 from gateway.engine.objects.entries import EntryCache
-from gateway.engine.services import Services
 from gateway.fleet.nodes.peers import PeerUnavailable
 from gateway.model.errors import LarderError
 from gateway.model.fleet import Node
@@ -29,7 +30,6 @@ from gateway.model.s3.listings import SeenVersion
 from gateway.policies.fleet.ring import path_key
 from gateway.policies.reads.rules import IMMUTABLE
 from gateway.policies.reads.sightings import differs
-from gateway.tasks import for_each
 
 SEEN = f"{PREFIX}/seen"
 """The address where nodes tell each other what they have seen."""

@@ -12,15 +12,15 @@ from typing import NamedTuple
 
 from cachetools import LRUCache
 
-from gateway.engine.fetching import ByteStream
+from gateway.base.metrics import SMALL_RANGES
+from gateway.base.tasks import SingleFlight
+from gateway.engine.base.fetching import ByteStream
 from gateway.engine.objects.entries import ObjectEntry
-from gateway.metrics import SMALL_RANGES
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.net.exchange import StreamedResponse
 from gateway.policies.reads import granularity
 from gateway.policies.reads.granularity import SmallRange
 from gateway.store.shared.generations import Generations
-from gateway.tasks import SingleFlight
 
 _KEPT = 16 * 1024**2
 """Bytes of ranges that a worker keeps, each with what is around it."""

@@ -17,10 +17,10 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from functools import cache, partial
 
+from gateway.base.metrics import FORGOTTEN, LoopSum
+from gateway.engine.base.services import Services
 from gateway.engine.objects.entries import EntryCache
-from gateway.engine.services import Services
 from gateway.fleet.nodes.invalidations import InvalidationChannel
-from gateway.metrics import FORGOTTEN, LoopSum
 from gateway.model.keys import ObjectKey
 from gateway.net.exchange import StreamedResponse
 from gateway.store.shared.generations import Mark

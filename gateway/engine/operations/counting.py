@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from gateway import metrics
+from gateway.base import metrics
 from gateway.model.counters import Counters
 from gateway.model.outcomes import Outcome
 from gateway.policies.health.answers import TRAFFIC, Answers

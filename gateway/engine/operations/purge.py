@@ -6,7 +6,7 @@ that took objects over during the first can still have old bytes. Nothing is cha
 affected: their digest identifies them.
 
 A node may be down while a prefix is purged: dead, hung or cut off, with a cache that comes back. So a purge is a row of the
-catalog before any node is asked, and each node records which ones it has applied (``store/index/purged.py``). It applies missed
+catalog before any node is asked, and each node records which ones it has applied (``store/purged.py``). It applies missed
 ones when it follows the catalog again, after a start before it serves requests. A node that missed more purges than
 the catalog keeps forgets all objects.
 """
@@ -20,11 +20,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
-from gateway.engine.items.homes import PREFIX, Node, PeerNodes
-from gateway.metrics import FORGOTTEN
+from gateway.base.metrics import FORGOTTEN
+from gateway.engine.base.homes import PREFIX, Node, PeerNodes
 from gateway.model.errors import LarderError
 from gateway.store.index.objects import PrefixTotals
-from gateway.store.index.purged import Applied
+from gateway.store.purged import Applied
 from gateway.store.store import Store
 
 FORGET = f"{PREFIX}/forget"

@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from gateway.base.tasks import repeat
 from gateway.model.access import ObjectRead
 from gateway.model.errors import CatalogUnavailable
 from gateway.policies.reads.rules import OFF, Rules
 from gateway.policies.streams.profile import FirstReads, ProfileRead, ProfileRecording
-from gateway.tasks import repeat
 
 PAUSE = 1.0
 """Seconds between two saves."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from gateway import metrics
+from gateway.base import metrics
 from gateway.model.errors import RateLimited
 from gateway.policies.fleet.tenant_rates import RateLimit, TenantBucket, share_of
 

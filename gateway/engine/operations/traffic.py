@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from prometheus_client import Counter
 
-from gateway import metrics
+from gateway.base import metrics
 from gateway.model.keys import ObjectKey
 from gateway.model.outcomes import Outcome, Reason
 from gateway.policies.health.misses import MissReport, MissTally

@@ -2,7 +2,7 @@
 
 The worker that speaks for the node does it, one verification at a time. One that was interrupted, by the end of the worker or of
 Redis, is restarted by the next worker that speaks. The store itself drops defective blobs when they are read next
-(gateway/store/disk/opening.py).
+(gateway/store/opening.py).
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from gateway.config import CacheSettings
+from gateway.base.config import CacheSettings
+from gateway.base.tasks import repeat
 from gateway.fleet.nodes.announcer import DOWN
 from gateway.fleet.nodes.verifications import Verification, VerificationQueue
 from gateway.model.errors import LarderError
 from gateway.store.verify import VerifyReport, verify_cache
-from gateway.tasks import repeat
 
 _LOOK = 1.0
 _SAY = 0.5

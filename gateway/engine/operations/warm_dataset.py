@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from gateway.base.tasks import for_each
+from gateway.engine.base.planned import Planned
 from gateway.engine.items.answers import BatchAsk
 from gateway.engine.items.batch import Batches
 from gateway.engine.items.wanted import FailedItem, Wanted
@@ -24,7 +26,6 @@ from gateway.engine.operations.warming import (
     WarmupRefused,
     require_valid,
 )
-from gateway.engine.space.planned import Planned
 from gateway.model.errors import LarderError
 from gateway.model.frames import ItemStatus
 from gateway.model.keys import Principal
@@ -33,7 +34,6 @@ from gateway.policies.items.batch import BatchMode
 from gateway.policies.items.datasets import CachingMode
 from gateway.store.datasets.content import UNKNOWN_LENGTH
 from gateway.store.datasets.opened import FindRegistration, Registration
-from gateway.tasks import for_each
 
 _PART = 512
 _LOOK = 0.1

@@ -13,8 +13,9 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from gateway.base.tasks import for_each
+from gateway.engine.base.homes import PREFIX, Node, PeerNodes
 from gateway.engine.engine import Engine
-from gateway.engine.items.homes import PREFIX, Node, PeerNodes
 from gateway.engine.objects.found import Ask, Found, Relay
 from gateway.engine.objects.ranged import ObjectChanged
 from gateway.engine.operations.warming import WarmupProgress
@@ -26,7 +27,6 @@ from gateway.model.peer.principal import principal_header
 from gateway.policies.fleet.ring import path_key
 from gateway.policies.lane import LoadClass
 from gateway.policies.reads.rules import Rules
-from gateway.tasks import for_each
 
 WARM = f"{PREFIX}/warm"
 """The address where a node is asked to load an object."""

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gateway import __version__
+from gateway.base.tasks import repeat
 from gateway.engine.operations.counting import Counted, counted
 from gateway.fleet.nodes.announcer import DOWN
 from gateway.fleet.nodes.samples import EVERY, FINE, Samples
@@ -25,7 +26,6 @@ from gateway.policies.health.troubles import COUNTED, TURNOVER, NodeFacts, Troub
 from gateway.policies.space.plan import Plan
 from gateway.store.datasets.content import Content
 from gateway.store.store import Store
-from gateway.tasks import repeat
 
 _MINUTE = 60.0
 _SOON = 1.0

@@ -23,8 +23,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway import metrics
-from gateway.engine.items.homes import keys_of
+from gateway.base import metrics
+from gateway.base.tasks import stop
+from gateway.engine.base.homes import keys_of
 from gateway.engine.items.wanted import Purpose
 from gateway.engine.space.item_scores import ItemScores
 from gateway.engine.space.job_readers import JobReaders
@@ -40,7 +41,6 @@ from gateway.policies.space.plan import Plan
 from gateway.store.datasets.content import UNKNOWN_LENGTH, Content
 from gateway.store.shared.importance import JobTable
 from gateway.store.store import Store
-from gateway.tasks import stop
 
 _PAGE = 1000
 _PAGES = 32

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway import metrics
+from gateway.base import metrics
 from gateway.policies.eviction.importance import Importance
 from gateway.policies.items.importance import Scores, combined, may_enter
 from gateway.policies.pools import dataset_pool

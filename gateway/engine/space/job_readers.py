@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
+from gateway.base.tasks import SingleFlight
 from gateway.engine.space.preload import Reader
 from gateway.fleet.jobs.jobs import JobRecord, Jobs
 from gateway.fleet.nodes.announcer import DOWN
@@ -15,7 +16,6 @@ from gateway.model.keys import OriginIdentity
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.opened import FindRegistration, Registration
 from gateway.store.items import ItemBlobs
-from gateway.tasks import SingleFlight
 
 _SOON = 0.5
 """Seconds that one turn waits for a registration, which may be copied from another node; copying continues."""

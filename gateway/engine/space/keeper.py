@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from gateway import metrics
+from gateway.base import metrics
+from gateway.base.tasks import repeat
 from gateway.engine.objects.blocks import Blocks
 from gateway.policies.health.breaker import BreakerState
 from gateway.policies.watermarks import Watermarks
 from gateway.store.status import StoreStatus
 from gateway.store.store import Store
-from gateway.tasks import repeat
 
 log = logging.getLogger("larder.keeper")
 _PAUSE = 0.5

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
 
-from gateway import metrics
+from gateway.base import metrics
 from gateway.engine.operations.traffic import SILENCE
 from gateway.engine.space.changes import changes
 from gateway.fleet.jobs.caching import KnownPipeline, PipelineDecisions

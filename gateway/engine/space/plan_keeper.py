@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from gateway.engine.base.planned import Planned
 from gateway.engine.space.item_scores import ItemScores
 from gateway.engine.space.job_readers import JobReaders, OpenDatasets
-from gateway.engine.space.planned import Planned
 from gateway.engine.space.pool_assignments import PoolAssignments
 from gateway.fleet.jobs.jobs import Jobs
 from gateway.fleet.nodes.announcer import DOWN

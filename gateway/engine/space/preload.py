@@ -1,7 +1,7 @@
 """Loading items before jobs need them, in the background lane: the most important ones of a list (SHADE, section 4.2).
 
 An item that the origin cannot give now is tried again, as another job's reader if there is one. One that the origin has not, or
-refuses to all readers, is left out. Nodes that have an item already are asked before the origin (gateway/engine/items/homes.py).
+refuses to all readers, is left out. Nodes that have an item already are asked before the origin (gateway/engine/base/homes.py).
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gateway.engine.base.homes import HolderLookup
 from gateway.engine.items.fetch import ItemFetches
-from gateway.engine.items.homes import HolderLookup
+from gateway.engine.items.lane import Lane
 from gateway.engine.items.wanted import FailedItem, Purpose, Wanted
-from gateway.engine.lane import Lane
 from gateway.model.frames import ItemStatus
 from gateway.model.keys import OriginIdentity
 from gateway.policies.items.datasets import CachingMode

@@ -16,8 +16,8 @@ from zlib import crc32
 
 from pydantic import BaseModel, ValidationError
 
-from gateway import metrics
-from gateway.engine.items.homes import PREFIX, PeerNodes, keys_of
+from gateway.base import metrics
+from gateway.engine.base.homes import PREFIX, PeerNodes, keys_of
 from gateway.engine.space.item_scores import ItemScores
 from gateway.model.errors import LarderError
 from gateway.model.fleet import Node

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gateway import metrics
+from gateway.base import metrics
 from gateway.engine.space.held_results import report_of
 from gateway.engine.space.stream_prefetch import PrefetchLinks, StreamPrefetcher, pattern_of
 from gateway.engine.space.whole_prefetch import WholeStreams

@@ -25,8 +25,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
 
+from gateway.base.metrics import STREAM_PREFETCHED
+from gateway.base.tasks import Tasks
 from gateway.engine.operations.warm_objects import Span, Warmed, WarmObjects
-from gateway.metrics import STREAM_PREFETCHED
 from gateway.model.access import ObjectRead
 from gateway.model.errors import LarderError
 from gateway.model.keys import ObjectKey, Principal
@@ -38,7 +39,6 @@ from gateway.policies.streams.prefetch import PREDECESSORS, AheadOf, BlockRuns, 
 from gateway.policies.streams.stream import Segment, Stream
 from gateway.policies.streams.tree import AccessStreamTree, Tail, has_blocks, levels
 from gateway.policies.streams.zone import AheadReport
-from gateway.tasks import Tasks
 
 MOST_STREAMS = 64
 """Most streams with prefetching."""

@@ -20,8 +20,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from gateway.base.metrics import STREAM_PREFETCHED
+from gateway.base.tasks import Tasks
 from gateway.engine.space.stream_prefetch import PrefetchLinks, pattern_of
-from gateway.metrics import STREAM_PREFETCHED
 from gateway.model.access import ObjectRead
 from gateway.model.errors import LarderError
 from gateway.model.keys import ObjectKey, Principal
@@ -32,7 +33,6 @@ from gateway.policies.streams.prefetch import DEPTH, JUDGED, REST, PoolRoom, Who
 from gateway.policies.streams.stream import Stream
 from gateway.policies.streams.tree import AccessStreamTree, levels
 from gateway.policies.streams.zone import AheadReport
-from gateway.tasks import Tasks
 
 MOST_READERS = 64
 """Most streams whose latest reader is remembered."""

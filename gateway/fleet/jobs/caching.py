@@ -16,7 +16,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from gateway import metrics
+from gateway.base import metrics
 from gateway.fleet.jobs.read_times import ReadTimes
 from gateway.fleet.jobs.scaling import DETAILED
 from gateway.fleet.redis.compare_and_set import Change, CompareAndSet

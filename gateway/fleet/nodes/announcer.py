@@ -31,9 +31,9 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from gateway import metrics
+from gateway.base import metrics
+from gateway.base.tasks import require_not_cancelled
 from gateway.model.keys import ObjectKey
-from gateway.tasks import require_not_cancelled
 
 FORGET = "larder:forget"
 """The channel of announcements."""

@@ -42,11 +42,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from gateway.base.tasks import Tasks, repeat
 from gateway.fleet.nodes.announcer import DOWN, FORGET, WORKER, Announcer, Debts, Others, Timing, nobody
 from gateway.fleet.redis.connection import NOT_REACHABLE, commands, why_down
 from gateway.fleet.redis.subscription import Subscription, opened
 from gateway.model.keys import ObjectKey
-from gateway.tasks import Tasks, repeat
 
 log = logging.getLogger("larder.fleet")
 

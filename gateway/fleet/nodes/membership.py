@@ -34,13 +34,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway import metrics
+from gateway.base import metrics
+from gateway.base.tasks import Tasks, repeat
 from gateway.fleet.nodes.announcer import DOWN
 from gateway.fleet.nodes.register import Heard, NodeEntry, Register
 from gateway.fleet.redis.connection import NOT_REACHABLE, why_down
 from gateway.model.fleet import Node, NodeState
 from gateway.policies.fleet.ring import Ring
-from gateway.tasks import Tasks, repeat
 
 log = logging.getLogger("larder.fleet")
 _SUSPECTED = 2.0

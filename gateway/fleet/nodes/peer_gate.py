@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from gateway import metrics
+from gateway.base import metrics
 from gateway.model.datasets import ApiError
 from gateway.model.peer.auth import WINDOW, PeerRefused, Verified, verify, verify_get
 from gateway.model.s3.sigv4 import RawHeader, WireRequest

@@ -19,9 +19,9 @@ from collections.abc import Coroutine, Sequence
 from secrets import token_hex
 from typing import Any, Protocol
 
-from gateway import metrics
+from gateway.base import metrics
+from gateway.base.metrics import LoopHistogram, LoopSum
 from gateway.fleet.nodes.peer_gate import REFUSED, WAITS_FOR_DISK
-from gateway.metrics import LoopHistogram, LoopSum
 from gateway.model.errors import LarderError
 from gateway.model.fleet import Node
 from gateway.model.objects import Header

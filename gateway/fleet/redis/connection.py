@@ -14,7 +14,7 @@ from redis.exceptions import AuthenticationError, AuthorizationError, NoPermissi
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.maint_notifications import MaintNotificationsConfig
 
-from gateway.shortages import SHORTAGES
+from gateway.base.shortages import SHORTAGES
 
 PAGE = 200
 """Hashes that one request reads."""

@@ -1,7 +1,7 @@
 """A private redis-server for ``redis.url = "embedded"``, so that coordination has one code path.
 
 It listens on a unix socket only, keeps nothing on disk, and is started by the supervisor process, with which it ends: ``start``
-must be called in a thread that runs as long as the process (gateway/children.py).
+must be called in a thread that runs as long as the process (gateway/base/children.py).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from pathlib import Path
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from gateway import children
+from gateway.base import children
+from gateway.base.tasks import Tasks, repeat, require_not_cancelled
 from gateway.model.errors import ConfigError
-from gateway.tasks import Tasks, repeat, require_not_cancelled
 
 log = logging.getLogger("larder.redis")
 _LONGEST_SOCKET_PATH = 107

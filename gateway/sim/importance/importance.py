@@ -27,7 +27,7 @@ from gateway.policies.eviction.order import BlobFacts, EvictionOrder
 from gateway.policies.items.importance import PoolLevel, ahead, may_enter
 from gateway.policies.pools import ORDERS
 from gateway.sim.importance.score_scenario import Losses, ScoreRunSpec, ScoreScenario, losses_of
-from gateway.sim.pooled import CachedBlock, SimulatedPool
+from gateway.sim.world.pooled import CachedBlock, SimulatedPool
 from larder.planner.draw import DrawRule
 from larder.planner.importance import ImportancePlan
 

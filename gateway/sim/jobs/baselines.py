@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.policies.space.orders import Phase
-from gateway.sim.clock import Clock
 from gateway.sim.jobs.items import Numbers, SimulatedItems, SimulatedSpace
 from gateway.sim.jobs.job import JobRun, Picked, shuffled
+from gateway.sim.world.clock import Clock
 from larder.planner import Candidates, EpochOrder
 
 LUMP = 0.01

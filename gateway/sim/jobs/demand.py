@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from gateway.policies.items.batch import Choice
 from gateway.policies.items.demand import JOBS, SILENT, Needs, Outlook, SwapRoom, choose, need_of, offered, victims
-from gateway.sim.clock import Clock
 from gateway.sim.jobs.items import Numbers, SimulatedItems
+from gateway.sim.world.clock import Clock
 from larder.planner import Candidates
 
 WINDOW = 65_536

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.sim.clock import Action
+from gateway.sim.jobs.link import Link
 from gateway.sim.jobs.scenario import DatasetSpec
-from gateway.sim.link import Link
+from gateway.sim.world.clock import Action
 
 Numbers = NDArray[np.int64]
 

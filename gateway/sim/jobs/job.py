@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.policies.space.orders import Phase
-from gateway.sim.clock import Clock
 from gateway.sim.jobs.items import Numbers, SimulatedItems
 from gateway.sim.jobs.scenario import JobSpec
+from gateway.sim.world.clock import Clock
 from larder.planner import Candidates, EpochOrder, EpochPlan, Layout, Shard
 
 ALONE = Shard(0, 1, 0, 1)

@@ -21,10 +21,10 @@ from gateway.policies.space.manager import decide as decide_plan
 from gateway.policies.space.orders import JobOrder, Phase
 from gateway.policies.space.plan import Plan
 from gateway.policies.space.probing import PhaseTotals
-from gateway.sim.clock import Clock
 from gateway.sim.jobs.demand import SimulatedDemand
 from gateway.sim.jobs.items import Numbers, SimulatedItems, SimulatedSpace
 from gateway.sim.jobs.job import JobRun, Picked, shuffled
+from gateway.sim.world.clock import Clock
 from larder.planner import Candidates, EpochOrder
 
 TENANT = "sim"

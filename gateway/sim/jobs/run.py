@@ -17,13 +17,13 @@ from gateway.model.errors import ConfigError
 from gateway.policies.space.manager import ManagerParams
 from gateway.policies.space.prices import UnitPrices
 from gateway.policies.space.probing import ProbeSettings
-from gateway.sim.clock import Clock
 from gateway.sim.jobs.baselines import NeverEvict, NoCache, belady, lru
 from gateway.sim.jobs.items import SimulatedItems, SimulatedSpace
 from gateway.sim.jobs.job import JobRun, Surroundings, Way
+from gateway.sim.jobs.link import Link, origin_link
 from gateway.sim.jobs.managed import Managed, Managing, share
 from gateway.sim.jobs.scenario import DatasetSpec, Mode, RunSpec, Scenario
-from gateway.sim.link import Link, origin_link
+from gateway.sim.world.clock import Clock
 
 SAMPLES = 240
 """Times per run at which the progress of jobs is recorded."""

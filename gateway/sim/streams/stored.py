@@ -10,8 +10,8 @@ from numpy.random import Generator
 
 from gateway.model.errors import ConfigError
 from gateway.policies.streams.stream import Stream
-from gateway.sim.pooled import CachedBlock
 from gateway.sim.streams.read_scenario import ORDERS_OF_READS, ClientSpec, PrefixSpec, StoredObject, traced
+from gateway.sim.world.pooled import CachedBlock
 
 
 class SimulatedStore:

@@ -30,10 +30,10 @@ from gateway.policies.streams.prefetch import (
 from gateway.policies.streams.stream import Segment, Stream
 from gateway.policies.streams.tree import AccessStreamTree
 from gateway.policies.streams.zone import PoolReport, ZoneStream, stream_report
-from gateway.sim.clock import Clock
-from gateway.sim.pooled import CachedBlock, PooledCache, SimulatedPool
 from gateway.sim.streams.read_scenario import BUCKET, Parts
 from gateway.sim.streams.stored import SimulatedStore
+from gateway.sim.world.clock import Clock
+from gateway.sim.world.pooled import CachedBlock, PooledCache, SimulatedPool
 
 _PLAN_EVERY = 3.0
 """Seconds between two decisions on pools: the interval at which a leader reads the reports of streams."""

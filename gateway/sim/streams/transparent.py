@@ -15,13 +15,13 @@ from gateway.policies.eviction.uniform import Uniform
 from gateway.policies.pools import ORDERS
 from gateway.policies.streams.pattern import Pattern
 from gateway.policies.streams.prefetch import BlockRuns
-from gateway.sim.clock import Action, Clock
-from gateway.sim.link import Transfer, origin_link
-from gateway.sim.pooled import CachedBlock, FirstInFirstOut, PooledCache, SimulatedPool
+from gateway.sim.jobs.link import Transfer, origin_link
 from gateway.sim.streams.read_scenario import ClientSpec, ReadRunSpec, ReadScenario
 from gateway.sim.streams.reads import RANDOM_ORDERS, SEQUENTIAL_ORDERS
 from gateway.sim.streams.stored import SimulatedStore
 from gateway.sim.streams.stream_runtime import StreamRuntime
+from gateway.sim.world.clock import Action, Clock
+from gateway.sim.world.pooled import CachedBlock, FirstInFirstOut, PooledCache, SimulatedPool
 
 SAMPLE = 5.0
 """Seconds between two samples of what each client has read and each pool holds."""

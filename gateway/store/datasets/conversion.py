@@ -16,13 +16,13 @@ from typing import Any
 import aiofiles
 
 import gateway
-from gateway import children
+from gateway.base import children
 from gateway.model.datasets import MAX_ITEMS, ApiError
 from gateway.model.errors import LarderError
 from gateway.policies.health.breaker import FailureKind
 from gateway.policies.items.dataset_quota import Limit
-from gateway.store.disk.failures import DiskFault
-from gateway.store.disk.threads import HUNG_AFTER, once
+from gateway.store.files.failures import DiskFault
+from gateway.store.files.threads import HUNG_AFTER, once
 
 log = logging.getLogger("larder.datasets")
 

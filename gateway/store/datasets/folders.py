@@ -24,7 +24,7 @@ from typing import Any
 
 from gateway.store.datasets.content import demand_of, twin_of
 from gateway.store.datasets.layout import STATES
-from gateway.store.disk.locks import exclusive, is_locked
+from gateway.store.files.locks import exclusive, is_locked
 
 DATASETS = "datasets"
 """The folder, in the cache directory."""

@@ -13,12 +13,12 @@ from pathlib import Path
 import aiofiles
 from aiofiles.threadpool.binary import AsyncBufferedIOBase
 
-from gateway import metrics
+from gateway.base import metrics
 from gateway.model.datasets import ApiError
 from gateway.model.holders import HOLDER
 from gateway.policies.shares import Shares
-from gateway.store.disk.failures import disk_faults
-from gateway.store.disk.threads import HUNG_AFTER, once
+from gateway.store.files.failures import disk_faults
+from gateway.store.files.threads import HUNG_AFTER, once
 
 _PIECE = 1024 * 1024
 """Bytes of one write."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gateway.model.datasets import Location
 from gateway.store.datasets.layout import HEADER, LOCATIONS_HEADER_1, LOCATIONS_MAGIC_1, NONE, RECORD, Damaged
-from gateway.store.disk.blobs import read_contents
+from gateway.store.files.blobs import read_contents
 
 _PAGE = 4096
 

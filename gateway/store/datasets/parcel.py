@@ -35,8 +35,8 @@ from gateway.store.datasets.layout import (
     tag_of,
 )
 from gateway.store.datasets.locations import open_locations
-from gateway.store.disk.failures import disk_faults
-from gateway.store.disk.threads import HUNG_AFTER, once
+from gateway.store.files.failures import disk_faults
+from gateway.store.files.threads import HUNG_AFTER, once
 
 MEDIA_TYPE = "application/x-tar"
 VERSION = 1

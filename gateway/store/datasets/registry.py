@@ -29,7 +29,7 @@ from gateway.store.datasets.layout import INDEX, LOCATIONS
 from gateway.store.datasets.opened import BELIEVED, OpenRegistrations, Registration
 from gateway.store.datasets.parcel import VERSION, Parcel
 from gateway.store.datasets.publishing import Publisher, content_name, foreign_digits, over_quota
-from gateway.store.disk.failures import DiskFault, disk_faults
+from gateway.store.files.failures import DiskFault, disk_faults
 
 T = TypeVar("T")
 

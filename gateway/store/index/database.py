@@ -34,8 +34,8 @@ from typing import Any, Protocol, TypeVar
 from sqlalchemy import Connection
 
 from gateway.policies.health.breaker import FailureKind
-from gateway.store.disk.failures import DiskFault, disk_fault
-from gateway.store.disk.threads import HUNG_AFTER, LONG, HangWatch
+from gateway.store.files.failures import DiskFault, disk_fault
+from gateway.store.files.threads import HUNG_AFTER, LONG, HangWatch
 from gateway.store.index.salvage import unsound
 from gateway.store.index.schema import driver_of, open_engine, prepare_connection, rollback
 

@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from gateway.policies.health.breaker import FailureKind
-from gateway.store.disk.failures import DiskFault, disk_faults
-from gateway.store.disk.locks import exclusive
+from gateway.store.files.failures import DiskFault, disk_faults
+from gateway.store.files.locks import exclusive
 from gateway.store.index.database import PATIENCE
 from gateway.store.index.migrations import migrate
 from gateway.store.index.salvage import salvage

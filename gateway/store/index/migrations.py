@@ -14,7 +14,7 @@ from collections.abc import Callable
 from sqlalchemy import Connection
 
 from gateway.policies.health.breaker import FailureKind
-from gateway.store.disk.failures import DiskFault
+from gateway.store.files.failures import DiskFault
 from gateway.store.index.schema import DEFAULT_POOL, NODE, SCHEMA_VERSION, create_schema, driver_of, pools, rollback
 
 

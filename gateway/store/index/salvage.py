@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.model.keys import ObjectKey
-from gateway.store.disk.failures import disk_faults
+from gateway.store.files.failures import disk_faults
 from gateway.store.index import seals
 from gateway.store.index.schema import DEFAULT_POOL
 

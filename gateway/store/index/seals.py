@@ -15,7 +15,7 @@ from zlib import crc32
 
 from gateway.model.keys import ObjectKey
 from gateway.policies.health.breaker import FailureKind
-from gateway.store.disk.failures import DiskFault
+from gateway.store.files.failures import DiskFault
 
 _DIGEST = 32
 _LARGEST = 2**63

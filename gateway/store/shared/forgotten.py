@@ -1,7 +1,7 @@
 """Which objects were forgotten a short while ago, so that nobody else's copy of them is believed.
 
 The gateways of a fleet forget a written object one after the other. One that has forgotten it could take it over from another
-that has not (engine/objects/handover.py), get the old bytes, and keep them: no announcement is left to correct it. The same holds
+that has not (engine/base/handover.py), get the old bytes, and keep them: no announcement is left to correct it. The same holds
 for objects that the origin showed to have changed, because other nodes are not told and their copies count as fresh; for purged
 objects, which a node that was away still has; and for grants: an announcement of the rights in a bucket (``rights_in``) stands
 for all objects in it.

@@ -18,7 +18,7 @@ from gateway.model.objects import Header
 from gateway.model.s3.redaction import redact_path
 
 if TYPE_CHECKING:
-    from gateway.telemetry import Telemetry
+    from gateway.base.telemetry import Telemetry
 
 _CACHE = b"x-larder-cache"
 telemetry: Telemetry | None = None
@@ -45,7 +45,7 @@ def start() -> Callable[[], None]:
     """
     global telemetry
     try:
-        from gateway.telemetry import Telemetry
+        from gateway.base.telemetry import Telemetry
     except ImportError:
         raise ConfigError(
             "tracing.enabled: OpenTelemetry is not installed; install larder-gateway[tracing], or set it to false"

@@ -22,7 +22,7 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from gateway.policies.health.breaker import FailureKind
-from gateway.store.disk.failures import DiskFault
+from gateway.store.files.failures import DiskFault
 
 T = TypeVar("T")
 

@@ -1,8 +1,8 @@
 """Every setting, declared once: name, default, bounds and help. The reference in docs/configuration.md is checked against it.
 
 A configuration is read from a TOML file, then from the environment (``LARDER_SECTION__KEY``; list items by number, as in
-``LARDER_ORIGINS__0__ENDPOINT``; gateway/config_environment.py), then from command-line flags; the later wins. Anything unknown is
-refused by its name.
+``LARDER_ORIGINS__0__ENDPOINT``; config_environment.py), then from command-line flags; the later wins. Anything unknown is refused
+by its name.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from pydantic import (
 )
 from redis.asyncio import ConnectionPool
 
-from gateway.config_base import CostSettings, ResultSettings, Seconds, Section, Size, TenantLimit
-from gateway.config_catalog import AdminSettings, DatabaseSettings
-from gateway.config_environment import Sections, settings_in
-from gateway.config_server import ServerSettings
+from gateway.base.config_base import CostSettings, ResultSettings, Seconds, Section, Size, TenantLimit
+from gateway.base.config_catalog import AdminSettings, DatabaseSettings
+from gateway.base.config_environment import Sections, settings_in
+from gateway.base.config_server import ServerSettings
 from gateway.model.errors import ConfigError
 from gateway.model.fleet import is_node_name
 from gateway.model.units import parse_duration

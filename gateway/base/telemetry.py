@@ -1,4 +1,4 @@
-"""Spans by OpenTelemetry's SDK, for ``gateway/tracing.py``; imported only by a gateway that traces."""
+"""Spans by OpenTelemetry's SDK, for ``gateway/base/tracing.py``; imported only by a gateway that traces."""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ from typing import Protocol, TypeVar
 
 from gateway.model.errors import ConfigError
 from gateway.policies.health.breaker import Breaker, BreakerState, Event, Failed, FailureKind, Ok, Probed, Step, Wrote
-from gateway.store.disk.directory import CacheDirectory
-from gateway.store.disk.failures import DiskFault, disk_fault, disk_faults
-from gateway.store.disk.threads import HUNG_AFTER, LONG, HangWatch, Threads
+from gateway.store.files.directory import CacheDirectory
+from gateway.store.files.failures import DiskFault, disk_fault, disk_faults
+from gateway.store.files.threads import HUNG_AFTER, LONG, HangWatch, Threads
 from gateway.store.index.database import Database, Operation, SharedOperation
 from gateway.store.index.index_file import Identity, ensure_index, identity_of
 from gateway.store.shared.generations import DirectoryStart, Generations

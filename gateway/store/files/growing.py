@@ -23,10 +23,10 @@ from zlib import crc32
 from gateway.model.errors import LarderError
 from gateway.model.objects import BlobRef
 from gateway.policies.health.breaker import FailureKind
-from gateway.store.disk.blobs import OpenBlob, Span
-from gateway.store.disk.directory import CacheDirectory
-from gateway.store.disk.failures import DiskFault, disk_faults
-from gateway.store.disk.threads import closer
+from gateway.store.files.blobs import OpenBlob, Span
+from gateway.store.files.directory import CacheDirectory
+from gateway.store.files.failures import DiskFault, disk_faults
+from gateway.store.files.threads import closer
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -70,7 +70,7 @@ class BlobHost(Protocol):
 
 
 class ByteSource(Protocol):
-    """The bytes of a blob as they arrive; see ``gateway.engine.fetching.ByteStream``."""
+    """The bytes of a blob as they arrive; see ``gateway.engine.base.fetching.ByteStream``."""
 
     async def next_chunk(self, most: int | None = None) -> bytes:
         """The next bytes, at most ``most``, at least one of them before the end."""

@@ -24,6 +24,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
+from gateway.base.tasks import Tasks
 from gateway.fleet.nodes.membership import Membership
 from gateway.fleet.nodes.peers import Peers
 from gateway.model.errors import LarderError
@@ -33,7 +34,6 @@ from gateway.policies.fleet.ring import path_key
 from gateway.policies.items.demand import Outlook, SwapRoom
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.opened import Registration
-from gateway.tasks import Tasks
 
 PREFIX = "/-/peer/v1"
 """The prefix of addresses of calls between nodes."""

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from gateway.base.metrics import RELAYED
 from gateway.fleet.nodes.membership import Membership
 from gateway.fleet.nodes.peers import Peers, PeerUnavailable
-from gateway.metrics import RELAYED
 from gateway.model.fleet import Node
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.objects import Header

@@ -1,4 +1,4 @@
-"""The base of a configuration's tables, and the tables that other parts use alone; the others are in gateway/config.py."""
+"""The base of a configuration's tables, and the tables that other parts use alone; the others are in gateway/base/config.py."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import NamedTuple
 
-from gateway.admin.fleet.documents import (
+from gateway.admin.state.documents import (
     AnswersDocument,
     DatasetSummary,
     HistoryPoint,
@@ -22,7 +22,7 @@ from gateway.admin.fleet.documents import (
     State,
     Total,
 )
-from gateway.admin.fleet.reading import FleetReading
+from gateway.admin.state.reading import FleetReading
 from gateway.edge.documents import moment
 from gateway.fleet.jobs.jobs import KnownJob
 from gateway.model.units import format_size

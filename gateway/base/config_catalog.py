@@ -1,4 +1,4 @@
-"""The settings of the catalog and of the admin API; part of gateway/config.py."""
+"""The settings of the catalog and of the admin API; part of gateway/base/config.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
-from gateway.config_base import Section
+from gateway.base.config_base import Section
 
 _KEY = re.compile(r"[A-Za-z0-9_-]{43}=")
 _ADDRESS = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")

@@ -18,9 +18,9 @@ from functools import partial
 from sqlite3 import Connection
 from typing import NamedTuple
 
-from gateway.store.disk.disk import Disk
-from gateway.store.disk.failures import DiskFault, attempt, succeeds
-from gateway.store.disk.locks import open_lock, try_exclusive
+from gateway.store.disk import Disk
+from gateway.store.files.failures import DiskFault, attempt, succeeds
+from gateway.store.files.locks import open_lock, try_exclusive
 from gateway.store.index import seals
 
 _NAME = "purges"

@@ -16,7 +16,7 @@ from typing import Protocol
 from zlib import crc32
 
 from gateway.model.objects import BlobRef
-from gateway.store.disk.threads import closer
+from gateway.store.files.threads import closer
 
 _PIECE = 1024 * 1024
 _held: set[OpenBlob] = set()

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from gateway.engine.items.homes import PREFIX, Node, PeerNodes
+from gateway.engine.base.homes import PREFIX, Node, PeerNodes
+from gateway.engine.base.services import Services
 from gateway.engine.objects.entries import Grants
 from gateway.engine.objects.reads import Reads
-from gateway.engine.services import Services
 from gateway.model.errors import LarderError
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.outcomes import Outcome, Reason

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from gateway.config_base import Seconds, Section, Size, SocketPath
+from gateway.base.config_base import Seconds, Section, Size, SocketPath
 
 
 class ServerSettings(Section):

@@ -12,9 +12,9 @@ from typing import TypeVar
 
 from sqlalchemy.exc import DBAPIError
 
+from gateway.base.shortages import SHORTAGES, shortage_of
 from gateway.model.errors import DiskUnavailable
 from gateway.policies.health.breaker import FailureKind
-from gateway.shortages import SHORTAGES, shortage_of
 
 A = TypeVar("A")
 D = TypeVar("D")

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import inf, ulp
 
-from gateway.sim.clock import Action, Clock
 from gateway.sim.jobs.scenario import OriginSpec
+from gateway.sim.world.clock import Action, Clock
 
 _NOTHING = 0.5
 """Bytes; a transfer with fewer left is complete, up to rounding errors."""

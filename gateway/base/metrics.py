@@ -16,7 +16,7 @@ from typing import Any
 
 from prometheus_client import Counter, Gauge, Histogram, disable_created_metrics
 
-from gateway import counter_files as counter_files
+from gateway.base import counter_files as counter_files
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
@@ -403,7 +403,7 @@ ALL = (
 
 
 NAMED = (BUCKET_REQUESTS, BUCKET_SENT_BYTES, ORIGIN_ANSWERS, RATE_LIMITED)
-"""Metrics with names of tenants, buckets or origins: strangers do not see them (api/exposition.py)."""
+"""Metrics with names of tenants, buckets or origins: strangers do not see them (edge/exposition.py)."""
 
 
 def _begin_at_zero() -> None:

@@ -15,8 +15,8 @@ import time
 from collections.abc import Mapping
 from typing import Literal
 
+from gateway.base.tracing import trace_id
 from gateway.model.s3.redaction import redact_text
-from gateway.tracing import trace_id
 
 FIELDS = (
     "request_id", "request", "status", "code", "error", "state", "node", "zone", "address", "origin", "dataset", "stream",

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gateway.engine.items.homes import PeerNodes
-from gateway.engine.objects.handover import Moved
+from gateway.engine.base.handover import Moved
+from gateway.engine.base.homes import PeerNodes
 from gateway.fleet.nodes.invalidations import HeardWrites
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.origin.client import OriginClient

@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from functools import partial
 from typing import Any, TypeVar
 
+from gateway.base.tasks import Tasks
 from gateway.engine.items.fetch import AT_ONCE
 from gateway.engine.items.underway import FETCHES_PER_BATCH
 from gateway.policies.lane import LoadClass, LoadLimits, LoadScheduler
 from gateway.policies.streams.prefetch import DEPTH
-from gateway.tasks import Tasks
 
 BESIDE = 2
 """Units of a yielding class that run beside readers."""

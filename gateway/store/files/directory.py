@@ -34,9 +34,9 @@ from typing import NamedTuple
 
 from gateway.model.errors import DiskUnavailable
 from gateway.policies.health.breaker import FailureKind
-from gateway.store.disk.blobs import Contents, read_contents
-from gateway.store.disk.failures import DiskFault
-from gateway.store.disk.locks import is_locked, open_lock, try_exclusive
+from gateway.store.files.blobs import Contents, read_contents
+from gateway.store.files.failures import DiskFault
+from gateway.store.files.locks import is_locked, open_lock, try_exclusive
 from gateway.store.shared.generations import DirectoryStart
 from gateway.store.shared.table_file import leases_of, removals_of, table_of
 

@@ -19,7 +19,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics import exposition
 from prometheus_client.samples import Exemplar, Sample
 
-from gateway import metrics
+from gateway.base import metrics
 
 _MEDIA_TYPE = "application/openmetrics-text"
 _LATENCY = "larder_request_seconds"

@@ -1,7 +1,7 @@
 """The bytes of one read of the origin, or of another node.
 
 A ``ByteStream`` yields exactly the promised number of bytes, and continues with another answer when one breaks off. Blobs of
-objects and items are filled from it (gateway/store/disk/growing.py).
+objects and items are filled from it (gateway/store/files/growing.py).
 """
 
 from __future__ import annotations

@@ -10,18 +10,18 @@ from __future__ import annotations
 import os
 from functools import partial
 
-from gateway.metrics import VERIFIED_BLOBS
+from gateway.base.metrics import VERIFIED_BLOBS
+from gateway.base.shortages import shortage_of
+from gateway.base.tasks import SingleFlight
 from gateway.model.errors import BlobGone
 from gateway.model.objects import BlobRef
 from gateway.policies.health.breaker import Failed
-from gateway.shortages import shortage_of
-from gateway.store.disk.blobs import Contents, OpenBlob, OpenBlobs
-from gateway.store.disk.disk import Disk
-from gateway.store.disk.failures import DiskFault, disk_fault
-from gateway.store.disk.threads import HUNG_AFTER, SLOWEST_READ
+from gateway.store.disk import Disk
+from gateway.store.files.blobs import Contents, OpenBlob, OpenBlobs
+from gateway.store.files.failures import DiskFault, disk_fault
+from gateway.store.files.threads import HUNG_AFTER, SLOWEST_READ
 from gateway.store.index import blob_rows
 from gateway.store.index.blob_rows import BlobRow
-from gateway.tasks import SingleFlight
 
 
 class _Wrong(Exception):
