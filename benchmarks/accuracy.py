@@ -48,8 +48,8 @@ from benchmarks.datasets import CREDENTIALS, register, write_digests
 from benchmarks.report import machine
 from benchmarks.servers import BUCKET, gateway, origin
 from larder import Access, Job, Loader
-from larder.timing import TimedLoader
 from larder.torch import CachedDataset, Item
+from larder.training.timing import TimedLoader
 
 SEEDS = 3
 EPOCHS = 16

@@ -4,8 +4,8 @@ Three comparisons in one run, in turn, so that other load on the machine affects
 
 - The gateway's CPU per item of cached batches, beside that of nginx proxy_cache per request for the same objects;
   both are loaded by wrk over the same number of connections.
-- Items per second of one Python process: ``BatchReader.fetch``, ``larder.loader.Loader`` and ``larder.torch.CachedDataset``
-  beside boto3 and s3torchconnector, which read the same objects through nginx proxy_cache, and beside reading them as
+- Items per second of one Python process: ``BatchReader.fetch``, ``larder.Loader`` and ``larder.torch.CachedDataset`` beside
+  boto3 and s3torchconnector, which read the same objects through nginx proxy_cache, and beside reading them as
   files of this machine. The bytes stay in memory and are not decoded.
 - The time of a batch without a cached item, beside reading the same objects from the origin.
 """

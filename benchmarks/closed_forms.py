@@ -32,9 +32,9 @@ from benchmarks.servers import BUCKET, Running, gateway
 from gateway.testing.origin import FakeOrigin, OriginThread
 from gateway.testing.origin_auth import User
 from larder import Client
-from larder.loader import Loader
 from larder.planner import Layout
-from larder.source import Access
+from larder.reading.source import Access
+from larder.training.loader import Loader
 
 ITEMS = 600
 LENGTH = 4096

@@ -29,8 +29,8 @@ from benchmarks.servers import BUCKET, gateway
 from gateway.testing.origin import OriginThread
 from gateway.testing.origin_auth import User
 from gateway.testing.origin_pace import SendingPace
-from larder.loader import Loader
-from larder.source import Access
+from larder.reading.source import Access
+from larder.training.loader import Loader
 
 ITEMS = 600
 LENGTH = 20_000

@@ -113,8 +113,8 @@ def _one_way(setting: Setting, name: str, batch: int, way: str) -> Steps:
 def loader(setting: Setting, name: str, batch: int) -> Steps:
     """The loader without a framework, as it comes: 10 candidates for each item, one batch fetched ahead."""
     from larder import Credentials
-    from larder.loader import Loader
-    from larder.source import Access
+    from larder.reading.source import Access
+    from larder.training.loader import Loader
 
     access = Access(credentials=Credentials(setting.access_key, setting.secret_key))
     whole = Loader(setting.endpoint, name, batch_size=batch, access=access)
@@ -128,7 +128,7 @@ def cached_dataset(setting: Setting, name: str, batch: int) -> Steps:
     from torch.utils.data import DataLoader
 
     from larder import Credentials
-    from larder.source import Access
+    from larder.reading.source import Access
     from larder.torch import CachedDataset
 
     access = Access(credentials=Credentials(setting.access_key, setting.secret_key))

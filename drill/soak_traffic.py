@@ -26,7 +26,7 @@ from yarl import URL
 
 from drill.soak_origin import bytes_of
 from gateway.testing.signed_requests import ClientSigner
-from larder.frames import Decoder
+from larder.reading.frames import Decoder
 
 BUCKET = "soak"
 ADMIN_TOKEN = "the-token-of-the-soak"

@@ -17,7 +17,7 @@ from benchmarks.servers import free_port
 from evaluation.origin import KEY, SECRET, Data, Origin
 from gateway.fleet.redis.embedded import find_server
 from larder import Client, Credentials, DatasetInfo
-from larder.api import Api
+from larder.http.api import Api
 
 CREDENTIALS = Credentials("evaluation", "a secret of the evaluation")
 LOW = 0.9

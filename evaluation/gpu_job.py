@@ -30,7 +30,7 @@ from torch.utils.data import DataLoader, Dataset
 import larder
 from evaluation.jobs import s3_client
 from larder import Credentials
-from larder.source import Access
+from larder.reading.source import Access
 from larder.torch import CachedDataset, watch
 
 CLASSES = 1000

@@ -32,9 +32,9 @@ from evaluation.sides import TOKEN, GatewayProcess, process_of, toml_of
 from evaluation.variants import FUTURE
 from gateway.sim.importance.score_scenario import ScoreRunSpec
 from larder import Client, DatasetInfo, Job
-from larder.importance import ImportanceReport
-from larder.source import Access
+from larder.reading.source import Access
 from larder.torch import CachedMapDataset, ImportanceSampler
+from larder.training.importance import ImportanceReport
 
 ITEMS, LENGTH, BATCH = 400, 4096, 8
 COMPUTE = 0.015

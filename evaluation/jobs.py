@@ -17,8 +17,8 @@ from botocore.config import Config
 from evaluation.fleet import CREDENTIALS, Fleet
 from evaluation.origin import BUCKET, KEY, SECRET, Data, Origin
 from larder import Job
-from larder.loader import Loader
-from larder.source import Access
+from larder.reading.source import Access
+from larder.training.loader import Loader
 
 
 @dataclass(frozen=True, kw_only=True)

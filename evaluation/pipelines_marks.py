@@ -22,7 +22,7 @@ from evaluation.pages import busy, machine, picture, table, write
 from evaluation.paused import Working
 from gateway.sim.figures import pyplot
 from larder.pipelines import Pipeline
-from larder.source import Access
+from larder.reading.source import Access
 
 SWEPT = 480
 """Elements of an epoch. What an automatic epoch does once, ask the fleet for its order, takes some milliseconds."""

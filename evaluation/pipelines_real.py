@@ -34,7 +34,7 @@ from gateway.sim.figures import pyplot
 from larder import Client, Job
 from larder.digest.writer import Row
 from larder.digest.writer import write as write_digests
-from larder.source import Access
+from larder.reading.source import Access
 
 PHOTOS, TICKS = 512, 1000
 """Items of the two datasets: JPEGs, and some bytes each."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from evaluation.fleet import CREDENTIALS, Fleet
 from larder import DatasetInfo
-from larder.batch import BatchReader
+from larder.reading.batch import BatchReader
 
 EVERY = 0.4
 

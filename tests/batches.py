@@ -13,7 +13,7 @@ import numpy as np
 
 from gateway.testing.origin import FakeOrigin
 from gateway.testing.signed_requests import ClientSigner
-from larder.frames import Decoder, Received
+from larder.reading.frames import Decoder, Received
 from tests.digests import Row, id_of, sha, write
 from tests.gateways import Running
 from tests.v1 import GWA, Key, Reply, ask, register

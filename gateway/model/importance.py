@@ -10,8 +10,8 @@ but some bytes are frequent, and in planes these lie together. So zlib looks for
 seventh of the time and finds no chance matches that cost more than they save. A million items of eight homes take at most 1.9 MB:
 the client sends scores in steps of 1/64.
 
-The header gives the size of the decompressed stream, so nothing larger is ever allocated. ``larder.importance_wire`` is the
-client's encoder; ``tests/wire/importance.json`` has golden vectors for both.
+The header gives the size of the decompressed stream, so nothing larger is ever allocated. ``larder.training.importance_wire`` is
+the client's encoder; ``tests/wire/importance.json`` has golden vectors for both.
 """
 
 from __future__ import annotations

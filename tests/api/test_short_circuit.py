@@ -13,7 +13,7 @@ import pytest
 
 import larder
 from gateway.testing.origin import FakeOrigin
-from larder import batch, frames
+from larder.reading import batch, frames
 from tests.batches import Stock, bytes_of, stock
 from tests.gateways import Running, Settings, gateway, start
 from tests.origins.processes import free_port, wait_until

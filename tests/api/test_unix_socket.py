@@ -10,7 +10,7 @@ import pytest
 
 import larder
 from gateway.testing.origin import FakeOrigin
-from larder.local import LocalSocket
+from larder.http.local import LocalSocket
 from tests.batches import Stock, bytes_of, stock
 from tests.gateways import Running, Settings, gateway, start
 from tests.origins.processes import free_port

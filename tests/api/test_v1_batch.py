@@ -19,10 +19,10 @@ from gateway.model.frames import END, ENTRY, FRAME, PREAMBLE
 from gateway.testing.origin import FakeOrigin
 from gateway.testing.origin_faults import Refuse
 from gateway.testing.signed_requests import ClientSigner
-from larder.batch import BatchReader
-from larder.client import Client
-from larder.credentials import Credentials
-from larder.signing import sign
+from larder.http.client import Client
+from larder.http.credentials import Credentials
+from larder.http.signing import sign
+from larder.reading.batch import BatchReader
 from tests.batches import Stock, bytes_of, chunk_sizes, decoded, packed, stock, taken
 from tests.gateways import Running, Settings, gateway
 from tests.origins.processes import wait_until

@@ -30,7 +30,7 @@ from gateway.policies.items.batch import BatchMode
 from gateway.policies.items.datasets import CachingMode
 from gateway.policies.space.plan import Plan
 from gateway.testing.origin_faults import DieAfter, Hang
-from larder.frames import Decoder, Received
+from larder.reading.frames import Decoder, Received
 from tests.batches import packed
 from tests.engine.datasets import Data, Shelf, blobs_open, equal_bodies, shelved, until
 

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.model.frames import ItemStatus
 from gateway.testing.origin import FakeOrigin
-from larder.frames import MISSING, OK, Received, index_form
+from larder.reading.frames import MISSING, OK, Received, index_form
 from tests.batches import Stock, bytes_of, decoded, packed, stock, taken
 from tests.gateways import Running, Settings, gateway
 from tests.origins.processes import wait_until

@@ -10,10 +10,10 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from larder import silence
-from larder.connection import Connection
-from larder.credentials import Credentials
-from larder.silence import Hung
+from larder.http import silence
+from larder.http.connection import Connection
+from larder.http.credentials import Credentials
+from larder.http.silence import Hung
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 KEYS = Credentials("k", "s")
@@ -75,7 +75,7 @@ def serving() -> Iterator[Server]:
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Silence is noticed sooner."""
     monkeypatch.setattr(silence, "SILENCE", 0.2)
-    monkeypatch.setattr("larder.connection.SILENCE", 0.2)
+    monkeypatch.setattr("larder.http.connection.SILENCE", 0.2)
 
 
 def ask(connection: Connection) -> bytes:

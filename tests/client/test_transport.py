@@ -12,8 +12,9 @@ import pytest
 
 import larder
 from gateway.testing.origin import ALICE, FakeOrigin, OriginThread
-from larder import fallback, frames, signing
-from larder.fallback import Probation
+from larder.http import signing
+from larder.reading import fallback, frames
+from larder.reading.fallback import Probation
 from tests.digests import Row, write
 from tests.gateways import Running, Settings, gateway
 from tests.origins.processes import free_port

@@ -18,7 +18,7 @@ from gateway.base.config import Origin
 from gateway.model.s3.ranges import parse_range
 from gateway.origin.examination import examine
 from larder import digest
-from larder.credentials import Credentials
+from larder.http.credentials import Credentials
 from tests.differential.asks import Ask, Door, Reply
 from tests.differential.conftest import settings
 from tests.differential.corpus import BLOCK, Object

@@ -13,7 +13,7 @@ import pytest
 
 from gateway.testing.origin import ALICE, FakeOrigin, OriginThread
 from larder import digest
-from larder.credentials import Credentials
+from larder.http.credentials import Credentials
 from tests.origins.fixtures import moto, radosgw
 
 __all__ = ["moto", "radosgw"]

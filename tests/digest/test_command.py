@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from gateway.testing.origin_faults import Gate, Hang
-from larder import cli, digest, errors
+from larder import cli, digest
+from larder.base import errors
 from larder.digest import journal
 from larder.digest.writer import Row, write
 from tests.digest.conftest import CREDENTIALS, Store

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.testing import origin_s3
-from larder import errors
+from larder.base import errors
 
 
 def fill(store, objects):

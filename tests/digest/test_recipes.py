@@ -13,7 +13,7 @@ import duckdb
 import pytest
 
 from larder import Client, digest
-from larder.credentials import Credentials
+from larder.http.credentials import Credentials
 from tests.gateways import Running, Settings, gateway
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/digest-files.md"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from larder import cli, digest
-from larder.credentials import Credentials
+from larder.http.credentials import Credentials
 from tests.digest.conftest import CREDENTIALS, Store
 from tests.gateways import Running, Settings, gateway, s3_client
 

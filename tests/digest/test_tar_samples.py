@@ -6,8 +6,8 @@ import tarfile
 import pytest
 from webdataset.tariterators import group_by_keys, tar_file_expander
 
+from larder.base.tar import TarError, sample_members
 from larder.digest.tar import samples
-from larder.tar import TarError, sample_members
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
 REFUSED = "refused"

@@ -16,9 +16,9 @@ import torch
 from torch.utils.data import DataLoader, get_worker_info
 
 import larder
-from larder.importance import ImportanceReport
 from larder.testing import MemorySource
 from larder.torch import CachedDataset, CachedMapDataset, Item
+from larder.training.importance import ImportanceReport
 
 ENDPOINT = "http://127.0.0.1:9"
 N = 103

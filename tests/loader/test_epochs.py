@@ -19,7 +19,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.data import DataLoader
 
 import larder
-from larder.frames import MISSING
+from larder.reading.frames import MISSING
 from larder.testing import MemorySource
 from larder.torch import DatasetOptions, ImportanceSampler, PipelineDataset, watch
 from tests.loader.making import (

@@ -14,9 +14,9 @@ from torch.utils.data import DataLoader
 
 import larder
 from gateway.testing.origin import FakeOrigin, OriginThread
-from larder.batch import BatchReader
-from larder.loader import Loader, Shard
+from larder.reading.batch import BatchReader
 from larder.torch import CachedDataset
+from larder.training.loader import Loader, Shard
 from tests.digests import Row, write
 from tests.gateways import Running, fleet
 from tests.loader.making import numbers

@@ -11,10 +11,10 @@ import torch
 from torch import distributed
 from torch.utils.data import DataLoader
 
-from larder.errors import StateError
-from larder.frames import CHANGED
+from larder.base.errors import StateError
 from larder.planner.draw import DrawRule
 from larder.planner.importance import ImportancePlan
+from larder.reading.frames import CHANGED
 from larder.testing import MemorySource
 from larder.torch import ImportanceSampler, watch
 from tests.loader.making import BATCH, ListeningJob, N, as_tensor, consume, dataset_of, index_of, map_of, whole

@@ -15,7 +15,7 @@ from torch.utils.data import (
 )
 
 import larder
-from larder.frames import CHANGED
+from larder.reading.frames import CHANGED
 from larder.testing import MemorySource
 from tests.loader.making import BATCH, ENDPOINT, N, as_tensor, consume, fail_on_seven, map_of, numbers, whole
 

@@ -18,8 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
 import larder
-from larder.frames import MISSING
-from larder.mixing import MixedSource
+from larder.reading.frames import MISSING
+from larder.reading.mixing import MixedSource
 from larder.testing import MemorySource
 from larder.torch import PipelineDataset, merge_states
 from tests.loader.making import N, dataset_of, loader_of, map_of

@@ -7,7 +7,7 @@ from itertools import islice
 import pytest
 
 import larder
-from larder.mixing import Mix, MixedSource
+from larder.reading.mixing import Mix, MixedSource
 from larder.testing import MemorySource
 from larder.torch import CachedDataset, CachedMapDataset, merge_states, watch
 from tests.loader.making import BATCH, ENDPOINT, fail_on_seven, loader_of, place_of

@@ -11,9 +11,9 @@ import torch
 from torch.utils.data import default_convert
 
 import larder
+from larder.base.tar import pack_sample
 from larder.digest.parquet import row_groups
 from larder.parquet import concatenate, read_rows
-from larder.tar import pack_sample
 
 MOMENT = datetime.datetime(2025, 1, 1, 12, 30, 0, 250000)
 ZONED = MOMENT.replace(tzinfo=datetime.timezone(datetime.timedelta(hours=2)))

@@ -11,7 +11,7 @@ import threading
 
 import pytest
 
-from larder.errors import StateError
+from larder.base.errors import StateError
 from larder.torch.rounds import Rounds
 
 TWO = range(2)

@@ -9,8 +9,8 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import larder
-from larder.frames import MISSING
 from larder.planner import Progress, union
+from larder.reading.frames import MISSING
 from larder.testing import MemorySource
 from larder.torch import merge_states, watch
 from tests.loader.making import (

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 import larder
-from larder.ranks import Ranks
+from larder.base.ranks import Ranks
 from larder.torch import watch
 from tests.loader.making import dataset_of, loader_of, numbers, whole
 

@@ -23,7 +23,7 @@ import ray
 from ray.cluster_utils import Cluster
 
 import larder
-from larder.errors import StageFailed
+from larder.base.errors import StageFailed
 from larder.pipelines import Pipeline
 from larder.testing import MemorySource
 from tests.pipelines.result_steps import Noting

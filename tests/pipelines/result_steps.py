@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import larder
-from larder.source import Access, Item
+from larder.reading.source import Access, Item
 
 
 class Noting:

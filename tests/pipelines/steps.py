@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import larder
-from larder.errors import PipelineError
+from larder.base.errors import PipelineError
 from larder.testing import MemorySource
 
 

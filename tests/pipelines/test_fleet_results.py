@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gateway.testing.origin import FakeOrigin
-from larder.frames import OK, index_form
 from larder.pipelines import pipeline as made_pipeline
+from larder.reading.frames import OK, index_form
 from tests.batches import Stock, bytes_of, decoded, packed, stock, taken
 from tests.gateways import Running, fleet
 from tests.origins.processes import wait_until

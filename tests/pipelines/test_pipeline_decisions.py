@@ -14,10 +14,10 @@ import pytest
 
 import larder
 from gateway.testing.origin import FakeOrigin
-from larder.credentials import Credentials
+from larder.http.credentials import Credentials
 from larder.pipelines import Pipeline
 from larder.pipelines.elements import decode
-from larder.source import Access
+from larder.reading.source import Access
 from tests.batches import Stock, bytes_of, stock
 from tests.gateways import Running, Settings, gateway
 from tests.pipelines.result_steps import Noting, enlarged

@@ -15,11 +15,11 @@ import pytest
 
 import larder
 from gateway.testing.origin import ALICE, FakeOrigin
-from larder.credentials import Credentials
-from larder.errors import LarderWarning, StageFailed
+from larder.base.errors import LarderWarning, StageFailed
+from larder.http.credentials import Credentials
 from larder.pipelines import Pipeline
 from larder.pipelines.fingerprint import fingerprints
-from larder.source import Access
+from larder.reading.source import Access
 from tests.batches import Stock, bytes_of, stock
 from tests.gateways import Running, Settings, gateway
 from tests.pipelines import result_steps

@@ -18,7 +18,7 @@ import pytest
 import larder
 from gateway.testing.origin import FakeOrigin, OriginThread
 from larder.pipelines import Pipeline
-from larder.source import Access
+from larder.reading.source import Access
 from tests.digests import Row, write
 from tests.gateways import Running, Settings, finish, start
 from tests.origins.processes import free_port

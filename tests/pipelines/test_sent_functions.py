@@ -13,7 +13,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from larder.errors import PipelineError
+from larder.base.errors import PipelineError
 from larder.pipelines.fingerprint import Fingerprint, fingerprints
 from larder.pipelines.stages import AUTOCACHE, MAP, Stage
 from larder.pipelines.worker import pickled

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import larder
-from larder.errors import ElementUnstorable
+from larder.base.errors import ElementUnstorable
 from larder.pipelines import Pipeline
 from larder.pipelines.elements import decode, encode
 from larder.testing import MemorySource

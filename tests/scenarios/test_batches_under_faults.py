@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 
 from gateway.testing.origin_faults import DieAfter, Hang, Refuse
-from larder.batch import BatchReader, Fetched
-from larder.client import Client
-from larder.credentials import Credentials
-from larder.frames import HIT
-from larder.retry import Retry
+from larder.base.retry import Retry
+from larder.http.client import Client
+from larder.http.credentials import Credentials
+from larder.reading.batch import BatchReader, Fetched
+from larder.reading.frames import HIT
 from tests.batches import Stock, bytes_of, packed, stock
 from tests.gateways import Running, Settings, gateway, start
 from tests.origins.processes import free_port, wait_until

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.policies.fleet import ring as ours
-from larder import ring as theirs
+from larder.base import ring as theirs
 
 NAMES = st.text("abcdefghijklmnopqrstuvwxyzABC019._-", min_size=1, max_size=12)
 FLEETS = st.dictionaries(NAMES, st.integers(1, 2**60), max_size=12)

@@ -8,7 +8,7 @@ from itertools import accumulate
 import numpy as np
 from fake_gateway import Asked, Handler
 
-from larder.importance_wire import HEADER, OF_ALL, WHOLE
+from larder.training.importance_wire import HEADER, OF_ALL, WHOLE
 
 
 @dataclass(frozen=True)

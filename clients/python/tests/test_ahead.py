@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from announced import AnnouncedSource
 
-from larder import errors
-from larder.ahead import AT_ONCE, BATCHES, LEAST
-from larder.frames import HIT, JOINED, ORIGIN_ERROR
-from larder.loader import Loader
+from larder.base import errors
+from larder.reading.frames import HIT, JOINED, ORIGIN_ERROR
 from larder.testing import MemorySource
+from larder.training.ahead import AT_ONCE, BATCHES, LEAST
+from larder.training.loader import Loader
 
 
 def loader_of(items, *, batch_size=64, substitute=1, kind=MemorySource, **source):

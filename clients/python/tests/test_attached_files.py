@@ -12,11 +12,11 @@ import pytest
 from batch_wire import NOT_RESIDENT, Item, attached_form
 
 import larder
-from larder.connection import Connection
-from larder.credentials import Credentials
-from larder.errors import TruncatedBatch, UnexpectedAnswer
-from larder.frames import Decoder
-from larder.local import LocalSocket, acceptable, close_all
+from larder.base.errors import TruncatedBatch, UnexpectedAnswer
+from larder.http.connection import Connection
+from larder.http.credentials import Credentials
+from larder.http.local import LocalSocket, acceptable, close_all
+from larder.reading.frames import Decoder
 
 KEY = Credentials("key", "secret")
 ITEMS = [Item(1, 11, b"eleven"), Item(4, 10, b"ten"), Item(0, 10, b"ten"), Item(3, 13, b"")]

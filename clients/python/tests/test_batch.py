@@ -15,8 +15,8 @@ from batch_wire import CHANGED, HIT, MISSING, NOT_RESIDENT, ORIGIN_ERROR, REFUSE
 from fake_gateway import ID, FakeBatchGateway, Store, problem, serving
 
 import larder
-from larder.source import GatewaySource
-from larder.stats import Stats
+from larder.base.stats import Stats
+from larder.reading.source import GatewaySource
 
 ITEMS = {index: bytes([index]) * (index % 7) for index in range(40)}
 AT_ONCE = larder.Retry(attempts=3, base=0)

@@ -9,8 +9,8 @@ from batch_wire import HIT, MISSING, ORIGIN_ERROR, STREAMED, failure, frames_for
 from fake_gateway import ID, FakeBatchGateway, Store, cut, flip, hang, problem, reset_after, serving
 
 import larder
-from larder import batch
-from larder.source import GatewaySource
+from larder.reading import batch
+from larder.reading.source import GatewaySource
 
 ITEMS = {index: bytes([index]) * (index % 7) for index in range(40)}
 REQUEST = [3, 11, 12, 3, 14]

@@ -5,7 +5,7 @@ import tracemalloc
 
 import numpy as np
 
-from larder.buffers import SIZE, Buffers, Space
+from larder.base.buffers import SIZE, Buffers, Space
 
 LARGE = SIZE // 2
 

@@ -6,9 +6,9 @@ import zlib
 
 import pytest
 
-from larder.checksums import crc32
+from larder.base.checksums import crc32
 
-WITHOUT = "import sys; sys.modules['isal'] = None; from larder.checksums import crc32; import zlib; assert crc32 is zlib.crc32"
+ALONE = "import sys; sys.modules['isal'] = None; from larder.base.checksums import crc32; import zlib; assert crc32 is zlib.crc32"
 
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 1 << 17])
@@ -22,4 +22,4 @@ def test_it_is_that_of_zlib(size):
 
 def test_without_the_extra_it_is_zlibs_own():
     """Without the extra, checksums need only the standard library."""
-    subprocess.run([sys.executable, "-c", WITHOUT], check=True)
+    subprocess.run([sys.executable, "-c", ALONE], check=True)

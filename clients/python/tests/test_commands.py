@@ -269,7 +269,7 @@ def test_no_access_key_is_wrong_configuration(server, monkeypatch, tmp_path, cap
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr("larder.credentials._botocore", lambda profile, region: None)
+    monkeypatch.setattr("larder.http.credentials._botocore", lambda profile, region: None)
     assert cli.main(["jobs", "list"]) == 2
     assert "AWS_ACCESS_KEY_ID" in capsys.readouterr().err
 

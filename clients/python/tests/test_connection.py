@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from fake_gateway import FakeBatchGateway, Store, serving
 
-from larder.connection import Connection, check_endpoint
-from larder.credentials import Credentials
+from larder.http.connection import Connection, check_endpoint
+from larder.http.credentials import Credentials
 
 KEY = Credentials("key", "secret")
 CERTIFICATE = Path(__file__).parent / "localhost.pem"

@@ -7,8 +7,8 @@ import types
 
 import pytest
 
-from larder.credentials import Credentials, CredentialSource, endpoint_of, find
-from larder.errors import CredentialsMissing
+from larder.base.errors import CredentialsMissing
+from larder.http.credentials import Credentials, CredentialSource, endpoint_of, find
 
 ENVIRONMENT = {"AWS_ACCESS_KEY_ID": "env key", "AWS_SECRET_ACCESS_KEY": "env secret"}
 

@@ -166,7 +166,7 @@ def test_no_credentials(server, monkeypatch, tmp_path):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr("larder.credentials._botocore", lambda profile, region: None)
+    monkeypatch.setattr("larder.http.credentials._botocore", lambda profile, region: None)
     client = larder.Client(server.endpoint)
     assert client.ping()["ready"]
     with pytest.raises(larder.CredentialsMissing):

@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-from larder import errors
+from larder.base import errors
 
 MADE = [
     errors.GatewayUnavailable("http://gateway", 3, OSError("refused")),

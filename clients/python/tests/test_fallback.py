@@ -11,8 +11,8 @@ import pytest
 from fake_gateway import FakeBatchGateway, Store, problem, serving
 
 import larder
-from larder import fallback
-from larder.fallback import Probation
+from larder.reading import fallback
+from larder.reading.fallback import Probation
 
 KEY = larder.Credentials("key", "secret")
 AT_ONCE = larder.Retry(attempts=2, base=0)

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import larder
-from larder.api import Api
-from larder.fleet import Fleet
-from larder.ring import Ring
-from larder.scatter import parts_of
+from larder.base.ring import Ring
+from larder.http.api import Api
+from larder.http.fleet import Fleet
+from larder.reading.scatter import parts_of
 
 ITEMS = {index: bytes([index % 256]) * (index % 7) for index in range(200)}
 KEY = larder.Credentials("key", "secret")
@@ -203,7 +203,7 @@ def test_who_came_by_tls_stays_with_tls(nodes, monkeypatch):
         {"id": name, "address": server.endpoint, "capacity": 1, "state": "READY"}
         for name, server in zip(NAMES, nodes, strict=True)
     ]
-    monkeypatch.setattr("larder.fleet._asked", lambda api: {"ring": 1, "nodes": listed})
+    monkeypatch.setattr("larder.http.fleet._asked", lambda api: {"ring": 1, "nodes": listed})
     fleet.refresh()
     assert fleet.view is None
     assert [server.looks for server in nodes] == [0, 0, 0]

@@ -22,8 +22,8 @@ from batch_wire import (
     index_form,
 )
 
-from larder.errors import TruncatedBatch, UnexpectedAnswer
-from larder.frames import Decoder, Received
+from larder.base.errors import TruncatedBatch, UnexpectedAnswer
+from larder.reading.frames import Decoder, Received
 
 VECTORS = sorted((Path(__file__).parent / "wire").glob("batch_*.json"))
 REQUEST = [10, 11, 12, 13, 10]

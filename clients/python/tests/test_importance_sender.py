@@ -9,11 +9,11 @@ from fake_gateway import ID, FakeBatchGateway, Store, key_of, serving
 from fake_jobs import KEY, FakeJobs, job_at
 
 import larder
-from larder.api import Busy
-from larder.heartbeat import HeartbeatThread
-from larder.importance import ImportanceReport, ImportanceSender
-from larder.importance_wire import coarse
-from larder.ring import Ring
+from larder.base.ring import Ring
+from larder.http.api import Busy
+from larder.training.heartbeat import HeartbeatThread
+from larder.training.importance import ImportanceReport, ImportanceSender
+from larder.training.importance_wire import coarse
 
 N = 200
 DATASET = larder.DatasetInfo("digits", ID, N, caching="full")

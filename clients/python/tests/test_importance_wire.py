@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from larder.importance_wire import HEADER, STEPS, ImportancePart, coarse, encode
 from larder.planner.draw import DrawRule, draw
 from larder.planner.scores import ItemScores, rank_scores
+from larder.training.importance_wire import HEADER, STEPS, ImportancePart, coarse, encode
 
 GOLDEN = json.loads((Path(__file__).parent / "wire" / "importance.json").read_text())["parts"]
 

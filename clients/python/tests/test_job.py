@@ -14,9 +14,9 @@ from fake_gateway import FakeBatchGateway, Store, serving
 from fake_jobs import STEADY, job_at, loader_of
 
 import larder
-from larder.loader import Shard
 from larder.testing import MemorySource
-from larder.timing import Timing, Totals
+from larder.training.loader import Shard
+from larder.training.timing import Timing, Totals
 
 NO_PATIENCE = larder.Retry(attempts=1, base=0)
 

@@ -6,8 +6,8 @@ import pytest
 from fake_jobs import job_at, loader_of
 
 import larder
-from larder.loader import Shard
 from larder.testing import MemorySource
+from larder.training.loader import Shard
 
 
 def test_a_job_for_another_dataset(jobs):

@@ -3,9 +3,9 @@
 import pytest
 
 import larder
-from larder.loader import Loader
-from larder.source import GatewaySource, Keys
+from larder.reading.source import GatewaySource, Keys
 from larder.testing import MemorySource
+from larder.training.loader import Loader
 
 ENDPOINT = "http://127.0.0.1:9"
 

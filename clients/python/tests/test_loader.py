@@ -16,14 +16,14 @@ import pytest
 from announced import AnnouncedSource
 
 import larder
-from larder.background import BackgroundThread
-from larder.batch import ReaderOptions
-from larder.frames import CHANGED, MISSING, ORIGIN_ERROR, REFUSED
-from larder.job import JobOptions
-from larder.loader import Loader, LoaderOptions, Shard
+from larder.base.background import BackgroundThread
 from larder.pipelines.building import PipelineOptions
-from larder.source import GatewaySource
+from larder.reading.batch import ReaderOptions
+from larder.reading.frames import CHANGED, MISSING, ORIGIN_ERROR, REFUSED
+from larder.reading.source import GatewaySource
 from larder.testing import MemorySource
+from larder.training.job import JobOptions
+from larder.training.loader import Loader, LoaderOptions, Shard
 
 ENDPOINT = "http://127.0.0.1:9"
 

@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 
 import larder
-from larder.loader import Loader, Shard
 from larder.testing import MemorySource
+from larder.training.loader import Loader, Shard
 
 ENDPOINT = "http://127.0.0.1:9"
 

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from larder import Loader, Mix, Retry, Shard, UnevenRanks, merge_states
-from larder.frames import MISSING
-from larder.heartbeat import Registration
-from larder.mixing import MixedSource
-from larder.options import whole_number
-from larder.ranks import Ranks, given_ranks
+from larder.base.options import whole_number
+from larder.base.ranks import Ranks, given_ranks
+from larder.reading.frames import MISSING
+from larder.reading.mixing import MixedSource
 from larder.testing import MemorySource
+from larder.training.heartbeat import Registration
 
 TAILS = st.sampled_from(["short", "drop", "pad"])
 

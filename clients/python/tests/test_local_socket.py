@@ -7,11 +7,11 @@ from contextlib import closing
 import pytest
 
 import larder
-from larder.api import Api
-from larder.connection import Connection
-from larder.fleet import Neighbours
-from larder.local import LocalConnection, LocalSocket
-from larder.silence import Silence
+from larder.http.api import Api
+from larder.http.connection import Connection
+from larder.http.fleet import Neighbours
+from larder.http.local import LocalConnection, LocalSocket
+from larder.http.silence import Silence
 
 KEY = larder.Credentials("key", "secret")
 
@@ -78,7 +78,7 @@ def test_the_socket_of_a_restarted_node_is_found_again(path, monkeypatch):
         near = document_of(path) if api.endpoint == "http://near" else None
         return {"ring": 1, "nodes": listed, "unix_socket": near}
 
-    monkeypatch.setattr("larder.fleet._asked", document)
+    monkeypatch.setattr("larder.http.fleet._asked", document)
     neighbours = Neighbours(Api("http://first", credentials=KEY))
     with listening(path):
         assert all(neighbours.reach(node) for node in neighbours.ready())

@@ -6,9 +6,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from larder.dataset import Directives
-from larder.frames import MISSING, NOT_RESIDENT, ORIGIN_ERROR, REFUSED, ItemFailure, Received
-from larder.merging import MAX_ITEMS, Merge
+from larder.base.dataset import Directives
+from larder.reading.frames import MISSING, NOT_RESIDENT, ORIGIN_ERROR, REFUSED, ItemFailure, Received
+from larder.reading.merging import MAX_ITEMS, Merge
 
 
 def _answer(chance, merge, asked):

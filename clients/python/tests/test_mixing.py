@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import larder
-from larder.frames import MISSING, ORIGIN_ERROR
-from larder.loader import Loader, Shard
-from larder.mixing import Mix, MixedSource
 from larder.planner import Layout
 from larder.planner.mixing import SEGMENT, MixedOrder, MixturePart, shares
+from larder.reading.frames import MISSING, ORIGIN_ERROR
+from larder.reading.mixing import Mix, MixedSource
 from larder.testing import MemorySource
+from larder.training.loader import Loader, Shard
 
 ENDPOINT = "http://127.0.0.1:9"
 SIZES = {"a": 103, "b": 40, "c": 7}

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import larder
+from larder.base.tar import pack_sample
 from larder.digest.parquet import row_groups
 from larder.parquet import read_rows
-from larder.tar import pack_sample
 
 
 def groups_of(table, **options):

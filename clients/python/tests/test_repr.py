@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import larder
-from larder.loader import Loader
 from larder.testing import MemorySource
+from larder.training.loader import Loader
 
 ENDPOINT = "http://127.0.0.1:9"
 INFO = larder.DatasetInfo("train", "d" * 64, 3)

@@ -3,7 +3,7 @@
 import pytest
 
 import larder
-from larder.retry import Patience
+from larder.base.retry import Patience
 
 
 def test_one_pause_less_than_attempts():

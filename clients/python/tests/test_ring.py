@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from larder.ring import RING, Ring, item_key, path_key
+from larder.base.ring import RING, Ring, item_key, path_key
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parent / "wire" / "ring.json").read_text())
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 import larder
-from larder.frames import HIT, JOINED, MISSING
-from larder.importance import ImportanceReport
-from larder.samples import SampleReader
-from larder.stats import Stats
-from larder.tar import BLOCK, _header, header_of, pack_sample, sample_members
+from larder.base.stats import Stats
+from larder.base.tar import BLOCK, _header, header_of, pack_sample, sample_members
+from larder.reading.frames import HIT, JOINED, MISSING
+from larder.reading.samples import SampleReader
 from larder.testing import MemorySource
+from larder.training.importance import ImportanceReport
 
 INFO = larder.DatasetInfo("pairs", "f" * 64, 20, members=2)
 

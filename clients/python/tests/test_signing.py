@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from larder import signing
-from larder.credentials import Credentials
+from larder.http import signing
+from larder.http.credentials import Credentials
 
 # "Signature Calculations for the Authorization Header: Transferring Payload in a Single Chunk", Amazon S3 API reference.
 EXAMPLE = Credentials("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")

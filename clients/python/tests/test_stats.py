@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from larder.stats import SAMPLE, OrderQuality, Stats
+from larder.base.stats import SAMPLE, OrderQuality, Stats
 
 
 def order_of(items, *epochs):

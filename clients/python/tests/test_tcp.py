@@ -8,9 +8,9 @@ from contextlib import closing
 import pytest
 from fake_gateway import FakeBatchGateway, Store, serving
 
-from larder import tcp
-from larder.silence import SILENCE, Silence
-from larder.tcp import SUPPORTED, LargeReads, TcpConnection
+from larder.http import tcp
+from larder.http.silence import SILENCE, Silence
+from larder.http.tcp import SUPPORTED, LargeReads, TcpConnection
 
 HALF = 1 << 17
 PATIENCE = 30.0

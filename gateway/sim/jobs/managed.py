@@ -29,7 +29,7 @@ from larder.planner import Candidates, EpochOrder
 
 TENANT = "sim"
 PER_ITEM = 4
-"""Offers that a loader asks for, per item of a batch (``larder.sharing``)."""
+"""Offers that a loader asks for, per item of a batch (``larder.training.sharing``)."""
 
 
 @dataclass(frozen=True, slots=True)

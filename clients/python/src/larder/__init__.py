@@ -11,12 +11,8 @@ TYPE_CHECKING = (
 )
 
 if TYPE_CHECKING:
-    from larder.aio import AsyncBatchReader
-    from larder.batch import BatchReader, Fetched
-    from larder.client import Client
-    from larder.credentials import Credentials
-    from larder.dataset import DatasetInfo, Directives, ItemLocation
-    from larder.errors import (
+    from larder.base.dataset import DatasetInfo, Directives, ItemLocation
+    from larder.base.errors import (
         CredentialsMissing,
         DigestFileError,
         ElementDamaged,
@@ -42,18 +38,22 @@ if TYPE_CHECKING:
         UnexpectedAnswer,
         UnknownDataset,
     )
-    from larder.frames import ItemFailure
-    from larder.heartbeat import JobDirectives
-    from larder.job import Job
-    from larder.loader import Loader
-    from larder.mixing import Mix
+    from larder.base.retry import Retry
+    from larder.base.stats import Stats
+    from larder.http.client import Client
+    from larder.http.credentials import Credentials
+    from larder.http.s3 import S3, ListedObject, ObjectHead
     from larder.pipelines import Pipeline, pipeline
     from larder.planner import Shard, merge_states
-    from larder.retry import Retry
-    from larder.run import Batch
-    from larder.s3 import S3, ListedObject, ObjectHead
-    from larder.source import Access, Item
-    from larder.stats import Stats
+    from larder.reading.aio import AsyncBatchReader
+    from larder.reading.batch import BatchReader, Fetched
+    from larder.reading.frames import ItemFailure
+    from larder.reading.mixing import Mix
+    from larder.reading.source import Access, Item
+    from larder.training.heartbeat import JobDirectives
+    from larder.training.job import Job
+    from larder.training.loader import Loader
+    from larder.training.run import Batch
 
 __version__ = "0.1.0"
 __all__ = [
@@ -110,29 +110,29 @@ __all__ = [
 
 # Where each name lives that is not an error.
 _MODULES = {
-    "Access": "source",
-    "AsyncBatchReader": "aio",
-    "Batch": "run",
-    "BatchReader": "batch",
-    "Client": "client",
-    "Credentials": "credentials",
-    "DatasetInfo": "dataset",
-    "Directives": "dataset",
-    "Fetched": "batch",
-    "Item": "source",
-    "ItemFailure": "frames",
-    "ItemLocation": "dataset",
-    "Job": "job",
-    "JobDirectives": "heartbeat",
-    "ListedObject": "s3",
-    "Loader": "loader",
-    "Mix": "mixing",
-    "ObjectHead": "s3",
+    "Access": "reading.source",
+    "AsyncBatchReader": "reading.aio",
+    "Batch": "training.run",
+    "BatchReader": "reading.batch",
+    "Client": "http.client",
+    "Credentials": "http.credentials",
+    "DatasetInfo": "base.dataset",
+    "Directives": "base.dataset",
+    "Fetched": "reading.batch",
+    "Item": "reading.source",
+    "ItemFailure": "reading.frames",
+    "ItemLocation": "base.dataset",
+    "Job": "training.job",
+    "JobDirectives": "training.heartbeat",
+    "ListedObject": "http.s3",
+    "Loader": "training.loader",
+    "Mix": "reading.mixing",
+    "ObjectHead": "http.s3",
     "Pipeline": "pipelines",
-    "Retry": "retry",
-    "S3": "s3",
+    "Retry": "base.retry",
+    "S3": "http.s3",
     "Shard": "planner",
-    "Stats": "stats",
+    "Stats": "base.stats",
     "merge_states": "planner",
     "pipeline": "pipelines",
 }
@@ -141,7 +141,7 @@ _MODULES = {
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(f"{__name__}.{_MODULES.get(name, 'errors')}"), name)
+    value: object = getattr(import_module(f"{__name__}.{_MODULES.get(name, 'base.errors')}"), name)
     globals()[name] = value
     return value
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from importlib import import_module
 from io import TextIOWrapper
 
-from larder.errors import CredentialsMissing, LarderError
+from larder.base.errors import CredentialsMissing, LarderError
 from larder.grammar import parser
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130

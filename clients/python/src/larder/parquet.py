@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from larder.errors import LarderError
-from larder.parquet_layout import span_of
-from larder.source import Item
+from larder.base.errors import LarderError
+from larder.base.parquet_layout import span_of
+from larder.reading.source import Item
 
 __all__ = ["concatenate", "read_rows"]
 

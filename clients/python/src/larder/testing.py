@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from larder.dataset import DatasetInfo, Directives, ItemLocation
-from larder.frames import HIT, ItemFailure
-from larder.merging import Fetched
-from larder.stats import Stats
+from larder.base.dataset import DatasetInfo, Directives, ItemLocation
+from larder.base.stats import Stats
+from larder.reading.frames import HIT, ItemFailure
+from larder.reading.merging import Fetched
 
 BUCKET = "memory"
 
@@ -32,7 +32,7 @@ class MemorySource:
         items: the bytes of each item; or their number, when each item is its own number as text.
         cached: fraction of the items in the cache; which ones changes with every request, as in a shared cache.
         caching: caching mode of the imaginary gateway.
-        failures: status (`larder.frames`) of unavailable items, by index.
+        failures: status (`larder.reading.frames`) of unavailable items, by index.
         before: called with the indices before each request; its exception is the request's error.
         name: name of the dataset.
     """

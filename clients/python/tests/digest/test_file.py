@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from larder.base.errors import DigestFileError
 from larder.digest.file import Location, dataset_id, read
 from larder.digest.writer import Row, write
-from larder.errors import DigestFileError
 
 N = 5
 DIGESTS = [hashlib.sha256(b"%d" % number).digest() for number in range(N)]

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from larder import errors
+from larder.base import errors
 from larder.digest.journal import ItemDigest, Journal, Object, remove
 
 PURPOSE = "objects of s3://bucket"

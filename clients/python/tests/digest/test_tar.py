@@ -8,8 +8,8 @@ import tarfile
 import pytest
 
 import larder
+from larder.base.tar import BLOCK, TarError, sample_members, split_name
 from larder.digest.tar import members, samples
-from larder.tar import BLOCK, TarError, sample_members, split_name
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
 CONTENTS = {"a.txt": b"alpha", "empty": b"", "d/block": b"x" * BLOCK, "d/long.bin": bytes(range(256)) * 17}

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from larder.errors import ElementDamaged, ElementUnstorable
+from larder.base.errors import ElementDamaged, ElementUnstorable
 from larder.pipelines import elements
 from larder.pipelines.elements import ALIGNMENT, DEEPEST, DROPPED, Encoded, decode, encode
 

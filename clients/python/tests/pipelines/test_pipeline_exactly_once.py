@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from larder.errors import GatewayUnavailable, LarderWarning, PipelineError
+from larder.base.errors import GatewayUnavailable, LarderWarning, PipelineError
 from larder.pipelines.crew import HEARTBEAT, STARTUP, Crew, CrewLimits
 from larder.pipelines.elements import decode, encode
 from larder.pipelines.splits import MOST_DEATHS, PlannedItems, Split, SplitLedger

@@ -16,7 +16,7 @@ import pipeline_steps
 import pytest
 from pipeline_steps import number, pipeline_of, vector
 
-from larder.errors import LarderWarning
+from larder.base.errors import LarderWarning
 from larder.pipelines import fingerprint
 from larder.pipelines.fingerprint import fingerprints
 from larder.pipelines.stages import Stage

@@ -5,11 +5,11 @@ from fake_gateway import ID, FakeBatchGateway, Store, problem, serving
 from pipeline_steps import Adding, number
 
 import larder
-from larder.dataset import DatasetInfo
-from larder.errors import LarderWarning
-from larder.fallback import Probation
-from larder.frames import MEDIA_TYPE, MISSING, OK, index_form
-from larder.results import GatewayResults
+from larder.base.dataset import DatasetInfo
+from larder.base.errors import LarderWarning
+from larder.reading.fallback import Probation
+from larder.reading.frames import MEDIA_TYPE, MISSING, OK, index_form
+from larder.reading.results import GatewayResults
 
 ITEMS = 40
 NUMBERS = DatasetInfo("numbers", ID, ITEMS)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from pipeline_steps import number, pipeline_of
 
-from larder.errors import PipelineError
+from larder.base.errors import PipelineError
 from larder.pipelines.elements import Encoded, decode
 from larder.pipelines.hosts import WorkerChoice, usable_cores
 from larder.pipelines.ray_actors import PartBytes

@@ -20,8 +20,8 @@ from pipeline_steps import (
 )
 
 import larder
-from larder.errors import ItemMissing, PipelineError, StageFailed, StateError
-from larder.frames import MISSING
+from larder.base.errors import ItemMissing, PipelineError, StageFailed, StateError
+from larder.reading.frames import MISSING
 from larder.testing import MemorySource
 
 

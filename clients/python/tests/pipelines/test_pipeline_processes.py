@@ -32,7 +32,7 @@ from pipeline_steps import (
     with_process,
 )
 
-from larder.errors import PipelineError, StageFailed, StateError
+from larder.base.errors import PipelineError, StageFailed, StateError
 from larder.pipelines.channel import Channel
 from larder.pipelines.processes import ProcessHost
 from larder.pipelines.workers import Broken, Ended
@@ -262,7 +262,7 @@ class Unreadable(MemorySource):
     """A source that has no reader."""
 
     def reader(self, info, stats):
-        """See `larder.source.Source`."""
+        """See `larder.reading.source.Source`."""
         raise FileNotFoundError("shard-7.bin is not mounted")
 
 

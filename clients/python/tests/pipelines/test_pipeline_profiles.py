@@ -3,9 +3,9 @@
 from fake_jobs import job_at
 from pipeline_steps import Adding, number, pipeline_of
 
-from larder.heartbeat import PipelineDirective
 from larder.pipelines.metering import ELEMENTS, ProfiledStages, ProfileMeter, StepMeter
 from larder.pipelines.stages import StageCounts
+from larder.training.heartbeat import PipelineDirective
 
 DIGEST = "ab" * 32
 STAGES = ProfiledStages(3, {2: DIGEST})

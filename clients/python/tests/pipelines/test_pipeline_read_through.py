@@ -18,8 +18,8 @@ from larder.pipelines.splits import CacheMark, Split
 from larder.pipelines.stages import AUTOCACHE, MAP, ElementFailure, ElementStages, Stage, StageCounts
 from larder.pipelines.worker import FLUSH_BYTES, SentPart, SplitWorker, pickled
 from larder.pipelines.workers import Heartbeat, SplitComputation, WorkerTask
-from larder.results import Lookup, Stored
-from larder.source import Item
+from larder.reading.results import Lookup, Stored
+from larder.reading.source import Item
 from larder.testing import MemorySource
 
 STAGES = (Stage(MAP, 1, number), Stage(AUTOCACHE, 2), Stage(MAP, 3, lambda value: -value))
@@ -43,10 +43,10 @@ class FakeStore:
         self.waits = self.replaced = 0
 
     def close(self):
-        """See `larder.results.GatewayResults`."""
+        """See `larder.reading.results.GatewayResults`."""
 
     def get(self, indices, *, claim=0.0, wait=0.0):
-        """See `larder.results.GatewayResults`."""
+        """See `larder.reading.results.GatewayResults`."""
         found = Lookup(seconds=self.seconds, cpu_seconds=self.seconds / 2)
         if self.chance.random() < self.trouble:
             return found
@@ -65,7 +65,7 @@ class FakeStore:
         return found
 
     def put(self, elements, given_up=(), *, replace=False):
-        """See `larder.results.GatewayResults`."""
+        """See `larder.reading.results.GatewayResults`."""
         done = Stored()
         failed = self.chance.random() < self.trouble
         for index, pieces in elements.items():
@@ -239,7 +239,7 @@ class StoredSource(MemorySource):
     """Items whose results are stored."""
 
     def results(self, *_):
-        """See `larder.source.Source`."""
+        """See `larder.reading.source.Source`."""
         return FakeStore("a", ({index: encode(self.result(index)) for index in range(self.describe().items)}, {}))
 
     def result(self, index):
@@ -390,7 +390,7 @@ class ResultsInMemory(MemorySource):
     """Items in memory, whose results are shared by all pipelines over this source."""
 
     def results(self, info, name, owner):
-        """See `larder.source.ResultSource`."""
+        """See `larder.reading.source.ResultSource`."""
         if not hasattr(self, "shared"):
             self.shared, self.stores = ({}, {}), []
         self.stores.append(FakeStore(owner, self.shared))

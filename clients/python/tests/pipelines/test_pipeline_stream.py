@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from larder.errors import PipelineError
+from larder.base.errors import PipelineError
 from larder.pipelines.stream import BatchSizes, Piece, batched, shuffled, stack
 
 

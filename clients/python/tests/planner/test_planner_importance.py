@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from larder.errors import StateError
+from larder.base.errors import StateError
 from larder.planner.draw import DrawRule
 from larder.planner.importance import ImportancePlan
 

@@ -11,7 +11,7 @@ import pytest
 from simulated import canonical, contrary, next_batch
 
 import larder.planner
-from larder.errors import StateError
+from larder.base.errors import StateError
 from larder.planner import EpochOrder, EpochPlan, Layout, Progress, Shard
 
 ALONE = Shard(0, 1, 0, 1)
@@ -245,7 +245,7 @@ def test_it_is_pure():
         "itertools",
         "re",
     }
-    allowed |= {"math", "numpy", "numpy.typing", "larder.errors", "larder.options", "typing", "zlib"}
+    allowed |= {"math", "numpy", "numpy.typing", "larder.base.errors", "larder.base.options", "typing", "zlib"}
     imported = set()
     for path in Path(larder.planner.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -254,5 +254,5 @@ def test_it_is_pure():
             elif isinstance(node, ast.ImportFrom):
                 imported.add(node.module)
     assert {name for name in imported if not name.startswith("larder.planner")} <= allowed
-    others = {"larder.errors", "larder.options", "numpy", "numpy.typing", "collections.abc"}
+    others = {"larder.base.errors", "larder.base.options", "numpy", "numpy.typing", "collections.abc"}
     assert allowed - others <= set(sys.stdlib_module_names)

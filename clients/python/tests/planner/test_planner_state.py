@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated import Session, all_items, canonical, contrary, fresh, next_batch, through_json, whole
 
-from larder.errors import StateError
+from larder.base.errors import StateError
 from larder.planner import (
     EpochOrder,
     EpochPlan,

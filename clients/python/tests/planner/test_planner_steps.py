@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated import Session, canonical, changing_cache, fresh, through_json, whole
 
-from larder.errors import UnevenRanks
+from larder.base.errors import UnevenRanks
 from larder.planner import EpochOrder, EpochPlan, Layout, Progress, Shard, union
 from larder.planner.steps import TAILS, batches_left, refuse_uneven
 

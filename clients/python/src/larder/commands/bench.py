@@ -22,15 +22,15 @@ from itertools import cycle
 import numpy as np
 from numpy.typing import NDArray
 
-from larder.batch import BatchReader
-from larder.client import Client
+from larder.base.dataset import DatasetInfo, ItemLocation
+from larder.base.errors import LarderError, ObjectChanged, ObjectMissing
 from larder.commands import output
-from larder.credentials import CredentialSource, endpoint_of
-from larder.dataset import DatasetInfo, ItemLocation
-from larder.errors import LarderError, ObjectChanged, ObjectMissing
-from larder.frames import HIT
-from larder.s3 import S3
-from larder.source import Access, GatewaySource
+from larder.http.client import Client
+from larder.http.credentials import CredentialSource, endpoint_of
+from larder.http.s3 import S3
+from larder.reading.batch import BatchReader
+from larder.reading.frames import HIT
+from larder.reading.source import Access, GatewaySource
 
 Clock = Callable[[], float]
 

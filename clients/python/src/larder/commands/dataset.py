@@ -5,10 +5,10 @@ from __future__ import annotations
 from argparse import Namespace
 from dataclasses import asdict
 
-from larder.client import Client
+from larder.base.dataset import DatasetInfo
 from larder.commands import output
-from larder.credentials import CredentialSource, endpoint_of
-from larder.dataset import DatasetInfo
+from larder.http.client import Client
+from larder.http.credentials import CredentialSource, endpoint_of
 
 
 def register(arguments: Namespace) -> int:

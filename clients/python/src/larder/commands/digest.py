@@ -9,7 +9,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 from larder.commands import output
-from larder.credentials import CredentialSource, endpoint_of
 from larder.digest.building import build as build_digest_file
 from larder.digest.building import partial
 from larder.digest.comparing import Comparison, differences
@@ -19,7 +18,8 @@ from larder.digest.progress import Counts, Silent, Written, size
 from larder.digest.summary import summarize
 from larder.digest.verifying import sample
 from larder.digest.verifying import verify as verify_items
-from larder.s3 import S3
+from larder.http.credentials import CredentialSource, endpoint_of
+from larder.http.s3 import S3
 
 
 def build(arguments: Namespace) -> int:

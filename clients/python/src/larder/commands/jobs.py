@@ -6,10 +6,10 @@ from argparse import Namespace
 from typing import Any
 from urllib.parse import quote
 
-from larder.api import Api
+from larder.base.errors import UnexpectedAnswer
 from larder.commands import output
-from larder.credentials import CredentialSource, endpoint_of
-from larder.errors import UnexpectedAnswer
+from larder.http.api import Api
+from larder.http.credentials import CredentialSource, endpoint_of
 
 _HEADING = (
     *("JOB", "DATASET", "GPUS", "RANKS", "EPOCH", "PHASE", "CACHE"),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import Any
 
-from larder.api import Api
+from larder.base.errors import LarderError
 from larder.commands import output
 from larder.commands.jobs import all_pages, api_of
-from larder.errors import LarderError
+from larder.http.api import Api
 
 _HEADING = ("JOB", "DATASET", "MODE", "MARK", "WHY", "WORKERS")
 _STAGES = ("STAGE", "", "PER ELEMENT", "BYTES", "ELEMENTS")

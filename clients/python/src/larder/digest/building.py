@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
-from larder.credentials import Credentials, CredentialSource
+from larder.base.errors import LarderError, ObjectMissing
 from larder.digest.items import Index, Items
 from larder.digest.journal import Journal
 from larder.digest.pool import Outcome, ahead, concurrently
@@ -23,8 +23,8 @@ from larder.digest.previous import previous_objects
 from larder.digest.progress import BuildProgress, Counts, Silent, Written, is_terminal, shown
 from larder.digest.reading import Done, Reader, Task, quoted
 from larder.digest.writer import Row, write
-from larder.errors import LarderError, ObjectMissing
-from larder.s3 import S3, ListedObject
+from larder.http.credentials import Credentials, CredentialSource
+from larder.http.s3 import S3, ListedObject
 
 Run = Callable[[Reader, Iterator[Task]], Iterator[Outcome[Task, Done]]]
 """Executes tasks; the calling thread takes them from the iterator."""

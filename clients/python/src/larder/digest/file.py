@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from larder.errors import DigestFileError
+from larder.base.errors import DigestFileError
 
 DIGEST_SIZE = 32
 """Bytes of a SHA-256."""

@@ -7,10 +7,10 @@ import importlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from larder.base.errors import LarderError
+from larder.base.tar import split_name
 from larder.digest.parquet import row_groups
 from larder.digest.ranges import ReadRange
-from larder.errors import LarderError
-from larder.tar import split_name
 
 Index = Callable[[str, str, int, ReadRange], Iterable[tuple[int, int]]]
 """``items(bucket, key, size, read)``: offset and length of each item in one object, in any order."""

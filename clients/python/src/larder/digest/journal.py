@@ -14,8 +14,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from larder.errors import DigestFileError
-from larder.tar import split_name
+from larder.base.errors import DigestFileError
+from larder.base.tar import split_name
 
 _FORMAT = "1"
 _ITEM = struct.Struct("<qq32s")

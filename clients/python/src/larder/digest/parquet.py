@@ -12,8 +12,8 @@ from itertools import pairwise
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from larder.base.parquet_layout import span_of
 from larder.digest.ranges import ReadRange
-from larder.parquet_layout import span_of
 
 _TAIL = 8
 """Bytes at the end of a file: the length of the metadata, and the magic number."""

@@ -9,11 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from larder.base.errors import DigestFileError
 from larder.digest.file import COLUMNS, damaged, opened
 from larder.digest.items import ROW_GROUPS
 from larder.digest.journal import ItemDigest, Object
 from larder.digest.writer import ITEMS_KEY
-from larder.errors import DigestFileError
 
 _OWN = ("etag", "size", "member")
 _ROWS = 1 << 16

@@ -16,15 +16,15 @@ from typing import Any
 import pyarrow as pa
 import ray.data
 
-from larder.credentials import Credentials, CredentialSource
+from larder.base.errors import LarderError
 from larder.digest.building import Options, Report, build_with
 from larder.digest.items import Index
 from larder.digest.journal import Object, packed, unpacked
 from larder.digest.pool import Outcome, concurrently
 from larder.digest.progress import BuildProgress
 from larder.digest.reading import Done, Reader, Task
-from larder.errors import LarderError
-from larder.s3 import S3
+from larder.http.credentials import Credentials, CredentialSource
+from larder.http.s3 import S3
 
 # One task of Ray's: enough to be worth starting, and small enough that few are lost with a machine.
 _OBJECTS_PER_TASK = 1024

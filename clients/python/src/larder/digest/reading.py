@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable
 from operator import index as whole_number
 from typing import NamedTuple
 
+from larder.base.errors import DigestFileError, LarderError, ObjectChanged
+from larder.base.tar import TarError
 from larder.digest.items import TAR_MEMBERS, TAR_SAMPLES, Index, IndexFailed, Items
 from larder.digest.journal import ItemDigest, Object
 from larder.digest.ranges import PIECE, Range, digests, runs
 from larder.digest.stream import Cancelled, Part, stream
 from larder.digest.tar import Member, Read, members, samples
-from larder.errors import DigestFileError, LarderError, ObjectChanged
-from larder.s3 import S3
-from larder.tar import TarError
+from larder.http.s3 import S3
 
 _ATTEMPTS = 4
 """Reads of an object that is overwritten while it is read."""

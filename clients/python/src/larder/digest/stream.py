@@ -8,11 +8,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from http.client import HTTPResponse
 
-from larder.connection import TRANSIENT
+from larder.base.errors import LarderError, ObjectChanged, S3Error
+from larder.base.retry import Patience, Retry
 from larder.digest.ranges import PIECE
-from larder.errors import LarderError, ObjectChanged, S3Error
-from larder.retry import Patience, Retry
-from larder.s3 import S3
+from larder.http.connection import TRANSIENT
+from larder.http.s3 import S3
 
 
 class Cancelled(LarderError):

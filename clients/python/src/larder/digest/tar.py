@@ -1,7 +1,7 @@
 """The items of a TAR that lies in an object store: where each begins, how long it is, and its SHA-256.
 
 The archive passes by once and is never held in memory. One that is damaged or was cut raises instead of ending early: the
-``tarfile`` module takes a stream that is cut inside a header for one that ends there. `larder.tar` has the format.
+``tarfile`` module takes a stream that is cut inside a header for one that ends there. `larder.base.tar` has the format.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from larder.tar import BLOCK, Attributes, SampleNames, TarEntry, TarError, TarHeader, header_of, member_of_sample
+from larder.base.tar import BLOCK, Attributes, SampleNames, TarEntry, TarError, TarHeader, header_of, member_of_sample
 
 _PIECE = 1 << 20
 """Bytes that are read at a time."""
@@ -45,7 +45,7 @@ def members(read: Read) -> Iterator[Member]:
 
 
 def samples(read: Read) -> Iterator[Member]:
-    """The samples of an uncompressed TAR, in the archive's order; `larder.tar.member_of_sample` says which files belong to none.
+    """The samples of an uncompressed TAR, in the archive's order; `member_of_sample` says which files belong to none.
 
     Args:
         read: the archive from its first byte on.

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
+from larder.base.errors import LarderError, ObjectChanged, ObjectMissing, S3Error
 from larder.digest.file import DigestFile, Location
 from larder.digest.pool import concurrently
 from larder.digest.progress import BuildProgress, Counts, Silent, shown
 from larder.digest.ranges import PIECE, Range, digests, runs
 from larder.digest.stream import Part, stream
-from larder.errors import LarderError, ObjectChanged, ObjectMissing, S3Error
-from larder.s3 import S3
+from larder.http.s3 import S3
 
 
 @dataclass(frozen=True)

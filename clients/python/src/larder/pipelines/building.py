@@ -28,19 +28,19 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from larder.errors import LarderWarning
-from larder.job import Job
-from larder.loader import Loader, Shard
-from larder.mixing import refuse_mix
-from larder.options import refuse_unknown, whole_number
+from larder.base.errors import LarderWarning
+from larder.base.options import refuse_unknown, whole_number
+from larder.base.ranks import Ranks, environment_ranks, given_ranks
 from larder.pipelines.fingerprint import fingerprints
 from larder.pipelines.options import RunOptions, filtered, refuse_uneven_elements
 from larder.pipelines.running import EpochElements, EpochStart, PipelineRuntime
 from larder.pipelines.stages import AUTOCACHE, FILTER, MAP, Stage
 from larder.pipelines.stream import PipelineStages, stack
 from larder.planner.steps import TAILS
-from larder.ranks import Ranks, environment_ranks, given_ranks
-from larder.source import Access, DatasetName, Source, name_of
+from larder.reading.mixing import refuse_mix
+from larder.reading.source import Access, DatasetName, Source, name_of
+from larder.training.job import Job
+from larder.training.loader import Loader, Shard
 
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _RUN_OPTIONS = frozenset(field.name for field in fields(RunOptions))

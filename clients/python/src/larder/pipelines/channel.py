@@ -1,6 +1,6 @@
 """Messages between the trainer and a worker process of this machine.
 
-A socket carries messages; elements travel beside them, as descriptors of memory without a name (`larder.anonymous`). The
+A socket carries messages; elements travel beside them, as descriptors of memory without a name (`larder.base.anonymous`). The
 trainer maps what it gets, so elements are copied once, by the worker, and nothing of them is left when processes are killed.
 Both ends belong to one user and one program, so messages are pickled; elements are not.
 """
@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from larder.anonymous import anonymous_file
-from larder.errors import PipelineError
+from larder.base.anonymous import anonymous_file
+from larder.base.errors import PipelineError
 from larder.pipelines.elements import ALIGNMENT, Encoded
 
 _LENGTH = struct.Struct("<I")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import count, islice
 from time import monotonic
 
-from larder.errors import LarderWarning, PipelineError
+from larder.base.errors import LarderWarning, PipelineError
 from larder.pipelines.splits import Released, Split, SplitLedger
 from larder.pipelines.stages import Counts, ElementFailure, RemoteTraceback, StageCounts, summed
 from larder.pipelines.workers import Broken, Ended, Event, Heartbeat, Notice, SplitPart, Started, WorkerHost

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from larder.errors import ElementDamaged, ElementUnstorable
+from larder.base.errors import ElementDamaged, ElementUnstorable
 
 MAGIC = b"LRE1"
 ALIGNMENT = 64

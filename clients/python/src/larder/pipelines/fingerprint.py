@@ -36,7 +36,7 @@ from typing import Any
 
 import numpy as np
 
-from larder.errors import LarderError
+from larder.base.errors import LarderError
 from larder.pipelines.elements import MAGIC, encode
 from larder.pipelines.stages import AUTOCACHE, Stage
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from larder.options import whole_number
+from larder.base.options import whole_number
 from larder.pipelines.processes import ProcessHost
 from larder.pipelines.ray_actors import RayHost, free_cpus
 from larder.pipelines.workers import WorkerHost

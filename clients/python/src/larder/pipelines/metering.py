@@ -95,7 +95,7 @@ class StepTime(NamedTuple):
 
 
 class StepMeter:
-    """Times mini-batches, each from one request for data to the next, as `larder.timing` does for loaders.
+    """Times mini-batches, each from one request for data to the next, as `larder.training.timing` does for loaders.
 
     The first one of an epoch does not count, as it includes the start of workers. Items are counted when their elements arrive.
 

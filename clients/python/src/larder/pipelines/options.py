@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from larder.errors import UnevenRanks
-from larder.options import as_whole_number, whole_number
+from larder.base.errors import UnevenRanks
+from larder.base.options import as_whole_number, whole_number
 from larder.pipelines.hosts import WorkerChoice
 from larder.pipelines.stages import FILTER
 from larder.pipelines.stream import PipelineStages

@@ -19,7 +19,7 @@ from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from typing import ClassVar
 
-from larder.errors import PipelineError
+from larder.base.errors import PipelineError
 from larder.pipelines.channel import Channel, SharedPart, mapped
 from larder.pipelines.crew import HEARTBEAT
 from larder.pipelines.elements import Encoded, decode

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from larder.errors import PipelineError
+from larder.base.errors import PipelineError
 from larder.pipelines.crew import HEARTBEAT
 from larder.pipelines.elements import ALIGNMENT, Encoded
 from larder.pipelines.interrupts import interrupts_deferred

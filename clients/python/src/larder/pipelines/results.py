@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from time import perf_counter
 
-from larder.errors import ElementDamaged
+from larder.base.errors import ElementDamaged
 from larder.pipelines.elements import Encoded
 from larder.pipelines.stages import ElementFailure, StageCounts
-from larder.results import Lookup, ResultStore, Stored
+from larder.reading.results import Lookup, ResultStore, Stored
 
 PUT_BYTES = 4 << 20
 """Bytes of elements after which a split's are put, before it ends."""

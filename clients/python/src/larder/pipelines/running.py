@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from larder.errors import LarderError, PipelineError, StageFailed, StateError
-from larder.frames import ItemFailure
-from larder.job import Job
-from larder.loader import Loader
-from larder.options import whole_number
+from larder.base.errors import LarderError, PipelineError, StageFailed, StateError
+from larder.base.options import whole_number
+from larder.base.ranks import Ranks
+from larder.base.seeds import own_generators, seed_generators
 from larder.pipelines.crew import HEARTBEAT, Crew, CrewLimits
 from larder.pipelines.elements import DROPPED, decode
 from larder.pipelines.fingerprint import Fingerprint, fingerprints, result_name
@@ -45,9 +44,10 @@ from larder.pipelines.stream import BatchSizes, Piece, PipelineStages, batched, 
 from larder.pipelines.worker import pickled
 from larder.pipelines.workers import InlineHost, SplitComputation, WorkerTask
 from larder.planner import EpochPlan, Progress, Shard
-from larder.ranks import Ranks
-from larder.run import Tracker, item_error
-from larder.seeds import own_generators, seed_generators
+from larder.reading.frames import ItemFailure
+from larder.training.job import Job
+from larder.training.loader import Loader
+from larder.training.run import Tracker, item_error
 
 Marks = Mapping[int, Fingerprint]
 """The fingerprints of a pipeline's marks, by stage."""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from larder.pipelines.stages import ElementFailure
 from larder.planner import EpochPlan
-from larder.source import ItemPlace
+from larder.reading.source import ItemPlace
 
 MOST_DEATHS = 3
 """Workers that may die at one element before the element counts as failed."""

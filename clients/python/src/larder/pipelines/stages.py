@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, fields
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from larder.errors import ElementUnstorable, LarderError
+from larder.base.errors import ElementUnstorable, LarderError
+from larder.base.seeds import seed_generators
 from larder.pipelines.elements import DROPPED, Encoded
-from larder.seeds import seed_generators
-from larder.source import Item
+from larder.reading.source import Item
 
 MAP, FILTER, AUTOCACHE = "map", "filter", "autocache"
 _LONGEST_TRACEBACK = 20_000
@@ -50,7 +50,7 @@ class ElementFailure(NamedTuple):
         stage: the stage, in words.
         detail: the exception in a line, or what happened.
         trace: its traceback; empty without one.
-        status: status of an item that could not be read (`larder.frames`); 0 for a failed function.
+        status: status of an item that could not be read (`larder.reading.frames`); 0 for a failed function.
     """
 
     stage: str

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from larder.errors import PipelineError
+from larder.base.errors import PipelineError
+from larder.base.seeds import seed_of
 from larder.pipelines.stages import Stage
-from larder.seeds import seed_of
 
 
 @dataclass(slots=True, eq=False)

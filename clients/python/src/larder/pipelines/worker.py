@@ -14,8 +14,8 @@ from queue import SimpleQueue
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
-from larder.background import BackgroundThread
-from larder.errors import LarderError, PipelineError
+from larder.base.background import BackgroundThread
+from larder.base.errors import LarderError, PipelineError
 from larder.pipelines.elements import Encoded
 from larder.pipelines.fingerprint import fingerprints
 from larder.pipelines.splits import Split, Value

@@ -17,18 +17,18 @@ from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from larder.dataset import DatasetInfo
-from larder.errors import LarderError, PipelineError
-from larder.frames import HIT, ItemFailure
+from larder.base.dataset import DatasetInfo
+from larder.base.errors import LarderError, PipelineError
+from larder.base.seeds import own_generators
+from larder.base.stats import Stats
 from larder.pipelines.elements import Encoded, decode
 from larder.pipelines.fingerprint import Fingerprint, result_name
 from larder.pipelines.results import ReadThrough
 from larder.pipelines.splits import CacheMark, Split, Value
 from larder.pipelines.stages import Counts, ElementFailure, ElementStages, Stage, StageCounts, in_a_line, trace_of
-from larder.results import Lookup
-from larder.seeds import own_generators
-from larder.source import ItemReader, ResultSource, Source, item_at
-from larder.stats import Stats
+from larder.reading.frames import HIT, ItemFailure
+from larder.reading.results import Lookup
+from larder.reading.source import ItemReader, ResultSource, Source, item_at
 
 READING = "stage 0, reading"
 

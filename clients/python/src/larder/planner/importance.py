@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from larder.errors import StateError
+from larder.base.errors import StateError
 from larder.planner.draw import Drawn, DrawRule, draw
 from larder.planner.guard import LossCurve
 from larder.planner.permutation import permutation

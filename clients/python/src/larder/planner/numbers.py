@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from larder.errors import StateError
+from larder.base.errors import StateError
 
 
 class NumberSet:

@@ -11,7 +11,7 @@ from typing import Required, TypedDict, Unpack
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from larder.errors import StateError
+from larder.base.errors import StateError
 from larder.planner.layout import Shard
 from larder.planner.numbers import GrowingSet
 from larder.planner.order import EpochOrder

@@ -34,8 +34,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from larder.errors import StateError
-from larder.options import whole_number
+from larder.base.errors import StateError
+from larder.base.options import whole_number
 from larder.planner.layout import MOST_ITEMS, Layout
 from larder.planner.numbers import NumberSet
 from larder.planner.order import GROUPS, EpochOrder

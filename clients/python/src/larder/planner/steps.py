@@ -9,7 +9,7 @@ that they have left are equal, whatever each of them could read.
 the order, or of workers.
 """
 
-from larder.errors import UnevenRanks
+from larder.base.errors import UnevenRanks
 
 TAILS = ("short", "drop", "pad")
 

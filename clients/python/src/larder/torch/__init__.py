@@ -11,7 +11,7 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError("larder.torch needs PyTorch: pip install 'larder[torch]'", name=error.name) from error
 
 from larder.planner import merge_states
-from larder.source import Item
+from larder.reading.source import Item
 from larder.torch.collation import collate
 from larder.torch.dataset import CachedDataset, DatasetOptions
 from larder.torch.importance import ImportanceOptions, ImportanceSampler

@@ -11,13 +11,12 @@ from typing import Any, Protocol, Unpack, cast
 
 from torch.utils.data import IterableDataset
 
-from larder.errors import StateError
-from larder.loader import Loader, LoaderOptions, Shard
-from larder.mixing import Mix, shown
-from larder.options import refuse_unknown, whole_number
-from larder.ranks import Ranks, environment_ranks, given_ranks
-from larder.source import DatasetName
-from larder.stats import Stats
+from larder.base.errors import StateError
+from larder.base.options import refuse_unknown, whole_number
+from larder.base.ranks import Ranks, environment_ranks, given_ranks
+from larder.base.stats import Stats
+from larder.reading.mixing import Mix, shown
+from larder.reading.source import DatasetName
 from larder.torch.iteration import Iteration, IterationContext, Tag, WorkerState
 from larder.torch.ranks import (
     distributed_ranks,
@@ -27,6 +26,7 @@ from larder.torch.ranks import (
 )
 from larder.torch.rounds import Rounds
 from larder.torch.samples import Collate, SamplePipeline, Transform
+from larder.training.loader import Loader, LoaderOptions, Shard
 
 _OWN_OPTIONS = ("transform", "collate", "on_error", "seeded", "keys", "rank", "world")
 
@@ -98,7 +98,7 @@ class CachedDataset(IterableDataset[Any]):
         dataset: its name, its digest file (a path or ``s3://bucket/key``), the result of `larder.Client.register`,
             or a `larder.Mix`.
         batch_size: items of a batch.
-        options: see `DatasetOptions` and `larder.loader.LoaderOptions`.
+        options: see `DatasetOptions` and `larder.training.loader.LoaderOptions`.
 
     Raises:
         ValueError: invalid value of an option.

@@ -28,15 +28,15 @@ from numpy.typing import NDArray
 from torch import distributed
 from torch.utils.data import IterableDataset, Sampler
 
-from larder.importance import ImportanceReport
-from larder.job import Job
-from larder.options import refuse_unknown, whole_number
+from larder.base.options import refuse_unknown, whole_number
+from larder.base.ranks import Ranks, environment_ranks, given_ranks
 from larder.planner.draw import REPEATS, DrawRule
 from larder.planner.importance import Contribution, ImportancePlan
 from larder.planner.scores import NEVER
-from larder.ranks import Ranks, environment_ranks, given_ranks
 from larder.torch.mapped import CachedMapDataset
 from larder.torch.ranks import distributed_ranks
+from larder.training.importance import ImportanceReport
+from larder.training.job import Job
 
 MULTINOMIAL = "multinomial"
 _MAX_ITEMS = (1 << 32) - 1

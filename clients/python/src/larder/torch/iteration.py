@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from larder.dataset import DatasetInfo, restored_info
-from larder.errors import LarderError, StateError
-from larder.frames import HIT
-from larder.loader import Loader, Shard
+from larder.base.dataset import DatasetInfo, restored_info
+from larder.base.errors import LarderError, StateError
+from larder.base.ranks import Ranks
 from larder.planner import Progress
-from larder.ranks import Ranks
-from larder.run import Batch, Delivered, EpochRun
+from larder.reading.frames import HIT
 from larder.torch.ranks import Worker
 from larder.torch.rounds import Rounds
 from larder.torch.samples import ItemNames, SamplePipeline, Seed
+from larder.training.loader import Loader, Shard
+from larder.training.run import Batch, Delivered, EpochRun
 
 _STATE_VERSION = 1
 """Version of a worker's saved state."""

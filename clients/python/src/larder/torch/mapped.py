@@ -11,16 +11,16 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from larder.dataset import DatasetInfo
-from larder.job import Job
-from larder.loader import Loader, LoaderOptions
-from larder.mixing import refuse_mix
-from larder.options import refuse_unknown, whole_number
-from larder.run import counts_of, item_error
-from larder.source import Access, DatasetName, Source, name_of
-from larder.stats import Stats
+from larder.base.dataset import DatasetInfo
+from larder.base.options import refuse_unknown, whole_number
+from larder.base.stats import Stats
+from larder.reading.mixing import refuse_mix
+from larder.reading.source import Access, DatasetName, Source, name_of
 from larder.torch.iteration import Tag
 from larder.torch.samples import ItemNames, SamplePipeline, Seed, Transform
+from larder.training.job import Job
+from larder.training.loader import Loader, LoaderOptions
+from larder.training.run import counts_of, item_error
 
 _NOT_SET = -1
 """Epoch before ``set_epoch``."""
@@ -40,7 +40,7 @@ class MapOptions(TypedDict, total=False):
             If left out (``None``), transforms use the generators of their process.
         job: the training run, a `larder.Job` or only its name, for the gateway's decisions ("").
         access: credentials, timeouts and fallback.
-        source: as in `larder.loader.LoaderOptions`.
+        source: as in `larder.training.loader.LoaderOptions`.
     """
 
     transform: Transform | None

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 from torch import distributed
 from torch.utils.data import get_worker_info
 
-from larder.errors import StateError
+from larder.base.errors import StateError
+from larder.base.ranks import Ranks
 from larder.planner import Progress
-from larder.ranks import Ranks
 
 WAIT = 120.0
 """Seconds that a rank waits for the other ranks to load their states."""

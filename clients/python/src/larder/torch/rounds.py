@@ -39,8 +39,8 @@ from multiprocessing.context import get_spawning_popen
 from multiprocessing.reduction import DupFd
 from typing import Any, TypeVar
 
-from larder.anonymous import anonymous_file
-from larder.errors import StateError
+from larder.base.anonymous import anonymous_file
+from larder.base.errors import StateError
 
 T = TypeVar("T")
 

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from larder.dataset import MixtureInfo
-from larder.errors import ItemUntransformable
-from larder.mixing import numbering_of
-from larder.seeds import own_generators, seed_generators
-from larder.source import Item, Keys, item_at
-from larder.stats import Stats
+from larder.base.dataset import MixtureInfo
+from larder.base.errors import ItemUntransformable
+from larder.base.seeds import own_generators, seed_generators
+from larder.base.stats import Stats
+from larder.reading.mixing import numbering_of
+from larder.reading.source import Item, Keys, item_at
 from larder.torch.collation import collate
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from torch import distributed
 
-from larder.errors import StateError
+from larder.base.errors import StateError
 from larder.planner import merge_states
 from larder.torch.ranks import distributed_ranks
 from larder.torch.watched import WatchedLoader

@@ -16,15 +16,15 @@ import numpy as np
 from torch.utils.data import DataLoader, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from larder.errors import LarderError, StateError
-from larder.loader import Shard
-from larder.run import Tracker
-from larder.stats import Stats
-from larder.timing import watched
+from larder.base.errors import LarderError, StateError
+from larder.base.stats import Stats
 from larder.torch.dataset import CachedDataset
 from larder.torch.iteration import Tag
 from larder.torch.mapped import CachedMapDataset
 from larder.torch.rounds import Round
+from larder.training.loader import Shard
+from larder.training.run import Tracker
+from larder.training.timing import watched
 
 _Watchable = CachedDataset | CachedMapDataset
 

@@ -1,0 +1,1 @@
+"""Requests: signed HTTP over TCP and unix sockets, gateways and their fleet, stores."""

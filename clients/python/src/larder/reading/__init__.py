@@ -1,0 +1,1 @@
+"""Reading items: batches and their format, samples, results, mixtures, and the origin as a fallback."""

@@ -1,0 +1,51 @@
+"""`BatchReader` for asyncio programs."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from larder.reading.batch import BatchReader, Indices
+from larder.reading.merging import Fetched
+
+
+class AsyncBatchReader:
+    """A ``BatchReader`` with awaitable calls; each runs in a thread of the event loop's default executor.
+
+    A cancelled call ends for its caller at once. Its request completes in the thread, on a separate connection, so no other
+    request receives its answer.
+
+    Args:
+        reader: sends the requests; can be used directly at the same time.
+    """
+
+    def __init__(self, reader: BatchReader) -> None:
+        self.reader = reader
+
+    def __repr__(self) -> str:
+        return f"AsyncBatchReader({self.reader!r})"
+
+    async def fetch(
+        self,
+        indices: Indices,
+        *,
+        mode: str = "exact",
+        take: int | None = None,
+        ordered: bool = False,
+        epoch: int = 0,
+        job: str = "",
+    ) -> Fetched:
+        """As ``BatchReader.fetch``."""
+        call = partial(self.reader.fetch, mode=mode, take=take, ordered=ordered, epoch=epoch, job=job)
+        return await asyncio.to_thread(call, indices)
+
+    async def prefetch(self, indices: Indices) -> dict[str, int]:
+        """As ``BatchReader.prefetch``."""
+        return await asyncio.to_thread(self.reader.prefetch, indices)
+
+    async def lookup(self, indices: Indices) -> NDArray[np.bool_]:
+        """As ``BatchReader.lookup``."""
+        return await asyncio.to_thread(self.reader.lookup, indices)

@@ -1,0 +1,367 @@
+"""The source of a loader's items: a dataset at a gateway, given by name, id or digest file."""
+
+from __future__ import annotations
+
+import os
+import time
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import PurePosixPath
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from larder.base.dataset import DatasetInfo, ItemLocation
+from larder.base.errors import GatewayUnavailable, LarderError, UnknownDataset
+from larder.base.retry import Patience, Retry
+from larder.base.stats import Stats
+from larder.base.tar import TarError, sample_members, split_name
+from larder.http.client import Client
+from larder.http.credentials import Credentials, CredentialSource
+from larder.http.s3 import S3
+from larder.reading.batch import BatchReader
+from larder.reading.merging import Fetched
+from larder.reading.results import GatewayResults, ResultStore
+from larder.reading.samples import SampleReader
+
+DatasetName = str | os.PathLike[str] | DatasetInfo
+OUTAGE = 120.0
+"""Seconds that a training job waits for a gateway that is away, such as during a restart."""
+_WHOLE = -1
+"""Offset of an item that is a whole object."""
+
+
+class ItemReader(Protocol):
+    """Reads items; `larder.BatchReader` reads them from a gateway."""
+
+    def fetch(
+        self,
+        indices: NDArray[np.uint32],
+        *,
+        mode: str = "exact",
+        take: int | None = None,
+        ordered: bool = False,
+        epoch: int = 0,
+        job: str = "",
+    ) -> Fetched:
+        """As `BatchReader.fetch`."""
+
+    def prefetch(self, indices: NDArray[np.uint32]) -> dict[str, int]:
+        """As `BatchReader.prefetch`."""
+
+
+@runtime_checkable
+class SharingReader(ItemReader, Protocol):
+    """Reads items of a gateway that offers what other jobs load."""
+
+    def fetch_shared(self, indices: NDArray[np.uint32], *, take: int, offers: int, epoch: int, job: str) -> Fetched:
+        """As `BatchReader.fetch_shared`."""
+
+    def offers(self, most: int, *, epoch: int, job: str) -> NDArray[np.uint32]:
+        """As `BatchReader.offers`."""
+
+
+class Source(Protocol):
+    """A dataset and its reader. Must survive fork, pickling and copying; sends no request before a method is called."""
+
+    def describe(self) -> DatasetInfo:
+        """The dataset."""
+
+    def reader(self, info: DatasetInfo, stats: Stats) -> ItemReader:
+        """A reader of its items."""
+
+    def locations(self, info: DatasetInfo, start: int = 0, count: int | None = None) -> Iterable[ItemLocation]:
+        """Locations of the items from ``start`` on."""
+
+
+@runtime_checkable
+class ResultSource(Protocol):
+    """A source whose datasets have results of pipelines."""
+
+    def results(self, info: DatasetInfo, name: str, owner: str) -> ResultStore:
+        """The results of one mark.
+
+        Args:
+            info: the dataset.
+            name: of the results, 64 hexadecimal digits.
+            owner: of claims on them.
+        """
+
+
+@dataclass(frozen=True)
+class Access:
+    """Access of a loader to the gateway.
+
+    Args:
+        credentials: an access key of the gateway; ``None`` searches the usual places of AWS's tools.
+        timeout: seconds of silence after which an attempt fails.
+        retry: repetition of requests without progress. If left out, and without ``fallback``, requests for batches and item
+            keys are repeated until two minutes pass without progress; a gateway that is unreachable at the start fails at once.
+        fallback: as for `BatchReader`: ``"origin"`` reads directly from S3 while the gateway is unavailable.
+        digest_file: of the dataset, for ``fallback`` and for registering it again; not needed if the dataset is given by it.
+        caching: mode for registering a digest file: ``auto``, ``full``, ``part`` or ``none``.
+        split: request items directly from their home nodes, if the fleet has several and all are reachable.
+        request_payer: register a digest file as one whose reads accept the charges of requester-pays buckets.
+    """
+
+    credentials: Credentials | Callable[[], Credentials] | CredentialSource | None = None
+    timeout: float = 30.0
+    retry: Retry | None = None
+    fallback: str | S3 | None = None
+    digest_file: str | os.PathLike[str] | None = None
+    caching: str = "auto"
+    split: bool = True
+    request_payer: bool = False
+
+
+class GatewaySource:
+    """A dataset at a gateway.
+
+    Args:
+        endpoint: address of the gateway.
+        dataset: the name of a registered dataset, or the result of `Client.register`; or a digest file, which is registered
+            under its stem and the first digits of its id: a path (a string with a ``/``, or ending in ``.parquet`` or
+            ``.digest``) or an S3 address ``s3://bucket/key``, which the gateway reads itself.
+        access: credentials, timeouts and fallback.
+    """
+
+    def __init__(self, endpoint: str, dataset: DatasetName, access: Access | None = None) -> None:
+        self._access = access or Access()
+        self._dataset = dataset
+        settings = self._access
+        # A gateway that is unreachable at the start fails at once; a job that has begun waits for it.
+        self._in_training = (
+            Retry(outage=OUTAGE) if settings.retry is None and settings.fallback is None else settings.retry
+        )
+        self._client = Client(
+            endpoint, credentials=settings.credentials, timeout=settings.timeout, retry=settings.retry
+        )
+        self._patient_client = Client(
+            endpoint, credentials=settings.credentials, timeout=settings.timeout, retry=self._in_training
+        )
+
+    def describe(self) -> DatasetInfo:
+        """The dataset; registers it if given by its digest file. Raises as `Client.register` and `Client.dataset`."""
+        dataset = self._dataset
+        if isinstance(dataset, DatasetInfo):
+            return dataset
+        if not is_file(dataset):
+            return self._known(os.fspath(dataset))
+        text = os.fspath(dataset)
+        access = self._access
+        return self._client.register(
+            PurePosixPath(text).stem,
+            text,
+            caching=access.caching,
+            by_content=True,
+            request_payer=access.request_payer,
+        )
+
+    def _known(self, name: str) -> DatasetInfo:
+        try:
+            return self._client.dataset(name)
+        except UnknownDataset as error:
+            if not os.path.isfile(name):
+                raise
+            hint = f"To register the digest file of this name, say './{name}'."
+            raise UnknownDataset(error.status, error.code, f"{error.detail} {hint}") from None
+
+    def reader(self, info: DatasetInfo, stats: Stats) -> BatchReader | SampleReader:
+        """A reader of batches from the gateway."""
+        access = self._access
+        reader = BatchReader(
+            self._client.endpoint,
+            info,
+            credentials=access.credentials,
+            timeout=access.timeout,
+            retry=self._in_training,
+            fallback=access.fallback,
+            digest_file=self._digest_file(),
+            split=access.split,
+            stats=stats,
+        )
+        return reader if info.members == 1 else SampleReader(reader, lambda: self._member_names(info))
+
+    def results(self, info: DatasetInfo, name: str, owner: str) -> GatewayResults:
+        """Results of pipelines at the gateway."""
+        access = self._access
+        return GatewayResults(
+            self._client.endpoint, info, name, owner, credentials=access.credentials, timeout=access.timeout
+        )
+
+    def locations(self, info: DatasetInfo, start: int = 0, count: int | None = None) -> Iterable[ItemLocation]:
+        """Locations of the items, from the gateway; of samples, those of their first members."""
+        if info.members == 1:
+            return self._locations(info, start, count)
+        found = self._locations(info, start * info.members, None if count is None else count * info.members)
+        first = islice(found, 0, None, info.members)
+        return (replace(location, index=location.index // info.members) for location in first)
+
+    def _member_names(self, info: DatasetInfo) -> tuple[str, ...]:
+        members = [split_name(location.key)[1] for location in self._locations(info, 0, info.members)]
+        # The parts of one object have one key: they are numbered.
+        return tuple(members) if len(set(members)) == len(members) else tuple(map(str, range(len(members))))
+
+    def _locations(self, info: DatasetInfo, start: int, count: int | None) -> Iterator[ItemLocation]:
+        patience, found = Patience(self._in_training or Retry()), 0
+        while True:
+            try:
+                rest = None if count is None else count - found
+                for location in self._patient_client.each_item(self._listed_as(info), start + found, rest):
+                    found += 1
+                    yield location
+                return
+            except UnknownDataset:
+                # Behind a balancer, the next node may not have learned of the registration yet.
+                pause = patience.pause("registration")
+                if pause is None or isinstance(self._dataset, DatasetInfo) or not is_file(self._dataset):
+                    raise
+                with suppress(GatewayUnavailable):
+                    self.describe()
+                time.sleep(pause)
+
+    def _listed_as(self, info: DatasetInfo) -> str:
+        # Equal items may be registered under several names, in several places.
+        with suppress(UnknownDataset):
+            if self._patient_client.dataset(info.name).id == info.id:
+                return info.name
+        return info.id
+
+    def _digest_file(self) -> str | os.PathLike[str] | None:
+        dataset = self._dataset
+        if self._access.digest_file is not None or isinstance(dataset, DatasetInfo) or not is_file(dataset):
+            return self._access.digest_file
+        return dataset
+
+
+@dataclass(slots=True)
+class Item:
+    """One item, the argument of a transform and of a pipeline's first stage.
+
+    Args:
+        index: index in the dataset.
+        data: its bytes, a part of the batch's buffer, which lives as long as any reference to it.
+        name: bucket and key, if the dataset has ``keys=True``.
+        dataset: name of its dataset, as given, in a `larder.Mix`.
+        offset: its first byte in its object, if the dataset has ``keys=True`` and the item is a part; of a sample, that of its
+            first member.
+    """
+
+    index: int
+    data: memoryview
+    name: tuple[str, str] | None = None
+    dataset: str = ""
+    offset: int | None = None
+
+    def __repr__(self) -> str:
+        place = "" if self.name is None else f", 's3://{self.name[0]}/{self.name[1]}'"
+        return f"Item({self.index}, {len(self.data)} bytes{place})"
+
+    @property
+    def members(self) -> dict[str, memoryview]:
+        """The members of a sample (``larder digest build --tar-samples`` or ``--samples``), parts of ``data``, by their names
+        from the first dot on, in lower case, such as ``jpg`` and ``cls``.
+
+        Raises:
+            ValueError: the item is no sample.
+        """
+        try:
+            return sample_members(self.data)
+        except TarError as error:
+            raise ValueError(
+                f"item {self.index} is no sample ({error}): build the digest file with --tar-samples or --samples, or use "
+                "item.data, the bytes of the whole item"
+            ) from error
+
+    @property
+    def bucket(self) -> str:
+        """The bucket of the object that holds the item.
+
+        Raises:
+            LarderError: the dataset does not have ``keys=True``.
+        """
+        return self._named()[0]
+
+    @property
+    def key(self) -> str:
+        """The key of the object that holds the item.
+
+        Raises:
+            LarderError: the dataset does not have ``keys=True``.
+        """
+        return self._named()[1]
+
+    def _named(self) -> tuple[str, str]:
+        # An empty string would turn into wrong labels, silently.
+        if self.name is None:
+            raise LarderError("items have bucket and key only if the dataset is created with keys=True")
+        return self.name
+
+
+class ItemPlace(NamedTuple):
+    """The location of an item; without ``offset`` it is a whole object."""
+
+    bucket: str
+    key: str
+    offset: int | None
+
+
+def item_at(index: int, data: memoryview, place: ItemPlace | None, dataset: str = "") -> Item:
+    """An item whose place is known if the dataset has ``keys``."""
+    if place is None:
+        return Item(index, data, None, dataset)
+    return Item(index, data, (place.bucket, place.key), dataset, place.offset)
+
+
+class Keys:
+    """Bucket and key by item index, for transforms that need them (a label is often part of the key).
+
+    Packed into one byte string and three arrays: Python strings for ten million items would take gigabytes in every worker, and
+    reference counting would copy them into each.
+
+    Args:
+        locations: of all items, in order; consumed one by one.
+    """
+
+    def __init__(self, locations: Iterable[ItemLocation]) -> None:
+        buckets: dict[str, int] = {}
+        bucket_of, ends, text, offsets = array("I"), array("Q", [0]), bytearray(), array("q")
+        for location in locations:
+            bucket_of.append(buckets.setdefault(location.bucket, len(buckets)))
+            text += location.key.encode()
+            ends.append(len(text))
+            offsets.append(_WHOLE if location.offset is None else location.offset)
+        self._offsets = np.frombuffer(offsets, np.int64)
+        self._buckets = list(buckets)
+        self._bucket_of = np.frombuffer(bucket_of, np.uint32)
+        self._ends = np.frombuffer(ends, np.uint64)
+        self._text = text
+
+    def __len__(self) -> int:
+        return len(self._bucket_of)
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return map(self.__getitem__, range(len(self)))
+
+    def place(self, index: int) -> ItemPlace:
+        """Bucket, key and offset of an item."""
+        offset = int(self._offsets[index])
+        return ItemPlace(*self[index], None if offset == _WHOLE else offset)
+
+    def __getitem__(self, index: int) -> tuple[str, str]:
+        start, end = int(self._ends[index]), int(self._ends[index + 1])
+        return self._buckets[int(self._bucket_of[index])], self._text[start:end].decode()
+
+
+def name_of(dataset: DatasetName) -> str:
+    """A dataset in words: the name or digest file by which it was given."""
+    return dataset.name if isinstance(dataset, DatasetInfo) else os.fspath(dataset)
+
+
+def is_file(dataset: str | os.PathLike[str]) -> bool:
+    """Whether this names a digest file rather than a registered dataset."""
+    return not isinstance(dataset, str) or "/" in dataset or dataset.endswith((".parquet", ".digest"))

@@ -1,0 +1,1 @@
+"""Reading for training: loaders and runs, jobs with their heartbeats, sharing, importance."""

@@ -1,0 +1,176 @@
+"""Read-ahead: the gateway fetches items before their batch requests them, so that a slow origin serves many reads at once.
+
+Best effort: without it, items are read on request.
+
+- Where items are stored: while batches are not all hits, the items of the next `BATCHES` batches are announced, each once. At the
+  gateway, fetches of announced items and of batches join, so that the origin is read once.
+- Without storage, announcements are useless. Instead one request fetches several batches, if batches are smaller than what the
+  gateway reads at once; the later ones wait in the client until their turn.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from larder.base.background import BackgroundThread
+from larder.base.errors import LarderError
+from larder.base.stats import Stats
+from larder.planner import Candidates, EpochPlan
+from larder.planner.mixing import Numbering
+from larder.reading.frames import HIT, JOINED
+from larder.reading.merging import Fetched
+from larder.reading.source import ItemReader
+from larder.training.sharing import SharedReads
+
+BATCHES = 4
+"""Batches whose items are announced, the current one included."""
+AT_ONCE = 32
+"""Items of one request, or of all announcements, that a gateway reads from the origin concurrently."""
+LEAST = 4 * AT_ONCE
+"""Items that are announced at least: a few small batches would not keep the gateway busy."""
+_MAX_FUTILE = 3
+"""Consecutive announcements without effect (refused, or too late) after which an epoch makes no more."""
+
+
+class RunContext(NamedTuple):
+    """The context of a run's reads.
+
+    Args:
+        reader: reads the items.
+        stats: counters of the loader.
+        background: thread that fetches the next batch; ``None``: batches are fetched on request only.
+        caching: caching mode of a dataset of which nothing is cached yet: its items are announced from the first batch on. Empty
+            if unknown; then the first answer decides.
+        numbering: of the items of a mixture; ``None`` for a single dataset.
+        shared: reads what other jobs on the dataset load; ``None`` if the order must be followed exactly.
+    """
+
+    reader: ItemReader
+    stats: Stats
+    background: BackgroundThread | None
+    caching: str = ""
+    numbering: Numbering | None = None
+    shared: SharedReads | None = None
+
+
+class LookAhead:
+    """Reads ahead by batches, in one epoch of one worker.
+
+    Args:
+        context: of the run; without a background thread there is no read-ahead.
+        batch_size: items of a batch.
+    """
+
+    def __init__(self, context: RunContext, batch_size: int) -> None:
+        self._context = context
+        self._batch_size = batch_size
+        self._announced = np.zeros(0, np.uint32)
+        self._active = context.background is not None
+        self._caching = "" if context.caching == "none" else context.caching
+        self._warm = False
+        self._futile = 0
+        self._reading = 0
+        self._kept: dict[int, tuple[memoryview, int]] = {}
+
+    def announce(self, plan: EpochPlan) -> None:
+        """Announce the items of the next batches; called before each batch."""
+        shared = self._context.shared is not None and self._context.shared.others
+        if not self._active or self._warm or shared or self._caching in ("", "none"):
+            return
+        coming = plan.pending(max(LEAST, BATCHES * self._batch_size))
+        new = coming[~np.isin(coming, self._announced)]
+        self._announced = coming
+        if not len(new):
+            return
+        counts = _announced(self._context, new)
+        self._reading += counts.get("fetching", 0)
+        if counts.get("refused") == len(new):
+            self._count(futile=True)
+
+    def fetch(self, plan: EpochPlan, offered: Candidates, *, epoch: int, job: str) -> Fetched:
+        """Items for the current batch, kept ones or else by a request. Raises as `BatchReader.fetch`."""
+        if (kept := self._from_kept(offered)) is not None:
+            return kept
+        shared = self._context.shared
+        if shared is not None and not offered.padding and (fetched := shared.fetch(offered, epoch)) is not None:
+            self._learn(fetched)
+            return fetched
+        several = self._several(plan, offered)
+        asked = offered.indices if several is None else several
+        exact = len(asked) == offered.take or several is not None
+        fetched = self._context.reader.fetch(
+            asked,
+            mode="exact" if exact else "substitute",
+            take=None if exact else offered.take,
+            epoch=epoch,
+            job=job,
+        )
+        self._learn(fetched)
+        if several is None:
+            return fetched
+        self._kept = {
+            index: (data, flags)
+            for index, data, flags in zip(fetched.indices.tolist(), fetched.data, fetched.flags.tolist(), strict=True)
+        }
+        failed = {
+            index: failure for index, failure in fetched.failed.items() if index in offered.indices[: offered.take]
+        }
+        found = self._from_kept(offered) or Fetched(asked[:0], [], fetched.flags[:0])
+        found.failed = failed
+        return found
+
+    def _several(self, plan: EpochPlan, offered: Candidates) -> NDArray[np.uint32] | None:
+        """The items of as many batches as the gateway reads concurrently; ``None`` if that is at most one."""
+        batches = AT_ONCE // self._batch_size
+        if not self._active or self._caching != "none" or batches < 2 or offered.padding:
+            return None
+        coming = plan.pending(batches * self._batch_size)
+        return coming if len(coming) > offered.take else None
+
+    def _from_kept(self, offered: Candidates) -> Fetched | None:
+        found = (
+            [index for index in offered.indices.tolist() if index in self._kept][: offered.take] if self._kept else []
+        )
+        if not found:
+            return None
+        items = [self._kept.pop(index) for index in found]
+        return Fetched(
+            np.array(found, np.uint32), [data for data, _ in items], np.array([flags for _, flags in items], np.uint16)
+        )
+
+    def _learn(self, fetched: Fetched) -> None:
+        """Learn from a batch whether the gateway stores items, has them all already, and whether announcements had an effect.
+
+        An item that was read ahead for this epoch is an origin read of it. So as many announced items as were missing then lose
+        their flags.
+        """
+        self._caching = fetched.directives.caching
+        if self._context.shared is not None:
+            self._context.shared.learn(fetched)
+        self._warm = bool(len(fetched.flags)) and bool((fetched.flags & HIT).all())
+        announced = np.isin(fetched.indices, self._announced)
+        if announced.any():
+            early = announced & ((fetched.flags & (HIT | JOINED)) != 0)
+            self._count(futile=not early.any())
+            self._reading = max(0, self._reading - int(np.count_nonzero(announced & ~early)))
+            counted = np.flatnonzero(early)[: self._reading]
+            if len(counted):
+                self._reading -= len(counted)
+                fetched.flags = fetched.flags.copy()
+                fetched.flags[counted] &= ~np.uint16(HIT | JOINED)
+
+    def _count(self, *, futile: bool) -> None:
+        self._futile = self._futile + 1 if futile else 0
+        self._active = self._active and self._futile < _MAX_FUTILE
+
+
+def _announced(context: RunContext, indices: NDArray[np.uint32]) -> dict[str, int]:
+    """Announce items; the gateway's counts, empty if the request failed."""
+    try:
+        return context.reader.prefetch(indices)
+    except LarderError:
+        context.stats.add("prefetch_errors", 1)
+        return {}

@@ -1,0 +1,354 @@
+"""A training run that the fleet knows: timed, and cached by the fleet's directives.
+
+::
+
+    with larder.Job("http://gateway:9000", "resnet-17", "imagenet-train", batch_size=256, gpus=8) as job:
+        dataset = CachedDataset("http://gateway:9000", "imagenet-train", batch_size=256, job=job)
+        loader = job.watch(DataLoader(dataset, batch_size=None, num_workers=8))
+        for epoch in range(90):
+            for batch in loader:
+                step(batch)
+
+One of the gateways decides for all jobs, from what the jobs report (Quiver, FAST 2020, sections 4.5 and 5). Heartbeats are
+advice: training does not notice when they fail. Only the registration, before the first epoch, is asked for as long as a batch
+would be, so that no mini-batch is read before the fleet knows the job.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from types import TracebackType
+from typing import Any, TypedDict, TypeVar, Unpack
+
+from larder.base.dataset import DatasetInfo
+from larder.base.errors import GatewayUnavailable, RequestRefused
+from larder.base.options import refuse_unknown
+from larder.base.retry import Patience, Retry
+from larder.http.api import Api, Busy
+from larder.http.connection import TRANSIENT
+from larder.http.credentials import Credentials, CredentialSource, source_of
+from larder.reading.source import OUTAGE, Access, DatasetName, GatewaySource, is_file
+from larder.training.heartbeat import HeartbeatThread, JobDirectives, PipelineDirective, Registration
+from larder.training.importance import ImportanceReport, ImportanceSender
+from larder.training.run import Batch
+from larder.training.timing import TimedLoader
+
+T = TypeVar("T")
+_TIMEOUT = 5.0
+"""Seconds of silence after which a request about a job fails."""
+_SIGN_OFF = 1.0
+"""Seconds that closing a job waits for the fleet."""
+
+
+class JobOptions(TypedDict, total=False):
+    """Everything about a `Job` that has a default.
+
+    Args:
+        gpus: number of GPUs of all ranks together (1).
+        ranks: number of training processes (1).
+        rank: number of this training process (0).
+        caching: ``"auto"``: the fleet measures whether the job gains from the cache. ``"on"``, ``"off"``: fixed.
+        credentials: an access key of the gateway. If left out, the usual places of AWS's tools are searched.
+        retry: repetition of the registration. If left out, it is repeated for two minutes, as batches are.
+    """
+
+    gpus: int
+    ranks: int
+    rank: int
+    caching: str
+    credentials: Credentials | Callable[[], Credentials] | CredentialSource | None
+    retry: Retry | None
+
+
+class Step:
+    """One mini-batch of an unwatched training loop, see `Job.timing`."""
+
+    def __init__(self) -> None:
+        self.began = time.perf_counter()
+        self.waited = 0.0
+        self.items = self.hits = 0
+
+    def loaded(self, batch: Batch | None = None) -> None:
+        """The data has arrived: the time until now was spent waiting. A `Batch` also gives its items and cache hits."""
+        self.waited = time.perf_counter() - self.began
+        if batch is not None:
+            self.items, self.hits = len(batch), batch.hits
+
+
+class Job:
+    """One rank of a training run. Sends no request until a loader, a watched loop, ``step`` or ``timing`` uses it.
+
+    A refusal by the fleet does not stop training unless it concerns the registration: it is logged (``larder``), each kind once,
+    and ``stats()["last_error"]`` has the latest.
+
+    Copies in other processes (forked or unpickled), such as `DataLoader` workers, register if need be, but send no heartbeats.
+
+    Args:
+        endpoint: address of a gateway.
+        name: of the training run, 1 to 128 of ``A-Z a-z 0-9 . _ -``; the same in all ranks, and unique within the tenant.
+        dataset: its name, its digest file, or the result of `Client.register`.
+        batch_size: items of a mini-batch of one rank.
+        options: see `JobOptions`.
+
+    Raises:
+        ValueError: an argument is out of range; the message names it.
+        TypeError: unknown option.
+    """
+
+    def __init__(
+        self, endpoint: str, name: str, dataset: DatasetName, *, batch_size: int, **options: Unpack[JobOptions]
+    ) -> None:
+        refuse_unknown(options, "batch_size", *JobOptions.__annotations__)
+        self.name = name
+        self._retry = options.get("retry")
+        credentials = source_of(options.get("credentials"))
+        reference = _DatasetReference(endpoint, dataset, Access(credentials=credentials, retry=self._retry))
+        described: dict[str, Any] = {
+            key: value for key, value in options.items() if key not in ("credentials", "retry")
+        }
+        registration = Registration(name, reference, batch_size, **described)
+        self._heartbeat = HeartbeatThread(Api(endpoint, credentials=credentials, timeout=_TIMEOUT), registration)
+        self._stop = _stop_with(self, self._heartbeat)
+        self._step_at = 0.0
+        self._sender: ImportanceSender | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {"name": self.name, "_retry": self._retry, "_heartbeat": self._heartbeat}
+        return {**state, "_step_at": 0.0, "_sender": None}
+
+    def __repr__(self) -> str:
+        registration = self._heartbeat.registration
+        return f"Job({self.name!r}, batch_size={self.batch_size}, rank {registration.rank} of {self.ranks})"
+
+    @property
+    def directives(self) -> JobDirectives | None:
+        """The fleet's latest directives; ``None`` before the first answer."""
+        return self._heartbeat.directives
+
+    @property
+    def ranks(self) -> int:
+        """Number of training processes."""
+        return self._heartbeat.registration.ranks
+
+    @property
+    def batch_size(self) -> int:
+        """Items of a mini-batch of one rank."""
+        return self._heartbeat.registration.batch_size
+
+    @property
+    def workers(self) -> int | None:
+        """Input workers that this rank's pipeline should have; ``None`` before the fleet has decided."""
+        return self._heartbeat.pipeline_directive.workers
+
+    @property
+    def pipeline_directive(self) -> PipelineDirective:
+        """The fleet's instructions for this rank's pipeline: its workers, and the mark to store and read."""
+        return self._heartbeat.pipeline_directive
+
+    def report_epoch(self, epoch: int) -> None:
+        """Report the epoch that a `larder.pipeline` reads."""
+        self._heartbeat.epoch = epoch
+
+    def report_step(self, seconds: float, waited: float, items: int, hits: int, in_flight: int) -> None:
+        """Report a mini-batch of a `larder.pipeline`, for the fleet to find whether the job gains from the cache.
+
+        Args:
+            seconds: from the request for its data to the next request.
+            waited: the part of these without data.
+            items: read meanwhile.
+            hits: how many of them were in the cache.
+            in_flight: mini-batches whose items were read, or are being read.
+        """
+        self._heartbeat.timing.in_flight = in_flight
+        self._heartbeat.timing.add(seconds, waited, items, hits)
+        self._heartbeat.begin()
+
+    def report_pipeline(self, batch_time: float, queue: float, workers: int, cache: int | None = None) -> None:
+        """Report what a `larder.pipeline` measured, for the fleet to find the number of its workers.
+
+        Args:
+            batch_time: seconds per batch, waiting and computation.
+            queue: batches that were ready, on average.
+            workers: number of input workers at that time.
+            cache: the mark that was stored or read; ``None`` if everything was computed.
+        """
+        self._heartbeat.pipeline = {"batch_time": batch_time, "queue": queue, "workers": workers, "cache": cache}
+        self._heartbeat.begin()
+
+    def report_profile(self, profile: dict[str, object]) -> None:
+        """Report what the stages of a `larder.pipeline` cost, for the fleet to find what to store.
+
+        Args:
+            profile: as `larder.pipelines.metering.ProfileMeter` makes it.
+        """
+        self._heartbeat.profile = profile
+        self._heartbeat.begin()
+
+    def begin_pipeline(self, profile: dict[str, object]) -> PipelineDirective:
+        """Tell the fleet of a `larder.pipeline` that begins; returns its instructions, or the last ones if it does not answer.
+
+        Args:
+            profile: without elements, as `larder.pipelines.metering.ProfileMeter` makes it.
+        """
+        if self._heartbeat.own:
+            self._heartbeat.ask(profile)
+        return self.pipeline_directive
+
+    def watch(self, loader: Iterable[Any]) -> TimedLoader:
+        """The same batches, timed. Loaders of `larder.torch` datasets are also watched, as by `larder.torch.watch`."""
+        return TimedLoader(self._heartbeat, loader)
+
+    def step(self, items: int = 0, hits: int = 0) -> None:
+        """End one mini-batch and begin the next, in a loop that is not watched.
+
+        Args:
+            items: of the mini-batch that ends.
+            hits: how many of them were in the cache.
+        """
+        now = time.perf_counter()
+        if self._step_at:
+            self._heartbeat.timing.add(now - self._step_at, 0.0, items, hits)
+        self._step_at = now
+        self._heartbeat.begin()
+
+    @contextmanager
+    def timing(self) -> Iterator[Step]:
+        """Time one mini-batch of a loop that is not watched: from the request for its data to the end of the computation."""
+        self._heartbeat.begin()
+        step = Step()
+        yield step
+        seconds = time.perf_counter() - step.began
+        self._heartbeat.timing.add(seconds, step.waited, step.items, step.hits)
+
+    def join(self, dataset: DatasetInfo | None = None) -> str:
+        """Register the job if need be, and return the caching mode of its dataset.
+
+        Args:
+            dataset: that the loader reads, if known.
+
+        Raises:
+            ValueError: the job is registered for another dataset.
+            GatewayUnavailable: no gateway answered within the time that a batch would be retried.
+            RequestRefused: the gateway refuses the job.
+            UnexpectedAnswer: the endpoint is not a gateway that supports jobs.
+        """
+        self._heartbeat.begin()
+        directives = self._retrying(self._heartbeat.join)
+        if dataset is not None:
+            self._require_same(dataset)
+        return directives.caching
+
+    def stats(self) -> dict[str, Any]:
+        """Counts of this process: heartbeats, failures, the last failure's message, registrations (more than one if the fleet
+        forgot the job), nodes that can replace the gateway, timing by phase, and reports of importance, if any."""
+        heartbeat = self._heartbeat
+        phases = heartbeat.timing.as_json()
+        found = {**heartbeat.counts, "last_error": heartbeat.last_error, "nodes": heartbeat.nodes, "phases": phases}
+        return found if self._sender is None else {**found, "importance": dict(self._sender.counts)}
+
+    def report_importance(self, report: ImportanceReport, dataset: DatasetInfo) -> None:
+        """Tell the gateways which items matter and which will be read. Returns at once; failures are counted in ``stats()``.
+
+        Args:
+            report: what is known at the beginning of an epoch; of samples, if the dataset has such.
+            dataset: of the items.
+        """
+        if not self._heartbeat.own:
+            return
+        report = report.of_members(dataset.members)
+        if self._sender is None or self._sender.dataset.id != dataset.id:
+            self._sender = ImportanceSender(self._heartbeat, dataset)
+            self._heartbeat.chores = (self._sender.send,)
+        self._sender.offer(report)
+        self._heartbeat.begin()
+
+    def close(self) -> None:
+        """End the job, so that the fleet forgets it at once. Takes a second at most; failures are ignored.
+
+        With several ranks, each sends its last report only: the others may still train.
+        """
+        if not self._heartbeat.own or self._heartbeat.stopped.is_set():
+            return
+        self._heartbeat.leave(_SIGN_OFF)
+        self._stop()
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._stop()  # the registration expires unless the job resumes
+
+    def _require_same(self, dataset: DatasetInfo) -> None:
+        known = self._heartbeat.dataset
+        if known and known != dataset.id:
+            raise ValueError(
+                f"the job {self.name!r} is for the dataset {str(self._heartbeat.registration.dataset)!r} (id {known[:12]}...), "
+                f"but the loader reads {dataset.name!r} (id {dataset.id[:12]}...): give both the same"
+            )
+
+    def _retrying(self, call: Callable[[], T]) -> T:
+        """The call's result, with retries as for a batch; registers the job again if the fleet forgot it."""
+        patience = Patience(self._retry or Retry(outage=OUTAGE))
+        while True:
+            pause = 0.0
+            failure: Exception
+            try:
+                return call()
+            except RequestRefused as error:
+                if error.code != "UnknownJob":
+                    raise
+                cause, failure = "unknown", error
+                with suppress(Busy, GatewayUnavailable, *TRANSIENT):
+                    self._heartbeat.register()
+            except Busy as error:
+                cause, pause, failure = "busy", error.retry_after, error
+            except GatewayUnavailable as error:  # registering the dataset, which comes first
+                cause, failure = "dataset", error.__cause__ if isinstance(error.__cause__, Exception) else error
+            except TRANSIENT as error:
+                cause, failure = "connection", error
+            drawn = patience.pause(cause)
+            if drawn is None:
+                raise GatewayUnavailable(self._heartbeat.api.endpoint, patience.failures, failure) from failure
+            time.sleep(max(drawn, pause))
+
+
+class _DatasetReference:
+    """A `larder.training.heartbeat.DatasetReference` that registers a digest file when it is first resolved."""
+
+    def __init__(self, endpoint: str, dataset: DatasetName, access: Access) -> None:
+        self._source = GatewaySource(endpoint, dataset, access)
+        self._dataset = dataset
+        self._id = ""
+
+    def __call__(self) -> str:
+        dataset = self._dataset
+        if isinstance(dataset, DatasetInfo):
+            return dataset.id
+        if isinstance(dataset, str) and not is_file(dataset):
+            return dataset
+        self._id = self._id or self._source.describe().id
+        return self._id
+
+    def __str__(self) -> str:
+        dataset = self._dataset
+        return dataset.name if isinstance(dataset, DatasetInfo) else str(dataset)
+
+    def invalidate(self) -> bool:
+        """See `larder.training.heartbeat.DatasetReference`."""
+        if isinstance(self._dataset, DatasetInfo) or not is_file(self._dataset):
+            return False
+        self._id = ""
+        return True
+
+
+def _stop_with(job: Job, heartbeat: HeartbeatThread) -> Any:
+    """Stops the thread when the job is garbage-collected, and when the interpreter exits."""
+    return weakref.finalize(job, heartbeat.stopped.set)

@@ -1,0 +1,456 @@
+"""Loading a dataset in batches: each item exactly once per epoch, cached items first.
+
+Joins the pure planner (`larder.planner`), which selects what may come next, and a reader (`larder.BatchReader`), which requests
+it from the gateway. This is Quiver's Algorithm 1 (FAST 2020, section 4.7): request more candidates than a batch needs, use those
+that are in the cache, and keep the others for later.
+
+Without a framework::
+
+    loader = larder.Loader("http://gateway:9000", "imagenet-train", batch_size=256, seed=1)
+    for epoch in range(90):
+        for batch in loader:
+            step(batch.data)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypedDict, Unpack
+
+from larder.base.background import BackgroundThread
+from larder.base.dataset import DatasetInfo, MixtureInfo
+from larder.base.errors import StateError
+from larder.base.options import refuse_unknown, whole_number
+from larder.base.stats import Stats
+from larder.planner import EpochOrder, EpochPlan, Layout, Progress, Shard
+from larder.planner.mixing import MixedOrder
+from larder.reading.mixing import Mix, MixedSource, numbering_of, parts_of, shown
+from larder.reading.source import Access, DatasetName, GatewaySource, ItemReader, Keys, Source
+from larder.training.ahead import RunContext
+from larder.training.job import Job
+from larder.training.run import Batch, EpochRun
+from larder.training.sharing import SharedReads, Sharing
+
+__all__ = ["Batch", "EpochRun", "Loader", "LoaderOptions", "Shard"]
+
+Once = Callable[[str, Callable[[], list[Any]]], list[Any]]
+"""Returns the value, of JSON types, of a name; the first caller makes it for all processes."""
+
+ALONE = Shard(0, 1, 0, 1)
+"""A single process: one rank, one worker."""
+
+_SUBSTITUTE = 10
+"""Candidates per item of a batch in random order."""
+_CHOICES = {
+    "order": ("random", "sequential"),
+    "tail": ("short", "drop", "pad"),
+    "on_missing": ("raise", "skip"),
+    "group": ("mixed", "unit"),
+}
+
+_SEQUENTIAL: dict[str, tuple[str | int | None, ...]] = {
+    "group": ("mixed",),
+    "substitute": (None, 1),
+}
+"""The options allowed with a sequential order."""
+
+
+class LoaderOptions(TypedDict, total=False):
+    """Everything about a `Loader` that has a default.
+
+    Args:
+        order: ``"random"`` (default), or ``"sequential"`` for evaluation: the order of the dataset, and the same batches with any
+            number of workers; every item once, unless ``tail`` says otherwise. Of several ranks, item ``i`` goes to rank
+            ``i % world``.
+        substitute: candidates per item of a batch (10). More candidates find more items in the cache; 1 follows the order of the
+            epoch exactly, as sequential ones do.
+        seed: seed of the order (0). An epoch has the same order for every run with the same seed.
+        tail: end of an epoch. ``"short"`` (default): the last batch is smaller; ``"drop"``: full batches only; ``"pad"``: the
+            last batch is filled with repetitions. Every rank gets equally many batches; where that is impossible with
+            ``"short"``, an epoch begins with `UnevenRanks`.
+        group: ``"mixed"`` (default): batches from the whole dataset; ``"unit"``: from one stretch of it where possible.
+        reuse: whether to take early what other jobs on the dataset have just read (``True``), so that one read of the origin
+            serves all jobs. ``False``: substitutes come from the next batches of the epoch's own order only, which stays nearly
+            the order of the seed, at the price of more reads.
+        on_missing: for an unavailable item: ``"raise"`` (default), or ``"skip"`` it and count it.
+        ahead: 1 (default): fetch the next batch while the current one is used; 0: fetch on request only.
+        job: the training run, a `larder.Job` or only its name, for the gateway's decisions ("").
+        access: credentials, timeouts and fallback.
+        source: source of the items instead of ``endpoint`` and ``dataset``, such as `larder.testing.MemorySource`.
+    """
+
+    order: str
+    substitute: int
+    seed: int
+    tail: str
+    group: str
+    reuse: bool
+    on_missing: str
+    ahead: int
+    job: str | Job
+    access: Access
+    source: Source
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The checked options of a loader."""
+
+    batch_size: int
+    order: str = "random"
+    substitute: int | None = None
+    seed: int = 0
+    tail: str = "short"
+    group: str = "mixed"
+    reuse: bool = True
+    on_missing: str = "raise"
+    ahead: int = 1
+    job: str | Job = ""
+    access: Access | None = None
+    source: Source | None = None
+
+    def __post_init__(self) -> None:
+        whole = {"batch_size": whole_number("batch_size", self.batch_size, 1), "seed": whole_number("seed", self.seed)}
+        if self.substitute is not None:
+            whole["substitute"] = whole_number("substitute", self.substitute, 1)
+        whole["ahead"] = whole_number("ahead", self.ahead, 0, 1)
+        for name, number in whole.items():
+            object.__setattr__(self, name, number)
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, not {getattr(self, name)!r}")
+        for name, needed in _SEQUENTIAL.items():
+            if self.sequential and getattr(self, name) not in needed:
+                raise ValueError(f"a sequential order is complete and exact: leave {name} out")
+
+    @property
+    def sequential(self) -> bool:
+        """Whether epochs have the order of the dataset."""
+        return self.order == "sequential"
+
+    @property
+    def candidates(self) -> int:
+        """Candidates per item of a batch."""
+        if self.substitute is None:
+            return 1 if self.sequential else _SUBSTITUTE
+        return self.substitute
+
+    def check_mix(self, dataset: DatasetName | Mix) -> None:
+        """Refuse options that a mixture of datasets cannot have.
+
+        Raises:
+            ValueError: one is given; the message names it.
+        """
+        if not isinstance(dataset, Mix):
+            return
+        if not isinstance(self.job, str):
+            raise ValueError(
+                f"the job {self.job.name!r} is for one dataset, and a mixture has several: give it "
+                f"job={self.job.name!r}, or each dataset a loader with a Job of its own"
+            )
+        if self.access is not None and self.access.digest_file is not None:
+            raise ValueError("digest_file is of one dataset; name each dataset of a mixture by its digest file")
+        if self.sequential and dataset.weights is not None:
+            raise ValueError("a sequential order has every item once: give the mixture no weights")
+        if self.group != "mixed":
+            raise ValueError("batches of a mixture are from several datasets: leave group out")
+
+    @property
+    def job_name(self) -> str:
+        """Name of the training run; empty without one."""
+        return self.job if isinstance(self.job, str) else self.job.name
+
+    def __str__(self) -> str:
+        changed = [each.name for each in fields(self) if getattr(self, each.name) != each.default]
+        job = [f"job={self.job_name!r}"] if self.job_name else []
+        shown = [f"{name}={getattr(self, name)!r}" for name in changed if name not in ("job", "access", "source")]
+        return ", ".join(shown + job)
+
+
+class Loader:
+    """Loads a dataset in batches. Sends no request until it is used; can be forked, pickled and copied.
+
+    An iteration is an epoch, for a single process: of all items. Each complete one advances the epoch. After a ``break`` the
+    next iteration repeats the same epoch, or the rest of it that a loaded state had left. One of several ranks or workers
+    calls ``epoch``.
+
+    Args:
+        endpoint: address of the gateway.
+        dataset: its name, its digest file (a path or ``s3://bucket/key``), the result of `Client.register`, or a `Mix`.
+        batch_size: items of a batch.
+        options: see `LoaderOptions`.
+
+    Raises:
+        ValueError: invalid value of an option.
+        TypeError: unknown option.
+    """
+
+    def __init__(
+        self, endpoint: str, dataset: DatasetName | Mix, *, batch_size: int, **options: Unpack[LoaderOptions]
+    ) -> None:
+        refuse_unknown(options, "batch_size", *LoaderOptions.__annotations__)
+        self.settings = Settings(batch_size=batch_size, **options)
+        self._name = shown(dataset)
+        self.settings.check_mix(dataset)
+        self.source = self.settings.source or _source(endpoint, dataset, self.settings.access)
+        self.stats = Stats()
+        self._background = BackgroundThread()
+        self._info: DatasetInfo | None = None
+        self._reader: ItemReader | None = None
+        self._keys: Keys | None = None
+        self._caching = ""
+        self._sharing = Sharing()
+        self._start: tuple[int, dict[str, Any] | None] = (0, None)
+        self._latest: EpochRun | None = None
+
+    def __iter__(self) -> EpochRun:
+        epoch, state = self._upcoming()
+        self._latest, self._start = self.epoch(epoch, state=state), (epoch, state)
+        return self._latest
+
+    def __len__(self) -> int:
+        """Number of batches of a whole epoch, also after a resume."""
+        return self.batches()
+
+    def __repr__(self) -> str:
+        return f"Loader({self._name}, {self.settings})"
+
+    @property
+    def known(self) -> DatasetInfo | None:
+        """The dataset's description, if it was requested already."""
+        return self._info
+
+    @property
+    def info(self) -> DatasetInfo:
+        """The dataset's description, requested from the gateway at first use."""
+        if self._info is None:
+            self.info = self.source.describe()
+        assert self._info is not None
+        return self._info
+
+    @info.setter
+    def info(self, info: DatasetInfo) -> None:
+        self._info = info
+        self.stats.order.items = info.samples
+
+    @property
+    def reader(self) -> ItemReader:
+        """Reads the items."""
+        if self._reader is None:
+            self._reader = self.source.reader(self.info, self.stats)
+        return self._reader
+
+    @property
+    def keys(self) -> Keys:
+        """Bucket and key of every item; requested from the gateway once, in pages of 10,000."""
+        if self._keys is None:
+            self._keys = Keys(self.source.locations(self.info))
+        return self._keys
+
+    @property
+    def mixture(self) -> MixtureInfo | None:
+        """The description of a mixture; ``None`` for a single dataset."""
+        return self.info if isinstance(self.info, MixtureInfo) else None
+
+    def locate(self, index: int) -> tuple[str, str]:
+        """Bucket and key of one item; of a mixture, by its number."""
+        if self._keys is not None:
+            return self._keys[index % len(self._keys)]
+        (location,) = self.source.locations(self.info, index, 1)
+        return location.bucket, location.key
+
+    def epoch(self, epoch: int, *, shard: Shard = ALONE, state: Mapping[str, Any] | None = None) -> EpochRun:
+        """The batches of one epoch, for one worker of one rank.
+
+        Ranks come from ``shard`` only: `larder.torch.CachedDataset` reads ``RANK`` and ``WORLD_SIZE``, a loader does not. One of
+        several ranks passes ``Shard(rank, world, 0, 1)``.
+
+        Args:
+            epoch: its number, from 0.
+            shard: the rank and worker; by default a single process that gets all batches.
+            state: a saved result of ``EpochRun.state_dict``; the epoch resumes from it, in its order.
+
+        Raises:
+            StateError: the state is of another dataset or epoch, or does not fit the shard.
+            ValueError: the loader's `Job` is for another dataset, or for another number of ranks than the shard.
+            UnevenRanks: ranks cannot have equally many batches; the message has the remedy.
+            GatewayUnavailable: the loader has a `Job`, and no gateway could register it.
+        """
+        epoch, shard = whole_number("epoch", epoch, 0), checked_shard(shard)
+        start = self.start(epoch, shard.rank, shard.world) if state is None else self.restored(state, shard)
+        if start.epoch != epoch:
+            raise StateError(f"the state is of epoch {start.epoch}, but epoch {epoch} was requested")
+        self.join(start)
+        return self.run(start, shard)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the iteration, to save: exactly the batches that it has delivered. Small, of JSON types."""
+        if self._latest is not None:
+            return self._latest.state_dict()
+        epoch, state = self._start
+        return self.start(epoch, ALONE.rank, ALONE.world).to_json() if state is None else dict(state)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume from a saved state with the next iteration, which delivers the rest of its epoch.
+
+        Raises:
+            StateError: the state is damaged, of another dataset, or of one of several ranks and not merged.
+        """
+        start = self.restored(state, ALONE)
+        self._latest, self._start = None, (start.epoch, start.to_json())
+
+    def skip_batches(self, batches: int) -> None:
+        """Pass over the next batches without reading them: the next iteration begins after them.
+
+        Raises:
+            ValueError: ``batches`` is not a whole number of at least 0.
+        """
+        self.load_state_dict(self.skipped(self.state_dict(), batches))
+
+    def batches_left(self) -> int:
+        """Number of batches that the epoch still has."""
+        return self.batches_after(self.state_dict())
+
+    @property
+    def reading(self) -> int | None:
+        """The epoch of the current iteration; ``None`` before the first one."""
+        return None if self._latest is None else self._latest.epoch
+
+    def batches(self, rank: int = 0, world: int = 1) -> int:
+        """Number of batches of a whole epoch on each rank.
+
+        Raises:
+            UnevenRanks: ranks cannot have equally many batches.
+        """
+        settings, start = self.settings, self.start(0, rank, world)
+        start.refuse_uneven(settings.batch_size, settings.tail)
+        return start.batches(settings.batch_size, settings.tail)
+
+    def start(self, epoch: int, rank: int, world: int) -> Progress:
+        """The state at the start of an epoch."""
+        order = EpochOrder(self._layout(), seed=self.settings.seed, epoch=epoch, group=self.settings.group)
+        return Progress.start(self.info.id, order, rank, world)
+
+    def restored(self, state: Mapping[str, Any], shard: Shard) -> Progress:
+        """A saved state, converted for this rank.
+
+        Raises:
+            StateError: the state is damaged, of another dataset, or of another rank or world size and not merged.
+        """
+        progress = Progress.from_json(state, dataset=self.info.id)
+        if progress.layout.items != self.info.samples:
+            raise StateError(f"the state is of {progress.layout.items} items, the dataset has {self.info.samples}")
+        if (progress.layout.kind == "sequential") != self.settings.sequential:
+            raise StateError(f"the state is of an epoch in another order, the loader's order is {self.settings.order}")
+        mine = progress.of_rank(shard.rank, shard.world)
+        return mine.settled(self.settings.batch_size, self.settings.tail)
+
+    def skipped(self, state: Mapping[str, Any], batches: int) -> dict[str, Any]:
+        """A rank's saved state, with so many batches more."""
+        settings = self.settings
+        return Progress.from_json(state).skip_batches(batches, settings.batch_size, settings.tail).to_json()
+
+    def batches_after(self, state: Mapping[str, Any]) -> int:
+        """Number of batches that a rank's epoch has after a saved state."""
+        return Progress.from_json(state).batches(self.settings.batch_size, self.settings.tail)
+
+    def join(self, start: Progress, once: Once | None = None) -> None:
+        """Register the loader's `Job`, if it has one, before an epoch begins.
+
+        Args:
+            start: state of a rank.
+            once: makes one request for all processes that load for this rank.
+
+        Raises:
+            ValueError: the job is for another dataset, or for another number of ranks than ``start``.
+            GatewayUnavailable: no gateway could register it.
+        """
+        job = self.settings.job
+        if isinstance(job, str):
+            return
+        _refuse_other_ranks(job, start)
+        (self._caching,) = (once or _directly)(f"joined/{start.epoch}", lambda: [job.join(self.info)])
+
+    def run(self, start: Progress, shard: Shard, own: Progress | None = None) -> EpochRun:
+        """The batches left after ``start``, the rank's state, and after ``own``, this worker's state. Raises `UnevenRanks`."""
+        settings = self.settings
+        start.refuse_uneven(settings.batch_size, settings.tail)
+        plan = EpochPlan(
+            self._order(start),
+            shard,
+            batch_size=settings.batch_size,
+            substitute=settings.candidates,
+            tail=settings.tail,
+            progress=start,
+            own=own,
+            dataset=self.info.id,
+        )
+        background = self._background if settings.ahead else None
+        cold = not self.info.resident and not self.stats.batches
+        caching = (self._caching or self.info.caching) if cold else ""
+        numbering = None if self.mixture is None else numbering_of(self.mixture)
+        shared = None
+        if settings.candidates > 1:
+            shared = SharedReads(self.reader, self._sharing, shard, settings.job_name, offers=settings.reuse)
+        context = RunContext(self.reader, self.stats, background, caching, numbering, shared)
+        if own is None:
+            # One worker inherits the earlier counts of skipped and padded items, so that the sum over all workers is right.
+            own = start if shard.worker == 0 else replace(start, skipped=0, padded=0)
+        return EpochRun(plan, own, settings, context)
+
+    def _upcoming(self) -> tuple[int, dict[str, Any] | None]:
+        """The epoch of the next iteration, and the state that it begins with."""
+        complete = self._latest is not None and self._latest.over
+        return (self._start[0] + 1, None) if complete else self._start
+
+    def _order(self, start: Progress) -> EpochOrder:
+        if self.mixture is None or self.settings.sequential:
+            return start.order()
+        return MixedOrder(start.layout, parts_of(self.mixture), seed=start.seed, epoch=start.epoch)
+
+    def _layout(self) -> Layout:
+        info = self.info
+        kind = "sequential" if self.settings.sequential else "shuffled" if self.mixture is None else "mixed"
+        return Layout(info.samples, info.partitions, info.units, kind, int(info.id[:16], 16))
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Copies with shared counters would count twice, and a reader counts into its own.
+        return {**self.__dict__, "stats": Stats(), "_reader": None, "_start": self._upcoming(), "_latest": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self._info is not None:
+            self.stats.order.items = self._info.samples
+
+
+def _source(endpoint: str, dataset: DatasetName | Mix, access: Access | None) -> Source:
+    if not isinstance(dataset, Mix):
+        return GatewaySource(endpoint, dataset, access)
+    return MixedSource(dataset, [GatewaySource(endpoint, each, access) for each in dataset.datasets])
+
+
+def checked_shard(shard: Shard) -> Shard:
+    """The shard, if there is such a one.
+
+    Raises:
+        ValueError: it is no rank and worker.
+    """
+    if not isinstance(shard, tuple) or len(shard) != len(Shard._fields):
+        raise ValueError(f"shard must be a larder.Shard(rank, world, worker, workers), not {shard!r}")
+    world, workers = whole_number("world", shard[1], 1), whole_number("workers", shard[3], 1)
+    rank, worker = whole_number("rank", shard[0], 0, world - 1), whole_number("worker", shard[2], 0, workers - 1)
+    return Shard(rank, world, worker, workers)
+
+
+def _directly(name: str, make: Callable[[], list[Any]]) -> list[Any]:
+    return make()
+
+
+def _refuse_other_ranks(job: Job, start: Progress) -> None:
+    """Ranks that each read everything would deliver every item several times, without an error."""
+    if job.ranks > 1 and start.world != job.ranks:
+        raise ValueError(
+            f"the job {job.name!r} has {job.ranks} ranks, but this is rank {start.rank} of {start.world}: give the loader's "
+            f"epoch() shard=larder.Shard(rank, {job.ranks}, 0, 1), or a CachedDataset rank= and world={job.ranks}"
+        )

@@ -1,0 +1,79 @@
+"""Reading what other jobs on the dataset load, so that one read of the origin serves all of them.
+
+A gateway that holds a part of a dataset evicts first what fewest jobs still need in their epochs. So a job reads its own uniform
+order, and takes instead of what it would have to wait for what the others have just read: those items are cached, and leave soon.
+The gateway names them (`BatchReader.offers`), the plan picks those of its own share (`EpochPlan.offer`), and each comes once per
+epoch as always. A job that is alone follows its order exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from larder.base.errors import LarderError
+from larder.planner import Candidates, EpochPlan
+from larder.planner.layout import Shard
+from larder.reading.merging import Fetched
+from larder.reading.source import ItemReader, SharingReader
+
+PART = ("part", "static")
+"""Caching modes in which a part of a dataset is held; gateways before 0.2 say ``static``."""
+PER_ITEM = 4
+"""Offers that are asked for, per item of a batch and reader that divides the epoch with others."""
+
+
+@dataclass(slots=True)
+class Sharing:
+    """What a loader knows of the other jobs on its dataset.
+
+    ``jobs``: how many there are, by the last answer; -1 while no gateway has said that it makes offers.
+    """
+
+    jobs: int = -1
+
+
+class SharedReads:
+    """The reads of one worker in one epoch.
+
+    Args:
+        reader: reads the items.
+        sharing: of the loader.
+        shard: the worker, which can use its own share of the offers only.
+        job: name of the training run.
+        offers: whether to ask for offers.
+    """
+
+    def __init__(self, reader: ItemReader, sharing: Sharing, shard: Shard, job: str, *, offers: bool = True) -> None:
+        self._reader = reader if isinstance(reader, SharingReader) else None
+        self._sharing = sharing
+        self._readers = shard.world * shard.workers
+        self._job = job
+        self._asks = offers and bool(job)
+
+    @property
+    def others(self) -> bool:
+        """Whether other jobs read the dataset, so that it is better to take what they load than to announce items."""
+        return self._sharing.jobs > 0
+
+    def ask(self, plan: EpochPlan, batch_size: int, epoch: int) -> None:
+        """Ask for offers before a batch; without them the batch follows the plan's order."""
+        if self._reader is None or self._sharing.jobs <= 0 or not self._asks:
+            return
+        try:
+            plan.offer(self._reader.offers(PER_ITEM * batch_size * self._readers, epoch=epoch, job=self._job))
+        except LarderError:
+            return  # the batch itself reports what is wrong
+
+    def fetch(self, offered: Candidates, epoch: int) -> Fetched | None:
+        """The items of a batch; ``None`` if the gateway knows no offers, or there is no choice."""
+        if self._reader is None or self._sharing.jobs < 0 or len(offered.indices) == offered.take:
+            return None
+        return self._reader.fetch_shared(
+            offered.indices, take=offered.take, offers=offered.offers, epoch=epoch, job=self._job
+        )
+
+    def learn(self, fetched: Fetched) -> None:
+        """Remember what an answer said of other jobs."""
+        if fetched.directives.caching:
+            part = fetched.directives.caching in PART
+            self._sharing.jobs = fetched.directives.sharing if part else -1
