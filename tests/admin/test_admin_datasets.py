@@ -130,7 +130,7 @@ def test_a_decision_about_what_no_job_uses_is_in_force(world: Zone, used: Stock,
     for body, caching, why in (
         ({"mode": "never"}, "none", "override"),
         ({"mode": "pin"}, "full", "override"),
-        ({"mode": None, "quota": 1}, "part", "no-jobs"),
+        ({"mode": None, "quota": 1}, "part", "override"),
     ):
         assert admin(world.nodes[1], "PUT", address, body).status == 200
         eventually(
