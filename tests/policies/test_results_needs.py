@@ -14,6 +14,7 @@ from gateway.policies.space.manager import DatasetFacts, Facts, ManagerParams, d
 from gateway.policies.space.orders import WhyCaching
 from gateway.policies.space.plan import Plan, node_pools
 from gateway.policies.space.results_needs import SHARE, ResultsNeed, ResultsRoom, shared_orders
+from gateway.policies.watermarks import turned
 
 MB = 1 << 20
 
@@ -100,9 +101,9 @@ def test_datasets_come_first_and_the_rest_is_left_to_streams() -> None:
     )
     plan = decide(Plan(), facts, 1000.0, ManagerParams())
     assert plan.of("d" * 64).target == 600 * MB
-    assert plan.pools[pool].target == 200 * MB
+    assert plan.pools[pool].target == turned(200 * MB)
     (found,) = [each for each in node_pools(plan, 1, 1) if each.name == pool]
-    assert (found.target, found.order) == (200 * MB, "uniform")
+    assert (found.target, found.order) == (turned(200 * MB), "uniform")
     assert decide(plan, facts, 1001.0, ManagerParams()).version == plan.version
     gone = decide(plan, Facts(1000 * MB, facts.datasets, facts.jobs), 1002.0, ManagerParams())
     assert pool not in gone.pools
