@@ -78,7 +78,7 @@ async def test_a_home_says_what_it_has_taken_over(place: Place, caching: str, ta
 
 
 async def test_copies_that_their_home_has_taken_over_make_room(place: Place) -> None:
-    """Rule: they are dropped; what this node considers itself the home of stays, whoever says that it was taken."""
+    """Rule: they are dropped; what this node is the home of stays, even if another says that it took it."""
     data = await place.dataset(4, caching="part")
     place.others.order = []
     await data.fill(range(4))

@@ -191,7 +191,7 @@ def test_quivers_cluster_gains_more_than_with_lru(simulated, uncached, size):
     assert speedups["larder"] > speedups["lru"]
 
 
-def test_prices_give_the_space_to_whoever_reads_most(simulated):
+def test_prices_give_the_space_to_the_job_that_reads_most(simulated):
     """Rule: without prices the job with more GPUs gets the space; where bytes cost money, the one that reads most."""
     tables = (
         dataset("few", "2GB"),
