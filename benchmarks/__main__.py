@@ -22,6 +22,7 @@ NAMES = (
     "large_reads",
     "streams",
     "cold_path",
+    "hedged_reads",
     "amplification",
     "slow_readers",
     "index_million",

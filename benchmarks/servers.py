@@ -235,7 +235,7 @@ def gateway(
         origin_port: where the origin listens on loopback; it must take or ignore the key "origin" with "origin-secret".
         cache: an existing cache to use.
         capacity: of the cache, as in the configuration.
-        extra: further tables of it.
+        extra: further settings of its only rule, then further tables.
         program: the gateway, which may be that of another checkout.
         workers: its processes.
         unix_socket: path of an additional socket; empty for none.

@@ -212,6 +212,7 @@ class Larder:
         channel = self._channel(store, fleet)
         management = manage(settings, self._start.redis, fleet.membership, stack)
         services = self._services(store, origin, fleet, channel, management)
+        origin.hedges.follow(lambda: services.rules)
         engine = _engine(settings, services, channel if self._shared else NullInvalidations())
         stack.push_async_callback(engine.close)
         self._heard = engine.forget_from_fleet

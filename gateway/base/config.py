@@ -314,6 +314,10 @@ class Rule(Section):
     stale_if_error: Seconds = Field(
         3600.0, description="how long past freshness to serve when the origin is unreachable"
     )
+    hedge: Literal["off", "p90", "p95", "p99"] = Field(
+        "off",
+        description="send a read of the origin again once it waits longer than that share of reads do; at most 5 % more requests",
+    )
 
 
 class Settings(Section):

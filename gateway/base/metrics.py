@@ -87,6 +87,11 @@ ORIGIN_FAILURES = Counter(
     "invalid (not HTTP), busy (no connection was free)",
     ["kind"],
 )
+ORIGIN_HEDGES = Counter(
+    "larder_origin_hedges_total",
+    "Late reads of origins that were sent a second time (issued), and those answered by the second request first (won)",
+    ["outcome"],
+)
 ORIGIN_IN_FLIGHT = Gauge(
     "larder_origin_requests_in_flight",
     "Requests to origins in flight, including those that wait for a free connection",
@@ -383,7 +388,7 @@ ALL = (
     REQUESTS, SENT_BYTES, REPEATED, BUCKET_REQUESTS, BUCKET_SENT_BYTES, LATENCY, IN_FLIGHT, RATE_LIMITED, SHED, CONNECTIONS,
     OPENED_CONNECTIONS, CALLERS_CLOSED, STRANGERS_CLOSED, AUTH_FAILURES,
     ORIGIN_REQUESTS, ORIGIN_FAILURES, ORIGIN_IN_FLIGHT, ORIGIN_LATENCY, ORIGIN_ANSWERS, ORIGIN_BYTES, CHECKS, FILLS, SMALL_RANGES,
-    ACTIVE_FILLS, FORGOTTEN, INVALIDATION_LATENCY, LATE_INVALIDATIONS, CHANNEL_HEALTHY,
+    ORIGIN_HEDGES, ACTIVE_FILLS, FORGOTTEN, INVALIDATION_LATENCY, LATE_INVALIDATIONS, CHANNEL_HEALTHY,
     BATCHES, BATCH_LATENCY, BATCH_ITEMS, BATCH_BYTES, DESCRIPTORS, DESCRIPTORS_REFUSED, PEER_ITEMS, MOVED_ITEMS, PREFETCHED,
     STREAM_PREFETCHED, REGISTRATIONS,
     RESULTS, RESULT_BYTES,
@@ -410,6 +415,7 @@ def _begin_at_zero() -> None:
     """Create all label values at 0: a counter that appears with its first event shows no increase to alerts."""
     for counter, values in (
         (ORIGIN_FAILURES, ("dns", "connect", "tls", "timeout", "broken", "invalid", "busy")),
+        (ORIGIN_HEDGES, ("issued", "won")),
         (LATE_INVALIDATIONS, ("unannounced", "unanswered")),
         (FLEET_CONFLICTS, ("id", "protocol", "secret")),
         (SUSPECTS, ("silent", "refused")),

@@ -46,6 +46,7 @@ from gateway.net.places import WITHIN
 from gateway.net.requests import Upload
 from gateway.origin.credentials import KeyRing, Keys, KeySource, is_chained
 from gateway.origin.headers import has_what_was_asked
+from gateway.origin.hedges import Hedges
 from gateway.origin.reach import Reach
 from gateway.origin.refusals import DENIED, SUSPECT, TRUSTED, UNCLEAR, Refusals, refusal_of
 from gateway.origin.signing import Signer
@@ -164,6 +165,7 @@ class OriginClient:
         self._links = {origin.name: _Link(origin) for origin in origins}
         self._ring = KeyRing(origins, credentials, self._chain)
         self._retired: list[_Link] = []
+        self.hedges = Hedges()
         self._refusals = Refusals(now)
         self._accepted: dict[OriginIdentity, float] = {}
         """By identity: when the last request was sent that its origin accepted, by the performance counter."""
@@ -274,7 +276,9 @@ class OriginClient:
         host, region = link.address.name, link.origin.region
         pairs = self._signer.signed(method, raw_path, query, headers, keys, host, region, payload_hash)
         began = time.perf_counter()
-        response = await _sent(link, method, target, pairs, body, content_length)
+        ask = partial(_sent, link, method, target, pairs, body, content_length)
+        share = self.hedges.quantile(method, raw_path)
+        response = await (self.hedges.sent(identity.origin, method, share, ask) if share else ask())
         # Relayed is a final HTTP status (RFC 9110 section 15), with what was asked for.
         if not 200 <= response.status < 600 or (method == "GET" and not has_what_was_asked(response, headers, query)):
             raise _invalid(link, method, response)

@@ -40,6 +40,7 @@ def rules_of(rules: tuple[Rule, ...]) -> Rules:
                 warm_on_write=rule.warm_on_write,
                 stale_if_error=rule.stale_if_error,
                 pattern=rule.pattern,
+                hedge=rule.hedge,
             )
             for rule in rules
         ]

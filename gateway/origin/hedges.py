@@ -1,0 +1,105 @@
+"""Sends a late read of a store a second time and takes the answer that comes first, where a rule says ``hedge``.
+
+A read waits until the head of its answer; what follows the head is not hedged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable, Coroutine
+from typing import Any
+from urllib.parse import unquote
+
+from gateway.base.metrics import ORIGIN_HEDGES
+from gateway.model.errors import OriginUnavailable
+from gateway.net.exchange import StreamedResponse
+from gateway.policies.reads.hedging import QUANTILES, HedgeBudget, WaitingTimes
+from gateway.policies.reads.rules import Rules
+
+Ask = Callable[[], Coroutine[Any, Any, StreamedResponse]]
+_ISSUED, _WON = ORIGIN_HEDGES.labels("issued"), ORIGIN_HEDGES.labels("won")
+_READS = ("GET", "HEAD")
+
+
+class Hedges:
+    """The hedged reads of one worker."""
+
+    def __init__(self) -> None:
+        none = Rules()
+        self._rules: Callable[[], Rules] = lambda: none
+        self._times: defaultdict[tuple[str, str], WaitingTimes] = defaultdict(WaitingTimes)
+        self._budgets: defaultdict[str, HedgeBudget] = defaultdict(HedgeBudget)
+
+    def follow(self, rules: Callable[[], Rules]) -> None:
+        """Use the rules that ``rules`` returns at each request; there are none before."""
+        self._rules = rules
+
+    def quantile(self, method: str, raw_path: str) -> float:
+        """After which quantile of the waiting times a request is sent again; 0 for never."""
+        rules = self._rules()
+        if not rules.hedging or method not in _READS or "/" not in raw_path[1:].rstrip("/"):
+            return 0.0
+        return QUANTILES[rules.for_path(unquote(raw_path[1:])).hedge]
+
+    async def sent(self, origin: str, method: str, quantile: float, ask: Ask) -> StreamedResponse:
+        """Send a read, and once more if it is late; returns at the head of the answer that is taken.
+
+        1. The first request is answered in time, or fails in time: nothing else is sent.
+        2. It is late, and the budget allows a second: whichever answers first wins, and the other one is aborted.
+        3. One of the two fails, or answers 5xx, while the other still waits: the other's answer is the answer.
+        4. Both fail: the failure of the last.
+        5. The caller is cancelled: both are.
+
+        Args:
+            origin: the name of the store.
+            method: of the request.
+            quantile: of ``quantile``.
+            ask: sends the request; it is called once or twice.
+
+        Raises:
+            LarderError: what ``ask`` raised.
+        """
+        times, budget, began = self._times[origin, method], self._budgets[origin], time.perf_counter()
+        budget.earn()
+        late = times.quantile(quantile)
+        first = asyncio.create_task(ask())
+        tasks = [first]
+        try:
+            if not (await asyncio.wait(tasks, timeout=late))[0] and budget.spend():
+                _ISSUED.inc()
+                tasks.append(asyncio.create_task(ask()))
+            winner = await _first_good(tasks)
+            response = winner.result()
+            times.add(time.perf_counter() - began)
+            _WON.inc(winner is not first)
+            tasks.remove(winner)
+            return response
+        finally:
+            for task in tasks:
+                task.add_done_callback(_discard)
+                task.cancel()
+
+
+async def _first_good(tasks: list[asyncio.Task[StreamedResponse]]) -> asyncio.Task[StreamedResponse]:
+    """The first task with an answer below 500; without one, the last that ended."""
+    pending = set(tasks)
+    while True:
+        done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        last = next((task for task in done if _is_good(task)), None) or done.pop()
+        if not pending or _is_good(last):
+            return last
+
+
+def _is_good(task: asyncio.Task[StreamedResponse]) -> bool:
+    failure = task.exception()
+    if failure is not None:
+        return not isinstance(failure, OriginUnavailable)
+    return task.result().status < 500
+
+
+def _discard(task: asyncio.Task[StreamedResponse]) -> None:
+    """End the exchange of a request whose answer is not taken."""
+    if not task.cancelled() and task.exception() is None:
+        task.result().abort()
