@@ -52,6 +52,7 @@ OPERATORS = "_LARDER_OPERATORS"
 """The environment variable that passes the address of operators' pages, likewise; empty if they have none."""
 
 _PR_SET_PDEATHSIG = 1
+_M_ARENA_MAX = -8
 _LOOK = 0.1
 """Seconds between checks for signals while workers end."""
 _WITHHELD = {signal.SIGINT, signal.SIGHUP}
@@ -104,6 +105,7 @@ def serve(settings: ServerSettings, launch: Launch) -> int:
     """
     os.environ.update(launch.environ)
     _raise_file_limit()
+    use_one_arena()
     config = _config(settings, launch)
     with ExitStack() as stack:
         listener = stack.enter_context(listen(settings))
@@ -253,6 +255,18 @@ def _end_with(supervisor: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != supervisor:
         raise SystemExit(0)
+
+
+def use_one_arena() -> None:
+    """Have all threads of this process, and of those that it forks, allocate from one heap (mallopt(3), M_ARENA_MAX).
+
+    By default glibc gives each thread a heap, up to eight per core, and returns memory only at the end of each. A worker then
+    grows for hours while short-lived buffers move between them. The event loop holds the interpreter most of the time, so one
+    heap is not contended. ``MALLOC_ARENA_MAX`` of the environment counts instead, if it is set.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # not every libc has it
+    if mallopt is not None and "MALLOC_ARENA_MAX" not in os.environ:
+        mallopt(_M_ARENA_MAX, 1)
 
 
 def _raise_file_limit() -> None:
