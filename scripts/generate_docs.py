@@ -6,7 +6,6 @@ A page keeps its prose; the text between ``<!-- generated: NAME -->`` and ``<!--
 
 import argparse
 import inspect
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -130,16 +129,23 @@ def _reasons() -> str:
     return "\n".join(["| reason | meaning |", "|---|---|", *rows]) + "\n"
 
 
-SHARED = ("--help", "--json", "--endpoint", "--token", "--token-file", "--profile")
-"""Options that docs/cli.md explains once."""
+def _commands(parser: argparse.ArgumentParser) -> str:
+    """A row for each command: name, purpose, and one example."""
+    rows = ["| command | what it does | example |", "|---|---|---|"]
+    for command in _every(parser):
+        name = command.prog.removeprefix(f"{parser.prog} ")
+        rows.append(
+            f"| `{name}` | {_cell(_first_sentence(command.description or ''))} | `{_cell(_example(command))}` |"
+        )
+    return "\n".join(rows)
 
 
-def _commands(parser: argparse.ArgumentParser, level: int = 3) -> str:
-    """A section for each command: usage, purpose, arguments, examples."""
-    sections = []
+def _every(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
+    """The commands of every level, without the groups, which only hold others."""
+    leaves = []
     for command in subcommands(parser):
-        sections += [_described(command, level), _commands(command, level + 1)]
-    return "\n".join(filter(None, sections))
+        leaves += _every(command) or [command]
+    return leaves
 
 
 def subcommands(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
@@ -149,35 +155,16 @@ def subcommands(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser
     return list({id(command): command for _, command in named}.values())
 
 
-def _described(command: argparse.ArgumentParser, level: int) -> str:
-    group = bool(subcommands(command))
-    own = [action for action in command._actions if not group and not set(action.option_strings) & set(SHARED)]
-    typed = [_named(action) for action in own if not action.option_strings]
-    options = " [options]" if len(own) > len(typed) else ""
-    lines = [f"{'#' * level} `{' '.join([command.prog + options, *typed])}`", "", command.description or "", ""]
-    if own:
-        lines += ["| argument | meaning |", "|---|---|"]
-        lines += [f"| `{_cell(_named(action))}` | {_cell(_help(action))} |" for action in own]
-        lines.append("")
-    examples, _, more = (command.epilog or "").partition("\n")[2].partition("\n\n")
-    if examples and not group:
-        lines += ["```sh", inspect.cleandoc(examples), "```", ""]
-        lines += [more, ""] if more else []
-    return "\n".join(lines)
+def _first_sentence(text: str) -> str:
+    return re.split(r"(?<=\.)\s+(?=[A-Z-]|docs/)", " ".join(text.split()), maxsplit=1)[0]
 
 
-def _named(action: argparse.Action) -> str:
-    if action.choices:
-        value = "|".join(map(str, action.choices))
-    else:
-        value = "" if action.nargs == 0 else str(action.metavar or action.dest)
-    if action.option_strings:
-        return f"{', '.join(action.option_strings)} {value}".strip()
-    return f"[{value}]" if action.nargs == "?" else value
-
-
-def _help(action: argparse.Action) -> str:
-    return (action.help or "").replace("%%", "%")
+def _example(command: argparse.ArgumentParser) -> str:
+    """The first example of the help; without one, the command with its positional arguments."""
+    lines = inspect.cleandoc((command.epilog or "").partition("\n")[2]).splitlines()
+    positional = [str(action.metavar or action.dest) for action in command._actions if not action.option_strings]
+    example = next((line for line in lines if line and not line.startswith("#")), " ".join([command.prog, *positional]))
+    return example.partition("  #")[0].rstrip()
 
 
 Document = dict[str, Any]
@@ -190,70 +177,14 @@ def admin_description() -> Document:
 
 
 def admin_endpoints(description: Document) -> str:
-    """A section for each tag with its addresses, and at the end the documents that they take and give."""
+    """A table for each tag: its addresses, and what each is for."""
     by_tag: dict[str, list[str]] = {}
     for path, methods in description["paths"].items():
         for method, operation in methods.items():
-            by_tag.setdefault(operation["tags"][0], []).append(_operation(method, path, operation))
-    sections = [f"### {tag}\n\n" + "\n".join(operations) for tag, operations in by_tag.items()]
-    schemas = description["components"]["schemas"]
-    documents = [_document(name, schema) for name, schema in sorted(schemas.items()) if "Page_" not in name]
-    return "\n".join([*sections, "### Documents", "", *documents])
-
-
-def _operation(method: str, path: str, operation: Document) -> str:
-    lines = [f"#### `{method.upper()} /-{path}`", "", operation.get("description", operation["summary"]), ""]
-    named = [each for each in operation.get("parameters", []) if each["in"] != "path"]
-    if named:
-        lines += ["| parameter | meaning |", "|---|---|"]
-        lines += [f"| `{each['name']}` ({each['in']}) | {_cell(each.get('description', ''))} |" for each in named]
-        lines.append("")
-    body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
-    takes = f"Takes {_kind(body)}. " if body else ""
-    good = [(status, answer) for status, answer in operation["responses"].items() if status.startswith("2")]
-    answers = [
-        f"{status} with {_kind(content['schema'])}" if content.get("schema") else status
-        for status, answer in good
-        for content in [answer.get("content", {}).get("application/json", {})]
-    ]
-    return "\n".join([*lines, f"{takes}Answers {' or '.join(answers)}.", ""])
-
-
-def _document(name: str, schema: Document) -> str:
-    about = " ".join(schema.get("description", "").split())
-    lines = [f"#### {name}", "", about, ""] if about else [f"#### {name}", ""]
-    if "properties" in schema:
-        needed = schema.get("required", [])
-        lines += ["| field | type | meaning |", "|---|---|---|"]
-        for field, each in schema["properties"].items():
-            meaning = "; ".join(filter(None, [_shown(each), each.get("description", "")]))
-            wanted = "" if field in needed else ", optional"
-            lines.append(f"| `{field}` | {_cell(_kind(each))}{wanted} | {_cell(meaning)} |")
-        lines.append("")
-    return "\n".join(lines)
-
-
-def _shown(schema: Document) -> str:
-    """The first example; empty for an empty one, or for an object with its own section."""
-    example = next(iter(schema.get("examples", [])), None)
-    return "" if example in (None, "", [], {}) or isinstance(example, dict) else f"such as `{json.dumps(example)}`"
-
-
-def _kind(schema: Document) -> str:
-    """The type of a value, in words."""
-    if "$ref" in schema:
-        name = schema["$ref"].rpartition("/")[2]
-        if name.startswith("Page_"):
-            inner = name.removeprefix("Page_").strip("_")
-            return f"a page of [{inner}](#{inner.lower()})"
-        return f"[{name}](#{name.lower()})"
-    if "anyOf" in schema:
-        return " or ".join(dict.fromkeys(_kind(each) for each in schema["anyOf"]))
-    if "enum" in schema or "const" in schema:
-        return ", ".join(f"`{value}`" for value in schema.get("enum", [schema.get("const")]))
-    if schema.get("type") == "array":
-        return f"list of {_kind(schema['items'])}" if "items" in schema else "list"
-    return str(schema.get("type", "any"))
+            purpose = " ".join(operation.get("description", operation["summary"]).replace("``", "`").split())
+            row = f"| `{method.upper()} /-{path}` | {_cell(purpose)} |"
+            by_tag.setdefault(operation["tags"][0], ["| address | what it is for |", "|---|---|"]).append(row)
+    return "\n\n".join(f"### {tag}\n\n" + "\n".join(rows) for tag, rows in by_tag.items())
 
 
 if __name__ == "__main__":

@@ -88,13 +88,12 @@ def test_every_own_endpoint_is_documented(docs):
 
 
 def test_every_admin_endpoint_is_documented(docs, generate_docs):
-    """Each method and address under /-/admin, each document and each field is in docs/admin-api.md."""
-    description, page = generate_docs.admin_description(), docs["admin-api.md"]
-    operations = [f"#### `{method.upper()} /-{path}`" for path, each in description["paths"].items() for method in each]
-    schemas = {name: each for name, each in description["components"]["schemas"].items() if "Page_" not in name}
-    fields = [f"| `{field}` |" for schema in schemas.values() for field in schema.get("properties", {})]
-    assert "#### `POST /-/admin/credentials`" in operations
-    assert [each for each in [*operations, *(f"#### {name}" for name in schemas), *fields] if each not in page] == []
+    """Each method and address under /-/admin has a row in docs/admin-api.md with its purpose."""
+    rows = {line.split(" | ")[0] for line in docs["admin-api.md"].splitlines() if line.endswith(". |")}
+    paths = generate_docs.admin_description()["paths"]
+    operations = [f"| `{method.upper()} /-{path}`" for path, each in paths.items() for method in each]
+    assert "| `POST /-/admin/credentials`" in operations
+    assert [each for each in operations if each not in rows] == []
 
 
 def test_every_make_target_that_is_named_exists(docs, root):
