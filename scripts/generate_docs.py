@@ -25,6 +25,7 @@ from gateway.policies.health.troubles import KINDS
 from larder import grammar
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
+RUNBOOK = DOCS / "runbook.md"
 
 
 def pages() -> dict[Path, str]:
@@ -115,12 +116,19 @@ def _metrics() -> str:
 
 
 def _problems() -> str:
-    """The kinds of problems, with how bad they are and what to do."""
-    rows = ["| kind | what to do |", "|---|---|"]
+    """The kinds of problems, with how bad they are, and the entry that says what to do."""
+    rows = ["| problem | severity | entry |", "|---|---|---|"]
+    headings = {
+        _anchor(text): text for text in re.findall(r"^### (.+)$", RUNBOOK.read_text(encoding="utf-8"), re.MULTILINE)
+    }
     for name, kind in KINDS.items():
         notes = [kind.severity, *(["`readyz` answers 503"] if kind.unready else [])]
-        rows.append(f"| [`{name}`](#{kind.runbook}) ({', '.join(notes)}) | {_cell(kind.remedy)} |")
+        rows.append(f"| `{name}` | {', '.join(notes)} | [{headings[kind.runbook]}](#{kind.runbook}) |")
     return "\n".join(rows)
+
+
+def _anchor(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def _reasons() -> str:

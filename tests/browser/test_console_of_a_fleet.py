@@ -125,7 +125,7 @@ def test_a_gateway_is_killed_while_its_page_is_open(window: Any, tmp_path_factor
         )
         expect(dead.locator("#stale")).to_contain_text("The gateway does not answer.")
         problem = page.locator("#problems li").filter(has_text="Node node-2 is gone")
-        expect(problem).to_contain_text("docs/operations.md#larderdown")
+        expect(problem).to_contain_text("docs/runbook.md#larderdown")
         page.goto("/-/#/warmups")
         press(page, "Purge")
         field(page, "Bucket").fill("bucket")

@@ -16,7 +16,7 @@ from gateway.store.datasets.folders import READERS
 from tests.deploy.charts import ROOT, SECRETS, environment_of, render
 
 WORKER = 256 * 1024**2
-"""Resident bytes of a worker, twice those in docs/operations.md."""
+"""Resident bytes of a worker, twice those in docs/capacity.md."""
 ENDING = 10
 """Seconds to end after the drain."""
 LARGEST_PUT = 5 * 1024**3

@@ -1,4 +1,4 @@
-"""What a tenant may have in Redis: the table in docs/operations.md, walked with a tenant who stores as much as he can."""
+"""What a tenant may have in Redis: the table in docs/capacity.md, walked with a tenant who stores as much as he can."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from gateway.policies.space.read_model import ReadSums
 from tests.fleet.job_book import D1, LONG, record
 
 Z = "larder:z:"
-TABLE = Path(__file__).parents[2] / "docs" / "operations.md"
+TABLE = Path(__file__).parents[2] / "docs" / "capacity.md"
 T = "tenant-" + "t" * 57
 J = "j" * 128
 MOST_MARKS = 16
@@ -46,7 +46,7 @@ class Row:
 
 def rows() -> list[Row]:
     """The rows of the table."""
-    text = TABLE.read_text().partition("### What tenants have in Redis")[2].partition("\n#")[0]
+    text = TABLE.read_text().partition("## What tenants have in Redis")[2].partition("\n#")[0]
     found = []
     for line in text.splitlines():
         if line.startswith("| `"):
@@ -103,7 +103,7 @@ async def test_every_key_of_a_tenant_has_a_row_and_keeps_its_bound(redis: Redis)
     async for key in redis.scan_iter(f"{Z}*"):
         name = key.decode().removeprefix(Z)
         matching = [row for row in known if row.pattern.fullmatch(name)]
-        assert matching, f"docs/operations.md has no row for {name}"
+        assert matching, f"docs/capacity.md has no row for {name}"
         size = await redis.memory_usage(key, samples=0)
         assert size <= min(row.bytes for row in matching), name
         seen.add(max(matching, key=lambda row: len(row.pattern.pattern)).pattern)

@@ -105,7 +105,7 @@ def _seen(reading: FleetReading, one: _Found) -> ProblemSeen:
         name=one.name,
         muted_until=moment(muted) if muted > reading.at else None,
         since=moment(reading.begun.get(one.name, reading.at) if one.since is None else one.since),
-        runbook=f"docs/operations.md#{KINDS[kind].runbook if kind in KINDS else 'problems'}",
+        runbook=f"docs/runbook.md#{KINDS[kind].runbook if kind in KINDS else 'problems'}",
         node=one.node,
     )
 

@@ -41,7 +41,7 @@ def add(command: ArgumentParser) -> None:
     describe(
         command,
         _serve,
-        "Run a gateway. SIGTERM stops it after the requests in flight. docs/operations.md lists the changes that it picks up\n"
+        "Run a gateway. SIGTERM stops it after the requests in flight. docs/configuration.md lists the changes that it picks up\n"
         "while it runs.\n\n"
         "Without a configuration it reads the origin of --origin or of the AWS settings, with the keys of the AWS credential\n"
         "chain, caches in ./larder-cache, makes a key for clients at its first start, and prints what they export.",

@@ -9,7 +9,7 @@ How ranks become one job (``merged``). They run in step, so the epoch of the job
 registered ranks, items and hits the sums: a constant divisor keeps the means growing when a rank joins late.
 
 Everything is bounded: jobs and ranks of a tenant (``policies/fleet/job_limits.py``), heartbeats. Lists are read page by page.
-docs/operations.md has the bounds of all that tenants have in Redis. If Redis is lost, every call raises (``DOWN``); jobs continue
+docs/capacity.md has the bounds of all that tenants have in Redis. If Redis is lost, every call raises (``DOWN``); jobs continue
 without it.
 """
 

@@ -3,7 +3,7 @@
 ``/-/readyz``, ``larder-gateway status`` with its exit code, the dashboard and ``/-/admin/problems`` show ``Trouble`` values of
 the kinds declared in ``KINDS``. A new problem takes an entry there and a function that returns it: one of ``troubles`` below if
 it follows from ``NodeFacts``, one in gateway/wiring/problems.py if a part of this node knows it, one in
-gateway/admin/fleet/problems.py if it only shows when all nodes are looked at. The table in docs/operations.md is made of
+gateway/admin/fleet/problems.py if it only shows when all nodes are looked at. The table in docs/runbook.md is made of
 ``KINDS``.
 
 A trouble is something an operator can act on; what the gateway repairs by itself is a metric. Shares need a number behind them:
@@ -42,7 +42,7 @@ class Kind:
     Attributes:
         severity: as a rule; a single one may be worse or milder.
         remedy: what an operator does about it.
-        runbook: the heading of docs/operations.md that says more, as in a link to it.
+        runbook: the heading of docs/runbook.md that says more, as in a link to it.
         unready: whether ``/-/readyz`` of the node answers 503 while it lasts, so that balancers send requests elsewhere.
     """
 
@@ -96,7 +96,7 @@ KINDS: Mapping[str, Kind] = {
         "warning",
         "Give all gateways the same fleet.secret to make them one cache. Give a gateway that is meant to be alone its own "
         "Redis or fleet.zone.",
-        "several-gateways-as-one-cache",
+        "gateways-that-share-a-redis-without-a-secret",
     ),
     "catalog": Kind(
         "error", "Check the database of database.url, its disk, and the network to it.", "lardercatalogunreachable"
@@ -129,22 +129,22 @@ KINDS: Mapping[str, Kind] = {
     "job": Kind(
         "warning",
         "Nothing, if its GPUs are busy. Else check what the job does besides reading: decoding, augmentation, workers.",
-        "day-to-day",
+        "a-job-that-gains-nothing-from-the-cache",
     ),
     "not-whole": Kind(
         "warning",
         "Add nodes or cache.capacity, or set quotas for datasets that matter less. The rest is read from the origin.",
-        "capacity-planning",
+        "a-dataset-that-is-not-cached-whole",
     ),
     "over-quota": Kind(
         "warning",
         "Raise the dataset's quota or remove it (larder-gateway datasets quota). The rest is read from the origin.",
-        "capacity-planning",
+        "a-dataset-that-is-not-cached-whole",
     ),
     "claimed-size": Kind(
         "warning",
         "Register the dataset again, under every tenant, with a digest file that states the true lengths.",
-        "capacity-planning",
+        "a-dataset-whose-file-states-wrong-lengths",
     ),
     "part-gone": Kind(
         "warning",
