@@ -21,11 +21,9 @@ from gateway.base import metrics
 from gateway.base.config import Settings
 from gateway.base.config_catalog import AdminSettings
 from gateway.model import outcomes, units
-from gateway.policies.health.troubles import KINDS
 from larder import grammar
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-RUNBOOK = DOCS / "runbook.md"
 
 
 def pages() -> dict[Path, str]:
@@ -34,7 +32,6 @@ def pages() -> dict[Path, str]:
         "settings": _settings,
         "metrics": _metrics,
         "reasons": _reasons,
-        "problems": _problems,
         "operator_commands": lambda: _commands(cli.parser(*(command.name for command in cli.COMMANDS))),
         "user_commands": lambda: _commands(grammar.parser()),
         "admin_endpoints": lambda: admin_endpoints(admin_description()),
@@ -64,11 +61,9 @@ def _settings() -> str:
         several = inner is not field.annotation
         lines += ["", f"### {'[[' if several else '['}{section}{']]' if several else ']'}", ""]
         lines += [inspect.getdoc(inner) or "", ""]
-        lines += ["| setting | environment | default | meaning |", "|---|---|---|---|"]
+        lines += ["| setting | default | meaning |", "|---|---|---|"]
         for name, setting in inner.model_fields.items():
-            variable = f"LARDER_{section}__{'0__' if several else ''}{name}".upper()
-            default = _default(setting)
-            lines.append(f"| `{section}.{name}` | `{variable}` | {default} | {_cell(setting.description or '')} |")
+            lines.append(f"| `{section}.{name}` | {_default(setting)} | {_cell(setting.description or '')} |")
     return "\n".join(lines[1:]) + "\n"
 
 
@@ -106,29 +101,13 @@ def _duration(value: float) -> str:
 
 
 def _metrics() -> str:
-    lines = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
+    """Each metric with its labels and its meaning; the kind is in the answer of ``/-/metrics``."""
+    lines = ["| metric | meaning |", "|---|---|"]
     for metric in metrics.ALL:
-        kind = metric._type
-        name = f"{metric._name}_total" if kind == "counter" else metric._name
-        labels = ", ".join(f"`{label}`" for label in metric._labelnames) or "none"
-        lines.append(f"| `{name}` | {kind} | {labels} | {_cell(metric._documentation)} |")
+        name = f"{metric._name}_total" if metric._type == "counter" else metric._name
+        labels = f"{{{', '.join(metric._labelnames)}}}" if metric._labelnames else ""
+        lines.append(f"| `{name}{labels}` | {_cell(metric._documentation)} |")
     return "\n".join(lines) + "\n"
-
-
-def _problems() -> str:
-    """The kinds of problems, with how bad they are, and the entry that says what to do."""
-    rows = ["| problem | severity | entry |", "|---|---|---|"]
-    headings = {
-        _anchor(text): text for text in re.findall(r"^### (.+)$", RUNBOOK.read_text(encoding="utf-8"), re.MULTILINE)
-    }
-    for name, kind in KINDS.items():
-        notes = [kind.severity, *(["`readyz` answers 503"] if kind.unready else [])]
-        rows.append(f"| `{name}` | {', '.join(notes)} | [{headings[kind.runbook]}](#{kind.runbook}) |")
-    return "\n".join(rows)
-
-
-def _anchor(heading: str) -> str:
-    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def _reasons() -> str:
@@ -189,7 +168,7 @@ def admin_endpoints(description: Document) -> str:
     by_tag: dict[str, list[str]] = {}
     for path, methods in description["paths"].items():
         for method, operation in methods.items():
-            purpose = " ".join(operation.get("description", operation["summary"]).replace("``", "`").split())
+            purpose = _first_sentence(operation.get("description", operation["summary"]).replace("``", "`"))
             row = f"| `{method.upper()} /-{path}` | {_cell(purpose)} |"
             by_tag.setdefault(operation["tags"][0], ["| address | what it is for |", "|---|---|"]).append(row)
     return "\n\n".join(f"### {tag}\n\n" + "\n".join(rows) for tag, rows in by_tag.items())

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from gateway.base import metrics
+from gateway.policies.health.troubles import KINDS
 from tests.deploy.promql import ROOT, promtool, series, spoken, unknown, values
 
 RULES = ROOT / "deploy/prometheus/alerts.yml"
@@ -68,6 +69,13 @@ def test_every_alert_leads_to_its_entry_of_the_runbook(alerts: list[dict[str, An
         assert alert["annotations"]["runbook"] == f"docs/runbook.md#{alert['alert'].lower()}"
         assert alert["annotations"]["summary"]
         assert alert["annotations"]["description"].endswith(".")
+
+
+def test_every_problem_leads_to_an_entry_that_names_it() -> None:
+    """Rule: the entry of docs/runbook.md that a problem's kind leads to says its name in its first line."""
+    entries = re.findall(r"^### (.+)\n\n\*((?:.|\n)+?)\*", (ROOT / "docs/runbook.md").read_text(), re.MULTILINE)
+    named = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-"): first for title, first in entries}
+    assert [name for name, kind in KINDS.items() if f"`{name}`" not in named.get(kind.runbook, "")] == []
 
 
 def test_the_runbook_names_metrics_that_exist() -> None:
