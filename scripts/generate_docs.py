@@ -117,13 +117,12 @@ def _reasons() -> str:
 
 
 def _commands(parser: argparse.ArgumentParser) -> str:
-    """A row for each command: name, purpose, and one example."""
-    rows = ["| command | what it does | example |", "|---|---|---|"]
-    for command in _every(parser):
-        name = command.prog.removeprefix(f"{parser.prog} ")
-        rows.append(
-            f"| `{name}` | {_cell(_first_sentence(command.description or ''))} | `{_cell(_example(command))}` |"
-        )
+    """A row for each command: one example, with the command's name, and its purpose."""
+    rows = ["| command, with an example | what it does |", "|---|---|"]
+    rows += [
+        f"| `{_cell(_example(command))}` | {_cell(_first_sentence(command.description or ''))} |"
+        for command in _every(parser)
+    ]
     return "\n".join(rows)
 
 
