@@ -20,10 +20,9 @@ COLOURS = {UNIFORM: "#4c566a", "alone": "#1f77b4", "in step": "#d98324", "out of
 _INTRODUCTION = """# Accuracy
 
 Does a model learn as well when batches are filled with what is in a small cache? Substitution changes the order in which items
-come, never which: every item comes exactly once per epoch. The question is whether that order is still good enough.
+come, never which.
 `python -m benchmarks accuracy` trains an image classifier through a real gateway and `larder.torch.CachedDataset`, and writes
-this page. What is compared, and when it counts as equal, was written into that file before the first run (the number of seeds
-was cut afterwards, for time):
+this page. Terms were fixed before the first run, but for the number of seeds:
 
 - scikit-learn's digits, one PNG per image, sorted by class; half of them for training, the others held out, drawn anew by each
   of {seeds} seeds;
@@ -45,19 +44,15 @@ _READING = """## What it shows, and what not
   time. An order that repeats itself is bad for training. `reuse=False` gives up the sharing for the seed's own order.
 - It is one small task that is learned to the end. It says nothing of training that stops early, of losses that depend on
   which items share a batch (contrastive learning), nor of normalisation over batches of very few items.
-- With an unlimited look-ahead every epoch would begin with what is cached. The planner therefore looks at most a fifth of a share
-  ahead, and the rank correlation of neighbouring epochs stays low: see
-  [benchmarks/results/closed_forms.md](../benchmarks/results/closed_forms.md).
+- The planner looks at most a fifth of a share ahead, so that the rank correlation of neighbouring epochs
+  [stays low](../benchmarks/results/closed_forms.md).
 
 ## A hundred sorted classes
 
 `python -m benchmarks accuracy_sorted` trains on 100 classes of 50 items, sorted by class, in the order that the shipped planner
 gives in a simulated cache of a fifth with the shipped rules, alone and beside a second job (no gateway, synthetic data, 8
-seeds; terms fixed before the run). Its figures are in
-[benchmarks/results/accuracy_sorted.md](../benchmarks/results/accuracy_sorted.md).
-
-How many classes a batch has, for 10, 100 and 1,000 sorted classes, is in
-[benchmarks/results/closed_forms.md](../benchmarks/results/closed_forms.md): as many as by chance.
+seeds): [figures](../benchmarks/results/accuracy_sorted.md). A batch has [as many classes as by
+chance](../benchmarks/results/closed_forms.md), for 10, 100 and 1,000 sorted classes.
 
 Quiver, from which the method is taken (Kumar and Sivathanu, FAST 2020, table 1), reports for ResNet50 on ImageNet after 90
 epochs, averages of two runs: top-1 accuracy 75.87 % with uniform sampling and 75.89 % with its own, top-5 accuracy 92.82 %
