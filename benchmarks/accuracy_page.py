@@ -38,10 +38,10 @@ _READING = """## What it shows, and what not
 
 {verdict}
 
-- "Origin reads" are the training's own, per item and epoch, the first epoch included. A job that reads what is not cached reads
-  for the other as well: in step that is the training, as it asks first in each step; out of step, mostly the job ahead.
-- "Rank correlation" is that of an item's places in neighbouring epochs, the largest of an arm's seeds; 0 is a new order each
-  time. An order that repeats itself is bad for training. `reuse=False` gives up the sharing for the seed's own order.
+- "Origin reads" are the training's own, per item and epoch, the first epoch included. In step the training reads for the other
+  job as well; out of step, mostly the job ahead does.
+- "Rank correlation" is that of an item's places in neighbouring epochs, the largest of an arm's seeds. An order that repeats
+  itself is bad for training. `reuse=False` gives up the sharing for the seed's own order.
 - It is one small task that is learned to the end. It says nothing of training that stops early, of losses that depend on
   which items share a batch (contrastive learning), nor of normalisation over batches of very few items.
 - The planner looks at most a fifth of a share ahead, so that the rank correlation of neighbouring epochs
