@@ -100,14 +100,27 @@ def _duration(value: float) -> str:
     return f"{value:g}s"
 
 
+AREAS = {
+    "clients": "requests sent repeated bucket request rate shed connections tenant unauthenticated auth",
+    "origin": "origin revalidations fills small invalidations invalidation",
+    "datasets": "batches batch prefetched dataset results result replaced importance",
+    "fleet": "peer moved relayed fleet ring",
+    "cache": "cache evicted corrupt verified open memory disk stream streams",
+    "plan": "job jobs planned plan manager zone pipelines pipeline",
+    "gateway": "build ready event config admin catalog warmups",
+}
+"""Areas of docs/metrics.md, with the first words of their metrics after ``larder_``."""
+
+
 def _metrics() -> str:
-    """Each metric with its labels and its meaning; the kind is in the answer of ``/-/metrics``."""
-    lines = ["| metric | meaning |", "|---|---|"]
+    """The names of metrics by area, with labels; kind and meaning are in the answer of ``/-/metrics``."""
+    area_of = {subject: area for area, subjects in AREAS.items() for subject in subjects.split()}
+    by_area: dict[str, list[str]] = {area: [] for area in AREAS}
     for metric in metrics.ALL:
         name = f"{metric._name}_total" if metric._type == "counter" else metric._name
-        labels = f"{{{', '.join(metric._labelnames)}}}" if metric._labelnames else ""
-        lines.append(f"| `{name}{labels}` | {_cell(metric._documentation)} |")
-    return "\n".join(lines) + "\n"
+        labels = f"{{{','.join(metric._labelnames)}}}" if metric._labelnames else ""
+        by_area[area_of[name.split("_")[1]]].append(f"`{name}{labels}`")
+    return "\n".join(f"- **{area}**: {', '.join(names)}" for area, names in by_area.items())
 
 
 def _reasons() -> str:
