@@ -130,20 +130,19 @@ def _reasons() -> str:
 
 
 def _commands(parser: argparse.ArgumentParser) -> str:
-    """A row for each command: one example, with the command's name, and its purpose."""
+    """A row for each command: one example, with the command's name, and its purpose in the words of the list of commands."""
     rows = ["| command, with an example | what it does |", "|---|---|"]
-    rows += [
-        f"| `{_cell(_example(command))}` | {_cell(_first_sentence(command.description or ''))} |"
-        for command in _every(parser)
-    ]
+    rows += [f"| `{_cell(_example(command))}` | {_cell(purpose)} |" for command, purpose in _every(parser)]
     return "\n".join(rows)
 
 
-def _every(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
-    """The commands of every level, without the groups, which only hold others."""
+def _every(parser: argparse.ArgumentParser) -> list[tuple[argparse.ArgumentParser, str]]:
+    """The commands of every level with their purposes, without the groups, which only hold others."""
+    groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    purposes = {choice.dest: choice.help or "" for group in groups for choice in group._choices_actions}
     leaves = []
     for command in subcommands(parser):
-        leaves += _every(command) or [command]
+        leaves += _every(command) or [(command, purposes[command.prog.rpartition(" ")[2]])]
     return leaves
 
 
@@ -152,10 +151,6 @@ def subcommands(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser
     groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     named = [(name, command) for group in groups for name, command in group.choices.items() if name != "help"]
     return list({id(command): command for _, command in named}.values())
-
-
-def _first_sentence(text: str) -> str:
-    return re.split(r"(?<=\.)\s+(?=[A-Z-]|docs/)", " ".join(text.split()), maxsplit=1)[0]
 
 
 def _example(command: argparse.ArgumentParser) -> str:
@@ -176,13 +171,13 @@ def admin_description() -> Document:
 
 
 def admin_endpoints(description: Document) -> str:
-    """A table for each tag: its addresses, and what each is for."""
+    """A table for each tag: its addresses, and what each method is for."""
     by_tag: dict[str, list[str]] = {}
     for path, methods in description["paths"].items():
-        for method, operation in methods.items():
-            purpose = _first_sentence(operation.get("description", operation["summary"]).replace("``", "`"))
-            row = f"| `{method.upper()} /-{path}` | {_cell(purpose)} |"
-            by_tag.setdefault(operation["tags"][0], ["| address | what it is for |", "|---|---|"]).append(row)
+        purposes = [f"{method.upper()}: {operation['summary'].lower()}" for method, operation in methods.items()]
+        tag = next(iter(methods.values()))["tags"][0]
+        row = f"| `/-{path}` | {_cell('; '.join(purposes))} |"
+        by_tag.setdefault(tag, ["| address | what it is for |", "|---|---|"]).append(row)
     return "\n\n".join(f"### {tag}\n\n" + "\n".join(rows) for tag, rows in by_tag.items())
 
 
