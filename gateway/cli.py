@@ -36,11 +36,9 @@ class Command:
 
 
 COMMANDS = (
-    Command("serve", "gateway.commands.local.serving", "run a gateway"),
-    Command(
-        "check-config", "gateway.commands.local.configuration", "check a configuration and print it, without secrets"
-    ),
-    Command("migrate", "gateway.commands.local.migrate", "bring the catalog's tables up to this version"),
+    Command("serve", "gateway.local.serving", "run a gateway"),
+    Command("check-config", "gateway.local.configuration", "check a configuration and print it, without secrets"),
+    Command("migrate", "gateway.local.migrate", "bring the catalog's tables up to this version"),
     Command("status", "gateway.commands.fleet.status", "the fleet's current traffic and problems"),
     Command("problems", "gateway.commands.fleet.problems", "what is wrong, and what was; mute a problem", "list"),
     Command("traffic", "gateway.commands.fleet.traffic", "requests by tenant and bucket, and missed prefixes"),
@@ -83,8 +81,8 @@ COMMANDS = (
     Command("explain", "gateway.commands.fleet.explain", "why a read is a hit or not, and what to change"),
     Command("audit", "gateway.commands.configuration.audit", "changes: caller, time, values before and after"),
     Command("simulate", "gateway.sim.command", "run jobs and a fleet under a virtual clock"),
-    Command("completion", "gateway.commands.local.completion", "the script by which a shell completes commands"),
-    Command("demo", "gateway.commands.local.demo", "start a store and a gateway, and show what the cache does"),
+    Command("completion", "gateway.local.completion", "the script by which a shell completes commands"),
+    Command("demo", "gateway.local.demo", "start a store and a gateway, and show what the cache does"),
 )
 
 _EPILOG = """\

@@ -13,7 +13,7 @@ _WHEN_SERVING = (
     "gateway.admin.catalog.sqlite",
     "gateway.admin.catalog.upgrading",
     "gateway.admin.endpoints",
-    "gateway.commands.local.starting",
+    "gateway.local.starting",
     "gateway.fleet.redis.background",
     "gateway.fleet.redis.embedded",
     "gateway.origin.chain",
@@ -30,7 +30,7 @@ _WHEN_SERVING = (
 )
 """Modules that a gateway imports after its application."""
 
-for _module in ("gateway.cli", "gateway.commands.local.serving", "gateway.app", *_WHEN_SERVING):
+for _module in ("gateway.cli", "gateway.local.serving", "gateway.app", *_WHEN_SERVING):
     imported(_module)
 
 # The routes of both applications, which a gateway builds after its start.

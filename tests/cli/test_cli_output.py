@@ -206,7 +206,9 @@ def test_a_command_that_asks_loads_no_server():
 def test_a_configuration_is_read_before_the_gateway_is_imported():
     """Rule: a wrong configuration is refused without the gateway; prometheus_client, which decides at its import whether
     workers share values, is imported when the number of workers is known."""
-    code = "import sys, gateway.commands.local.serving; print({'gateway.app', 'fastapi', 'prometheus_client'} & set(sys.modules))"
+    code = (
+        "import sys, gateway.local.serving; print({'gateway.app', 'fastapi', 'prometheus_client'} & set(sys.modules))"
+    )
     assert run("-c", code, program=(OPERATOR[0],)).out == "set()\n"
 
 

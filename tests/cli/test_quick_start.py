@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from gateway.base.config import load_settings
-from gateway.commands.local import quick_start
-from gateway.commands.local import serving as starts
-from gateway.commands.local.quick_start import (
+from gateway.local import quick_start
+from gateway.local import serving as starts
+from gateway.local.quick_start import (
     FILE,
     NamedOrigin,
     exports,

@@ -177,9 +177,7 @@ def serving(settings: Settings, home: Path) -> Iterator[Serving]:
 
 def test_data_is_served_without_a_web_framework() -> None:
     """Rule: FastAPI is imported after the start: reads, batches, probes and nodes do not wait for it."""
-    modules = imports(
-        "import gateway.app, gateway.commands.local.serving, gateway.commands.local.starting, gateway.server.protocol"
-    )
+    modules = imports("import gateway.app, gateway.local.serving, gateway.local.starting, gateway.server.protocol")
     assert "gateway.api.v1.batch" in modules
     assert {
         "fastapi",

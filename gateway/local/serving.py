@@ -1,6 +1,6 @@
 """``larder-gateway serve``: its arguments, its configuration and its directories.
 
-The gateway itself is imported when these are known (``commands/local/starting.py``): prometheus_client decides at its import
+The gateway itself is imported when these are known (``local/starting.py``): prometheus_client decides at its import
 whether values are shared between workers, and a wrong configuration needs no gateway to be refused.
 """
 
@@ -24,7 +24,7 @@ from gateway.base.config_environment import lookalikes
 from gateway.base.imports import imported
 from gateway.base.logs import set_up
 from gateway.commands.common.grammar import describe
-from gateway.commands.local.quick_start import is_quick, prepare, refuse_own_key
+from gateway.local.quick_start import is_quick, prepare, refuse_own_key
 from gateway.model.errors import ConfigError
 from gateway.store.files.threads import within
 
@@ -84,7 +84,7 @@ def _serve(options: Namespace) -> int:
             os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(
                 stack.enter_context(_metrics_directory(settings.server.workers))
             )
-        starting = imported("gateway.commands.local.starting")
+        starting = imported("gateway.local.starting")
         if quick is not None:
             starting.try_origin(quick)
             settings = quick.keep(os.environ)

@@ -15,8 +15,8 @@ from gateway import __version__
 from gateway.admin.app import ENDPOINTS as ADMIN_ENDPOINTS
 from gateway.admin.catalog.database import SQLITE
 from gateway.base.config import Settings
-from gateway.commands.local.quick_start import QuickStart, exports
 from gateway.fleet.redis.background import BackgroundRedis
+from gateway.local.quick_start import QuickStart, exports
 from gateway.model.errors import ConfigError, OriginUnavailable
 from gateway.origin.client import CHAIN
 from gateway.origin.credentials import is_chained
