@@ -369,24 +369,23 @@ class Larder:
     def _serve_peers(self, ground: WorkerServices, objects: PeerObjects, registrations: Registrations) -> NodeWatch:
         """Run operators' requests for this node, and serve other nodes if there may be any; returns the node's watch."""
         everywhere = fleetwide(ground)
-        operations = operate(ground, everywhere, registrations, self._stack)
-        self._admin.app.state.operations = operations
+        operated = operate(ground, everywhere, registrations, self._stack)
         if ground.fleet.gate is not None:
             items = PeerItemsEdge(registrations, ground.engine.batches, ground.engine.services.store)
             addresses = {
                 "object": objects.address,
                 **items.addresses(),
-                **everywhere.peers().addresses(),
                 "announce": announcements(ground.channel.announce_for),
                 "seen": peer_sightings(ground.engine.sightings),
                 "importance": peer_importance(self._exchange, registrations.find),
                 "results": peer_results(registrations, self._results),
+                **operated.addresses,
             }
             limit = self._settings.server.max_in_flight
             services = ground.engine.services
             ground.fleet.gate.once = OnlyOnce(lambda: services.store.generations.seen, services.leases, services.now)
             self._peer = PeerApp(ground.fleet.gate, ground.engine.services.origin.has, addresses, limit)
-        return operations.fleet.sources.watch
+        return operated.watch
 
     @property
     def _shared(self) -> bool:

@@ -14,76 +14,90 @@ import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from io import TextIOWrapper
+from operator import attrgetter
 
 from gateway import __version__
 from gateway.base.imports import imported
 from gateway.commands.common.grammar import Help, Parser
+from gateway.feature import Command
 from gateway.model.errors import ConfigError, LarderError
+from gateway.operate.features import FEATURES
 
 PROBLEM, USAGE, INTERRUPTED = 1, 2, 130
 
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A top-level command: ``add`` of its module declares its arguments; ``usual`` is the default subcommand."""
-
-    name: str
-    module: str
-    summary: str
-    usual: str = ""
-
-
-COMMANDS = (
-    Command("serve", "gateway.local.serving", "run a gateway"),
-    Command("check-config", "gateway.local.configuration", "check a configuration and print it, without secrets"),
-    Command("migrate", "gateway.local.migrate", "bring the catalog's tables up to this version"),
-    Command("status", "gateway.commands.fleet.status", "the fleet's current traffic and problems"),
-    Command("problems", "gateway.commands.fleet.problems", "what is wrong, and what was; mute a problem", "list"),
-    Command("traffic", "gateway.commands.fleet.traffic", "requests by tenant and bucket, and missed prefixes"),
-    Command("top", "gateway.commands.fleet.top", "the fleet's traffic, space and problems, live"),
-    Command("trace", "gateway.commands.fleet.trace", "follow requests while they are answered"),
-    Command("nodes", "gateway.commands.fleet.nodes", "the nodes of the fleet; drain and undrain", "list"),
-    Command("tenants", "gateway.commands.configuration.tenants", "owners of access keys", "list"),
+_CORE = (
+    Command(10, "serve", "gateway.local.serving", "run a gateway"),
+    Command(20, "check-config", "gateway.local.configuration", "check a configuration and print it, without secrets"),
+    Command(30, "migrate", "gateway.local.migrate", "bring the catalog's tables up to this version"),
+    Command(40, "status", "gateway.commands.fleet.status", "the fleet's current traffic and problems"),
+    Command(50, "problems", "gateway.commands.fleet.problems", "what is wrong, and what was; mute a problem", "list"),
+    Command(60, "traffic", "gateway.commands.fleet.traffic", "requests by tenant and bucket, and missed prefixes"),
+    Command(70, "top", "gateway.commands.fleet.top", "the fleet's traffic, space and problems, live"),
+    Command(80, "trace", "gateway.commands.fleet.trace", "follow requests while they are answered"),
+    Command(90, "nodes", "gateway.commands.fleet.nodes", "the nodes of the fleet; drain and undrain", "list"),
+    Command(100, "tenants", "gateway.commands.configuration.tenants", "owners of access keys", "list"),
     Command(
-        "credentials", "gateway.commands.configuration.credentials", "access keys: list, create, rotate, revoke", "list"
+        110,
+        "credentials",
+        "gateway.commands.configuration.credentials",
+        "access keys: list, create, rotate, revoke",
+        "list",
     ),
     Command(
+        120,
         "tokens",
         "gateway.commands.configuration.tokens",
         "admin tokens with names and roles: list, create, revoke",
         "list",
     ),
-    Command("origins", "gateway.commands.configuration.origins", "the object stores behind the fleet", "list"),
+    Command(130, "origins", "gateway.commands.configuration.origins", "the object stores behind the fleet", "list"),
     Command(
-        "rules", "gateway.commands.configuration.rules", "how objects are cached, and which rule applies to one", "list"
+        140,
+        "rules",
+        "gateway.commands.configuration.rules",
+        "how objects are cached, and which rule applies to one",
+        "list",
     ),
     Command(
-        "datasets", "gateway.commands.fleet.datasets", "datasets and their space; pin one, or deny it space", "list"
+        150,
+        "datasets",
+        "gateway.commands.fleet.datasets",
+        "datasets and their space; pin one, or deny it space",
+        "list",
     ),
-    Command("jobs", "gateway.commands.fleet.jobs", "training jobs, and their benefit from the cache", "list"),
-    Command("pipelines", "gateway.commands.fleet.pipelines", "input pipelines of jobs, and what they store", "list"),
-    Command("results", "gateway.commands.fleet.results", "stored results of pipelines, and their space", "list"),
+    Command(160, "jobs", "gateway.commands.fleet.jobs", "training jobs, and their benefit from the cache", "list"),
     Command(
-        "streams", "gateway.commands.fleet.streams", "access patterns of plain reads, and the space they get", "list"
+        170, "pipelines", "gateway.commands.fleet.pipelines", "input pipelines of jobs, and what they store", "list"
     ),
-    Command("plan", "gateway.commands.fleet.plan", "the fleet's plan, and its inputs"),
-    Command("warm", "gateway.commands.operations.warm", "read a prefix or dataset into the cache before it is needed"),
+    Command(180, "results", "gateway.commands.fleet.results", "stored results of pipelines, and their space", "list"),
     Command(
+        190,
+        "streams",
+        "gateway.commands.fleet.streams",
+        "access patterns of plain reads, and the space they get",
+        "list",
+    ),
+    Command(200, "plan", "gateway.commands.fleet.plan", "the fleet's plan, and its inputs"),
+    Command(
+        210, "warm", "gateway.commands.operations.warm", "read a prefix or dataset into the cache before it is needed"
+    ),
+    Command(
+        220,
         "profiles",
         "gateway.commands.operations.profiles",
         "record the reads of a job, and replay them as a warm-up",
         "list",
     ),
-    Command("purge", "gateway.commands.operations.purge", "drop cached objects below a prefix"),
-    Command("verify", "gateway.commands.operations.verify", "compare cached files with their digests"),
-    Command("explain", "gateway.commands.fleet.explain", "why a read is a hit or not, and what to change"),
-    Command("audit", "gateway.commands.configuration.audit", "changes: caller, time, values before and after"),
-    Command("simulate", "gateway.sim.command", "run jobs and a fleet under a virtual clock"),
-    Command("completion", "gateway.local.completion", "the script by which a shell completes commands"),
-    Command("demo", "gateway.local.demo", "start a store and a gateway, and show what the cache does"),
+    Command(230, "purge", "gateway.commands.operations.purge", "drop cached objects below a prefix"),
+    Command(250, "explain", "gateway.commands.fleet.explain", "why a read is a hit or not, and what to change"),
+    Command(260, "audit", "gateway.commands.configuration.audit", "changes: caller, time, values before and after"),
+    Command(270, "simulate", "gateway.sim.command", "run jobs and a fleet under a virtual clock"),
+    Command(280, "completion", "gateway.local.completion", "the script by which a shell completes commands"),
+    Command(290, "demo", "gateway.local.demo", "start a store and a gateway, and show what the cache does"),
 )
+COMMANDS = sorted([*_CORE, *(command for feature in FEATURES for command in feature.commands)], key=attrgetter("place"))
+"""Those of the core and of the features."""
 
 _EPILOG = """\
 Commands that ask a gateway find it by --endpoint or LARDER_ENDPOINT, and show it a token: --token-file, LARDER_ADMIN_TOKEN

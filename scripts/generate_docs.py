@@ -21,6 +21,7 @@ from gateway.base import metrics
 from gateway.base.config import Settings
 from gateway.base.config_catalog import AdminSettings
 from gateway.model import outcomes, units
+from gateway.operate.features import FEATURES
 from larder import grammar
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -166,7 +167,7 @@ Document = dict[str, Any]
 
 def admin_description() -> Document:
     """The OpenAPI document of everything under /-/admin."""
-    app = AdminApp(Tokens(AdminSettings()), None)
+    app = AdminApp(Tokens(AdminSettings()), None, FEATURES)
     return app.api.openapi()
 
 

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 from gateway.base.config import AdminSettings
 from gateway.base.imports import imported
+from gateway.operate.features import FEATURES
 
 _WHEN_SERVING = (
     "_strptime",
@@ -35,7 +36,7 @@ for _module in ("gateway.cli", "gateway.local.serving", "gateway.app", *_WHEN_SE
 
 # The routes of both applications, which a gateway builds after its start.
 _app = imported("gateway.admin.app")
-imported("gateway.admin.endpoints").api_of(SimpleNamespace(), imported("gateway.admin.http.roles").PREFIX)
+imported("gateway.admin.endpoints").api_of(SimpleNamespace(), imported("gateway.admin.http.roles").PREFIX, FEATURES)
 imported("gateway.wiring.endpoints").api_of(
-    _app.AdminApp(imported("gateway.admin.http.tokens").Tokens(AdminSettings()), None)
+    _app.AdminApp(imported("gateway.admin.http.tokens").Tokens(AdminSettings()), None, FEATURES)
 )

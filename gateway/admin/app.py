@@ -20,6 +20,7 @@ from gateway.admin.http.roles import PREFIX
 from gateway.admin.http.tokens import ACTOR, Tokens
 from gateway.base.imports import imported
 from gateway.edge.asgi import Edge, Headers, LateApp
+from gateway.feature import Feature
 from gateway.model.datasets import ApiError
 from gateway.model.holders import HOLDER, OWN
 from gateway.server.asgi_types import Message, Receive, Scope, Send
@@ -45,9 +46,10 @@ class AdminApp(Edge):
     Args:
         tokens: authenticate callers.
         parts: the dependencies of the endpoints; ``None`` if they are only described.
+        features: add endpoints.
     """
 
-    def __init__(self, tokens: Tokens, parts: AdminParts | None) -> None:
+    def __init__(self, tokens: Tokens, parts: AdminParts | None, features: tuple[Feature, ...]) -> None:
         super().__init__(log)
         self._tokens = tokens
         self._parts = parts
@@ -56,7 +58,7 @@ class AdminApp(Edge):
         self.state.parts = parts
         if parts is not None:
             parts.catalog.follow(tokens.use_catalog)
-        self._endpoints = LateApp(lambda: imported(ENDPOINTS).api_of(self.state, PREFIX))
+        self._endpoints = LateApp(lambda: imported(ENDPOINTS).api_of(self.state, PREFIX, features))
 
     @property
     def api(self) -> FastAPI:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from functools import cache
+from operator import itemgetter
 from types import SimpleNamespace
 
 from fastapi import APIRouter, Depends, FastAPI
@@ -23,46 +24,54 @@ from gateway.admin.fleet import (
     traffic,
     trends,
 )
-from gateway.admin.operations import explain, profile_endpoints, purge, requests_live, verifications, warmup_endpoints
+from gateway.admin.operations import explain, profile_endpoints, purge, requests_live, warmup_endpoints
+from gateway.base.imports import imported
 from gateway.edge.endpoints import build, include, known_parameters, new_app, share
+from gateway.feature import Feature
 
-ROUTERS: tuple[APIRouter, ...] = (
-    tenants.TENANTS.router,
-    credentials.CREDENTIALS.router,
-    origins.ORIGINS.router,
-    rules.router,
-    rules_check.router,
-    tokens.TOKENS.router,
-    audit.router,
-    overview.router,
-    problem_endpoints.router,
-    traffic.router,
-    trends.router,
-    requests_live.router,
-    nodes.router,
-    datasets.router,
-    jobs.router,
-    pipelines.router,
-    streams.router,
-    results.router,
-    warmup_endpoints.router,
-    profile_endpoints.router,
-    purge.router,
-    verifications.router,
-    explain.router,
+_CORE: tuple[tuple[int, APIRouter], ...] = (
+    (10, tenants.TENANTS.router),
+    (20, credentials.CREDENTIALS.router),
+    (30, origins.ORIGINS.router),
+    (40, rules.router),
+    (50, rules_check.router),
+    (60, tokens.TOKENS.router),
+    (70, audit.router),
+    (80, overview.router),
+    (90, problem_endpoints.router),
+    (100, traffic.router),
+    (110, trends.router),
+    (120, requests_live.router),
+    (130, nodes.router),
+    (140, datasets.router),
+    (150, jobs.router),
+    (160, pipelines.router),
+    (170, streams.router),
+    (180, results.router),
+    (190, warmup_endpoints.router),
+    (200, profile_endpoints.router),
+    (210, purge.router),
+    (230, explain.router),
 )
+"""Endpoints that are no feature's, by their place in the description."""
 
 
-def api_of(state: SimpleNamespace, prefix: str) -> FastAPI:
+def routers(features: tuple[Feature, ...]) -> list[APIRouter]:
+    """All endpoints, in the order of the description."""
+    added = [(each.place, imported(each.module).router) for feature in features for each in feature.endpoints]
+    return [router for _, router in sorted([*_CORE, *added], key=itemgetter(0))]
+
+
+def api_of(state: SimpleNamespace, prefix: str, features: tuple[Feature, ...]) -> FastAPI:
     """The application, at addresses that begin with ``prefix``; its endpoints depend on the members of ``state``."""
     # Not a copy: members may be added later.
-    return share(_bare(State(vars(state))), _built(prefix))
+    return share(_bare(State(vars(state))), _built(prefix, features))
 
 
 @cache
-def _built(prefix: str) -> FastAPI:
+def _built(prefix: str, features: tuple[Feature, ...]) -> FastAPI:
     api = _bare(State())
-    for router in ROUTERS:
+    for router in routers(features):
         include(api, router, prefix)
     return build(api)
 

@@ -29,6 +29,7 @@ from gateway.base import metrics
 from gateway.base.config import Settings
 from gateway.base.tasks import keep_running
 from gateway.engine.operations.purge import Forgetting
+from gateway.operate.features import FEATURES
 from gateway.origin.listing import Listings
 from gateway.policies.health.troubles import Trouble
 from gateway.store.files.threads import within
@@ -62,7 +63,7 @@ class Administration:
         self.exists = True
         """Whether there is a catalog to follow; known after ``start``."""
         self.parts = AdminParts(self.catalog, lambda: live.file, lambda: live.effective)
-        self.app = AdminApp(Tokens(settings.admin), self.parts)
+        self.app = AdminApp(Tokens(settings.admin), self.parts, FEATURES)
         self.app.state.listings = listings
         self._settings = settings
         self._live = live

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
@@ -17,17 +17,18 @@ from gateway.admin.operations.profiles import Profiles
 from gateway.admin.operations.warmup_runner import WarmupRunner
 from gateway.admin.operations.warmups import Warmups, warmup_factory
 from gateway.admin.state.reading import FleetReader, FleetSources
+from gateway.api.peer.app import Address
 from gateway.api.peer.operations import PeerOperations
 from gateway.api.s3.auth import Authenticator
 from gateway.api.v1.batch import check_rights
 from gateway.base.config import Settings
+from gateway.base.imports import imported
 from gateway.base.tasks import keep_running, repeat
 from gateway.edge.asgi import Edge
 from gateway.engine.engine import Engine
 from gateway.engine.items.registrations import Registrations
 from gateway.engine.objects.explain import Explainer
 from gateway.engine.operations.purge import Purges
-from gateway.engine.operations.verifying import Verifications
 from gateway.engine.operations.warm_dataset import DatasetAccess
 from gateway.engine.operations.warm_objects import PermittedLoads, WarmObjects
 from gateway.engine.operations.watch import NodeIdentity, NodeView, NodeWatch
@@ -36,9 +37,10 @@ from gateway.fleet.jobs.leadership import Leadership
 from gateway.fleet.nodes.announcer import DOWN
 from gateway.fleet.nodes.invalidations import Invalidations
 from gateway.fleet.nodes.samples import Samples
-from gateway.fleet.nodes.verifications import VerificationQueue
 from gateway.fleet.redis.connection import commands
 from gateway.model.keys import Principal
+from gateway.operate.features import FEATURES
+from gateway.operate.ground import Ground, RunningFeature
 from gateway.origin.listing import Listings
 from gateway.policies.items.datasets import WHOLE
 from gateway.wiring.admin import Administration
@@ -47,6 +49,8 @@ from gateway.wiring.live import Live
 from gateway.wiring.manager import Management
 from gateway.wiring.problems import redis_problem, sources
 
+_WORK = tuple(imported(feature.work) for feature in FEATURES if feature.work)
+"""Imported with this module, so before workers are forked."""
 _PATIENCE = 2.0
 """Seconds for one command to Redis."""
 _LEASE = 10.0
@@ -76,6 +80,14 @@ class WorkerServices:
 
 
 @dataclass(frozen=True, slots=True)
+class Operated:
+    """The node's watch, and the addresses under ``/-/peer/v1`` of operators' requests."""
+
+    watch: NodeWatch
+    addresses: Mapping[str, Address]
+
+
+@dataclass(frozen=True, slots=True)
 class Fleetwide:
     """Operations on this node, and on others through requests."""
 
@@ -102,7 +114,7 @@ def fleetwide(ground: WorkerServices) -> Fleetwide:
 
 def operate(
     ground: WorkerServices, everywhere: Fleetwide, registrations: Registrations, stack: AsyncExitStack
-) -> Operations:
+) -> Operated:
     """Watch this node, run operators' requests, and read the fleet's state, until the stack is closed."""
     membership, parts = ground.fleet.membership, ground.management.parts
     redis = commands(ground.start.redis, _PATIENCE)
@@ -111,9 +123,6 @@ def operate(
     samples = Samples(redis, membership.prefix)
     watch = NodeWatch(
         samples, NodeIdentity(ground.me, ground.start.boot, worker, membership.address), _seen(ground, registrations)
-    )
-    verifications = Verifications(
-        VerificationQueue(redis, membership.prefix), ground.me, ground.settings.cache, lambda: watch.speaks
     )
     table = DatasetTable(redis, membership.prefix) if ground.engine.services.fleet is not None else None
     folders, batches = registrations.registry.folders, ground.settings.manager.probe_batches
@@ -127,7 +136,6 @@ def operate(
     keep_running(watch.run(), stack, watch.stop)
     zone = ZoneWatch(fleet, parts.begun, parts.trends, lambda: parts.leadership.fence > 0)
     keep_running(repeat("problems of the zone", zone.turn, ZONE_EVERY, DOWN), stack)
-    keep_running(verifications.run(), stack)
     if ground.admin.exists:
         catalog = ground.admin.catalog
         keep_running(Overrides(catalog, parts, lambda: watch.speaks, fleet.look).run(), stack)
@@ -136,16 +144,24 @@ def operate(
         lease = Leadership(redis, f"{membership.prefix}warmups:{whose}", worker, _LEASE)
         runner = WarmupRunner(warmups, lease, worker, lambda: not membership.conflict)
         keep_running(runner.run(), stack, runner.stop)
-    return Operations(
-        fleet,
-        everywhere.purges,
-        everywhere.explainer,
-        warmups,
-        profiles,
-        verifications,
-        find,
-        lambda: ground.engine.services.rules,
+    state = ground.admin.app.state
+    state.operations = Operations(
+        fleet, everywhere.purges, everywhere.explainer, warmups, profiles, find, lambda: ground.engine.services.rules
     )
+    addresses = dict(everywhere.peers().addresses())
+    for feature in _started(Ground(ground.settings, redis, membership, watch), stack):
+        vars(state).update(feature.services)
+        addresses |= feature.addresses
+    return Operated(watch, addresses)
+
+
+def _started(ground: Ground, stack: AsyncExitStack) -> Iterator[RunningFeature]:
+    """Start the features; their loops run until the stack is closed."""
+    for module in _WORK:
+        running: RunningFeature = module.start(ground)
+        for loop in running.loops:
+            keep_running(loop.work, stack, loop.stop)
+        yield running
 
 
 def _seen(ground: WorkerServices, registrations: Registrations) -> NodeView:

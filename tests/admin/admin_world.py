@@ -22,6 +22,7 @@ from gateway.api.s3.auth import Authenticator
 from gateway.base.config import Credential, Origin, Rule, Settings
 from gateway.base.config_catalog import AdminSettings
 from gateway.model.errors import CatalogUnavailable, S3Error
+from gateway.operate.features import FEATURES
 from gateway.testing.signed_requests import ClientSigner
 from gateway.wiring.live import Changing, Live
 
@@ -76,7 +77,7 @@ class AdminWorld:
         self.live = Live(file, changing)
         catalog.follow(self.live.use_catalog)
         parts = AdminParts(catalog, lambda: self.live.file, lambda: self.live.effective)
-        self.app = AdminApp(Tokens(file.admin, clock), parts)
+        self.app = AdminApp(Tokens(file.admin, clock), parts, FEATURES)
         self.app.state.listings = None
         self.http: httpx.AsyncClient
 

@@ -10,11 +10,12 @@ import pytest
 import requests
 
 from gateway.admin.app import AdminApp
-from gateway.admin.endpoints import ROUTERS as ADMIN_ROUTERS
+from gateway.admin.endpoints import routers
 from gateway.admin.http.roles import PREFIX
 from gateway.admin.http.tokens import Tokens
 from gateway.api.v1.openapi import DATA_PATHS
 from gateway.base.config_catalog import AdminSettings
+from gateway.operate.features import FEATURES
 from gateway.testing.origin import OriginThread
 from gateway.testing.signed_requests import ClientSigner
 from gateway.wiring.endpoints import ROUTERS, api_of
@@ -22,7 +23,7 @@ from tests.admin.operations_world import ADMIN, TOKEN
 from tests.described import described_in, operations_of, schema_of, try_operation
 from tests.gateways import Running, Settings, gateway
 
-OF_ADMIN = [each for router in ADMIN_ROUTERS for each in operations_of(router.routes, PREFIX)]
+OF_ADMIN = [each for router in routers(FEATURES) for each in operations_of(router.routes, PREFIX)]
 OF_CLIENTS = [each for router in ROUTERS for each in operations_of(router.routes)] + described_in(DATA_PATHS)
 FEW = 5
 
@@ -30,7 +31,7 @@ FEW = 5
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
     """The admin API's OpenAPI document."""
-    return api_of(AdminApp(Tokens(AdminSettings()), None)).openapi()
+    return api_of(AdminApp(Tokens(AdminSettings()), None, FEATURES)).openapi()
 
 
 @pytest.fixture(scope="module")

@@ -10,18 +10,19 @@ import pytest
 from fastapi.routing import APIRoute
 
 from gateway.admin.app import LARGEST_BODY, AdminApp
-from gateway.admin.endpoints import ROUTERS
+from gateway.admin.endpoints import routers
 from gateway.admin.http.roles import PREFIX
 from gateway.admin.http.tokens import Tokens
 from gateway.base.config import load_settings
 from gateway.base.config_catalog import AdminSettings
 from gateway.model.errors import ConfigError
+from gateway.operate.features import FEATURES
 from tests.admin.admin_world import READ_TOKEN, TOKEN, AdminWorld
 
 
 def endpoints() -> Iterator[tuple[str, str]]:
     """Every method and address that there is."""
-    for router in ROUTERS:
+    for router in routers(FEATURES):
         for route in router.routes:
             if isinstance(route, APIRoute):
                 yield from ((method, PREFIX + route.path_format) for method in sorted(route.methods or ()))
@@ -38,7 +39,7 @@ async def answer(app: AdminApp, method: str, path: str, **headers: str) -> httpx
 
 async def test_no_token_no_admin_addresses() -> None:
     """Rule: a gateway without tokens refuses all admin addresses, and names the setting that opens them."""
-    app = AdminApp(Tokens(AdminSettings()), None)
+    app = AdminApp(Tokens(AdminSettings()), None, FEATURES)
     for method, path in [*endpoints(), ("GET", "/admin/nothing")]:
         refused = await answer(app, method, path, Authorization="Bearer anything")
         assert (refused.status_code, refused.json()["code"]) == (403, "AdminDisabled")

@@ -15,6 +15,7 @@ from gateway.admin.app import AdminApp
 from gateway.admin.http.tokens import Tokens
 from gateway.api.ops import PATHS
 from gateway.base.config_catalog import AdminSettings
+from gateway.operate.features import FEATURES
 from gateway.testing.origin import OriginThread
 from gateway.wiring.endpoints import api_of
 from tests.described import described_in, schema_of, try_operation
@@ -54,7 +55,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 @pytest.fixture(scope="module")
 def schema() -> Any:
     """The description, as schemathesis has it."""
-    return schema_of(api_of(AdminApp(Tokens(AdminSettings()), None)).openapi())
+    return schema_of(api_of(AdminApp(Tokens(AdminSettings()), None, FEATURES)).openapi())
 
 
 @pytest.mark.hypothesis  # of `make fuzz` too

@@ -110,6 +110,7 @@ def test_help_imports_the_commands_names_only() -> None:
     assert "asyncio" not in modules
     commands = {name for name in modules if name.startswith("gateway.commands.")}
     assert commands == {"gateway.commands.common", "gateway.commands.common.grammar"}
+    assert {name for name in modules if name.startswith("gateway.operate.") and name.count(".") > 2} == set()
 
 
 def test_the_client_imports_nothing_until_it_is_used() -> None:

@@ -11,7 +11,6 @@ from gateway.admin.operations.warmups import Warmups
 from gateway.admin.state.reading import FleetReader
 from gateway.engine.objects.explain import Explainer
 from gateway.engine.operations.purge import Purges
-from gateway.engine.operations.verifying import Verifications
 from gateway.fleet.nodes.announcer import DOWN
 from gateway.model.datasets import ApiError
 from gateway.model.keys import Principal
@@ -32,7 +31,6 @@ class Operations:
     explainer: Explainer
     warmups: Warmups
     profiles: Profiles
-    verifications: Verifications
     find: Callable[[str], Principal | None]
     rules: Callable[[], Rules]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Depends, Response
 from fastapi import Path as PathParameter
 from pydantic import Field
 
@@ -25,13 +25,16 @@ from gateway.admin.http.requests import (
 from gateway.admin.operations.parameters import Ops
 from gateway.admin.operations.parts import Operations, through_redis
 from gateway.edge.documents import ResponseModel, moment
+from gateway.edge.endpoints import of_state
 from gateway.fleet.nodes.verifications import Verification
 from gateway.model.datasets import ApiError
+from gateway.operate.verify.work import Verifications
 
 router = APIRouter(tags=["verifications"])
 
 _ID = "5f2c7d1e0c3b4a6f8e9d0a1b2c3d4e5f"
 State = Literal["queued", "running", "done", "failed"]
+Service = Annotated[Verifications, Depends(of_state("verifications"))]
 VerificationId = Annotated[str, PathParameter(pattern="^[0-9a-f]{32}$", description="of the verification")]
 
 
@@ -73,6 +76,7 @@ class VerificationDocument(ResponseModel):
 async def verify_caches(
     caller: Changer,
     operations: Ops,
+    verifications: Service,
     parts: Parts,
     once: Idempotent,
     response: Response,
@@ -86,8 +90,8 @@ async def verify_caches(
         raise ApiError("InvalidRequest", f"nodes: unknown node {unknown[0][:64]!r}; larder-gateway nodes lists them.")
 
     async def work(change: CatalogChange) -> VerificationDocument:
-        name = await through_redis(operations.verifications.queue.add(wanted))
-        found = await through_redis(operations.verifications.queue.find(name))
+        name = await through_redis(verifications.queue.add(wanted))
+        found = await through_redis(verifications.queue.find(name))
         change.target, change.after = name, {"nodes": wanted}
         assert found is not None
         return _document(found, operations)
@@ -99,17 +103,19 @@ async def verify_caches(
 
 @router.get("/verifications", summary="List verifications")
 async def list_verifications(
-    _caller: Reader, operations: Ops, limit: Limit = 100, cursor: Cursor = ""
+    _caller: Reader, operations: Ops, verifications: Service, limit: Limit = 100, cursor: Cursor = ""
 ) -> Page[VerificationDocument]:
     """The last hundred verifications of the past week, newest first."""
-    found = await through_redis(operations.verifications.queue.all())
+    found = await through_redis(verifications.queue.all())
     return sliced([_document(one, operations) for one in found], limit, cursor)
 
 
 @router.get("/verifications/{verification}", summary="Show a verification")
-async def show_verification(verification: VerificationId, _caller: Reader, operations: Ops) -> VerificationDocument:
+async def show_verification(
+    verification: VerificationId, _caller: Reader, operations: Ops, verifications: Service
+) -> VerificationDocument:
     """Progress and results."""
-    found = await through_redis(operations.verifications.queue.find(verification))
+    found = await through_redis(verifications.queue.find(verification))
     if found is None:
         raise ApiError("NotFound", "Unknown verification; they are deleted after a week.")
     return _document(found, operations)

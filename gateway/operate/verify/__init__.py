@@ -1,0 +1,11 @@
+"""Verifications: nodes compare their cached files with their digests."""
+
+from gateway.feature import Command, Endpoints, Feature
+
+FEATURE = Feature(
+    commands=(
+        Command(240, "verify", "gateway.operate.verify.command", "compare cached files with their digests"),
+    ),
+    endpoints=(Endpoints(220, "gateway.operate.verify.api"),),
+    work="gateway.operate.verify.work",
+)  # fmt: skip
