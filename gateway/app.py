@@ -53,7 +53,6 @@ from gateway.engine.base.services import Services
 from gateway.engine.engine import Engine
 from gateway.engine.items.registrations import Registrations
 from gateway.engine.items.results import Results
-from gateway.engine.operations.purge import Forgetting
 from gateway.engine.operations.tenant_rates import TenantRates
 from gateway.engine.operations.watch import NodeWatch
 from gateway.engine.space.item_scores import ItemScores
@@ -299,8 +298,7 @@ class Larder:
         self._stack.push_async_callback(live.close)
         if self._file is not None:
             self._loop(live.follow_file(self._file))
-        forgetting = Forgetting(services.store, lambda: [each.name for each in live.effective.origins])
-        self._admin = Administration(self._settings, live, listings, forgetting)
+        self._admin = Administration(self._settings, live, listings, services.store)
         await self._admin.start(self._start, authenticator, self._stack)
         return authenticator, live
 

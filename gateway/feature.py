@@ -35,10 +35,11 @@ class Endpoints:
 class Feature:
     """An operators' feature: its commands, its endpoints, and its work.
 
-    ``start`` of the module ``work`` makes what runs in each worker, from ``gateway.operate.ground.Ground``; empty for a feature
-    that only asks services of the core.
+    ``start`` of the module ``work`` makes what runs in a worker, ``follow`` of the module ``follows`` what follows the catalog,
+    from the values of gateway/operate/ground.py. A feature may need neither.
     """
 
     commands: tuple[Command, ...] = ()
     endpoints: tuple[Endpoints, ...] = ()
     work: str = ""
+    follows: str = ""

@@ -27,16 +27,19 @@ from gateway.admin.http.tokens import Tokens
 from gateway.api.s3.auth import Authenticator
 from gateway.base import metrics
 from gateway.base.config import Settings
+from gateway.base.imports import imported
 from gateway.base.tasks import keep_running
-from gateway.engine.operations.purge import Forgetting
 from gateway.operate.features import FEATURES
+from gateway.operate.ground import CatalogGround, CatalogListener
 from gateway.origin.listing import Listings
 from gateway.policies.health.troubles import Trouble
 from gateway.store.files.threads import within
+from gateway.store.store import Store
 from gateway.wiring.fleet import Start
 from gateway.wiring.live import Live
-from gateway.wiring.purges import MissedPurges
 
+_FOLLOWING = tuple(imported(feature.follows) for feature in FEATURES if feature.follows)
+"""Imported with this module, so before workers are forked."""
 _UNKNOWN = "The gateway has not read its catalog of credentials yet and cannot check access. Try again."
 
 log = logging.getLogger("larder.admin")
@@ -49,15 +52,14 @@ class Administration:
         settings: of the worker.
         live: the settings that the catalog changes.
         listings: of the origins, to look for objects that rules match.
-        forgetting: of the node, applies purges.
+        store: of the node, for features that follow the catalog.
     """
 
-    def __init__(self, settings: Settings, live: Live, listings: Listings, forgetting: Forgetting) -> None:
+    def __init__(self, settings: Settings, live: Live, listings: Listings, store: Store) -> None:
         self.catalog = Catalog(
             settings.catalog_url, settings.database.encryption_key, time.time, Path(settings.cache.dir)
         )
         self.follower = Follower(self.catalog)
-        self.forgetting = forgetting
         self.known = asyncio.Event()
         """Set once the catalog has been read, or if there is none."""
         self.exists = True
@@ -67,6 +69,7 @@ class Administration:
         self.app.state.listings = listings
         self._settings = settings
         self._live = live
+        self._store = store
 
     def problems(self) -> Iterator[Trouble]:
         """The problems of the catalog; its last snapshot stays in force."""
@@ -96,11 +99,12 @@ class Administration:
             return
         authenticator.closed = _UNKNOWN
 
-        missed = MissedPurges(self.catalog, self.forgetting)
+        listeners = self._listeners()
 
         async def use(snapshot: Snapshot) -> None:
             await self._live.use_catalog(snapshot)
-            await missed.hear(snapshot.purge)
+            for listener in listeners:
+                await listener.hear(snapshot)
             authenticator.closed = ""
             self.known.set()
 
@@ -121,7 +125,13 @@ class Administration:
         await self.follower.look()
         keep_running(said.hear(self.follower.wake, withdraw), stack)
         keep_running(self.follower.run(), stack)
-        keep_running(missed.run(), stack)
+        for listener in listeners:
+            keep_running(listener.run(), stack)
+
+    def _listeners(self) -> list[CatalogListener]:
+        """What features have follow the catalog."""
+        ground = CatalogGround(self.catalog, self._store, lambda: self._live.effective)
+        return [module.follow(ground) for module in _FOLLOWING]
 
 
 async def _may_have_catalog(settings: Settings) -> bool:

@@ -28,7 +28,6 @@ from gateway.edge.asgi import Edge
 from gateway.engine.engine import Engine
 from gateway.engine.items.registrations import Registrations
 from gateway.engine.objects.explain import Explainer
-from gateway.engine.operations.purge import Purges
 from gateway.engine.operations.warm_dataset import DatasetAccess
 from gateway.engine.operations.warm_objects import PermittedLoads, WarmObjects
 from gateway.engine.operations.watch import NodeIdentity, NodeView, NodeWatch
@@ -91,13 +90,12 @@ class Operated:
 class Fleetwide:
     """Operations on this node, and on others through requests."""
 
-    purges: Purges
     explainer: Explainer
     objects: WarmObjects
 
     def peers(self) -> PeerOperations:
         """The operations that other nodes may request."""
-        return PeerOperations(self.purges, self.explainer, self.objects)
+        return PeerOperations(self.explainer, self.objects)
 
 
 def fleetwide(ground: WorkerServices) -> Fleetwide:
@@ -106,7 +104,6 @@ def fleetwide(ground: WorkerServices) -> Fleetwide:
     services = engine.services
 
     return Fleetwide(
-        Purges(ground.admin.forgetting, services.fleet, ground.me),
         engine.explainer(ground.me),
         WarmObjects(engine, services.fleet),
     )
@@ -146,10 +143,12 @@ def operate(
         keep_running(runner.run(), stack, runner.stop)
     state = ground.admin.app.state
     state.operations = Operations(
-        fleet, everywhere.purges, everywhere.explainer, warmups, profiles, find, lambda: ground.engine.services.rules
+        fleet, everywhere.explainer, warmups, profiles, find, lambda: ground.engine.services.rules
     )
     addresses = dict(everywhere.peers().addresses())
-    for feature in _started(Ground(ground.settings, redis, membership, watch), stack):
+    for feature in _started(
+        Ground(ground.settings, redis, membership, watch, ground.engine, lambda: ground.live.effective), stack
+    ):
         vars(state).update(feature.services)
         addresses |= feature.addresses
     return Operated(watch, addresses)

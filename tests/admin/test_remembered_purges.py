@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.admin.catalog.purges import remember, unseen
-from gateway.engine.operations.purge import Purge
+from gateway.operate.purge.remembered import remember, unseen
+from gateway.operate.purge.work import Purge
 from tests.admin.admin_world import AdminWorld
 from tests.admin.test_catalog import ACTOR
 

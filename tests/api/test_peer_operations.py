@@ -12,13 +12,14 @@ import pytest
 from gateway.api.peer.app import PeerApp
 from gateway.api.peer.operations import PeerOperations
 from gateway.engine.objects.explain import Knowledge
-from gateway.engine.operations.purge import Forgetting, Purges
 from gateway.engine.operations.warm_objects import WarmObjects
 from gateway.fleet.nodes.peer_gate import PeerGate
 from gateway.model.keys import OriginIdentity
 from gateway.model.peer.auth import PeerSigner
 from gateway.model.peer.principal import principal_header
 from gateway.model.s3.sigv4 import WireRequest
+from gateway.operate.purge.peer import peer_purges
+from gateway.operate.purge.work import Forgetting
 from gateway.policies.lane import LoadClass
 from gateway.testing.origin import ALICE
 from tests.engine.conftest import BLOCK, Bench, benched
@@ -33,10 +34,10 @@ class Asked:
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
         engine = bench.engine
-        purges = Purges(Forgetting(bench.store, lambda: ["default"]), None, "me")
-        operations = PeerOperations(purges, engine.explainer("me"), WarmObjects(engine, None))
+        forget = peer_purges(Forgetting(bench.store, lambda: ["default"]))
+        operations = PeerOperations(engine.explainer("me"), WarmObjects(engine, None))
         gate = PeerGate(SECRET, now=lambda: bench.now[0])
-        self.app = PeerApp(gate, engine.services.origin.has, operations.addresses(), 100)
+        self.app = PeerApp(gate, engine.services.origin.has, {"forget": forget, **operations.addresses()}, 100)
 
     async def ask(self, what: str, body: Any, secret: str = SECRET) -> tuple[int, Any]:
         """The status and the document of an answer."""

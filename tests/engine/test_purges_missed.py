@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.engine.operations.purge import Forgetting, Purge, Unseen
 from gateway.model.keys import ObjectKey
+from gateway.operate.purge.work import Forgetting, Purge, Unseen
 from tests.engine.conftest import Bench, benched
 
 

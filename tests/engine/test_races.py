@@ -12,9 +12,9 @@ import pytest
 from gateway.engine.base.handover import Moved
 from gateway.engine.objects.found import Found, Relay
 from gateway.engine.objects.ranged import ReaderRefused
-from gateway.engine.operations.purge import Forgetting, Purge
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.outcomes import Reason
+from gateway.operate.purge.work import Forgetting, Purge
 from gateway.store.shared.leases import FillLeases
 from gateway.testing.origin_faults import DieAfter, DieBeforeHeaders, Gate, Hang
 from tests.engine.conftest import BLOCK, Bench, benched, take

@@ -24,6 +24,7 @@ def test_a_feature_names_modules_that_have_what_is_asked_of_them() -> None:
         assert [each.module for each in feature.commands if not callable(imported(each.module).add)] == []
         assert [each.module for each in feature.endpoints if not imported(each.module).router.routes] == []
         assert not feature.work or callable(imported(feature.work).start)
+        assert not feature.follows or callable(imported(feature.follows).follow)
 
 
 def test_every_place_is_taken_once() -> None:

@@ -5,7 +5,7 @@ repeat after a restored backup. Gateways poll both. Changes lock ``version``, so
 touches gets its number as ``revision``, the source of its entity tag; the rules have theirs in ``meta``. Times are seconds
 since the epoch. ``secrets`` columns are sealed (vault.py); nothing else is secret.
 
-``purges`` (purges.py) is for nodes that were down; ``place`` is bucket and prefix as JSON.
+``purges`` (gateway/operate/purge/remembered.py) is for nodes that were down; ``place`` is bucket and prefix as JSON.
 
 Profiles are recorded until ``until``; gateways add parts to them, which are no changes (profiles.py). ``prefix`` is JSON too;
 ``span`` is the bytes that a part's ``reads`` name, ``body`` the reads themselves.

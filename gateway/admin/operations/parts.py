@@ -10,7 +10,6 @@ from gateway.admin.operations.profiles import Profiles
 from gateway.admin.operations.warmups import Warmups
 from gateway.admin.state.reading import FleetReader
 from gateway.engine.objects.explain import Explainer
-from gateway.engine.operations.purge import Purges
 from gateway.fleet.nodes.announcer import DOWN
 from gateway.model.datasets import ApiError
 from gateway.model.keys import Principal
@@ -27,7 +26,6 @@ class Operations:
     """
 
     fleet: FleetReader
-    purges: Purges
     explainer: Explainer
     warmups: Warmups
     profiles: Profiles

@@ -1,4 +1,4 @@
-"""Operators' requests that one node passes to another: forget a prefix, explain an object, load an object.
+"""Operators' requests that one node passes to another: explain an object, load an object.
 
 The sender has authorized the operator. Each request affects this node alone.
 """
@@ -10,12 +10,10 @@ from collections.abc import AsyncIterator, Mapping
 from typing import NamedTuple
 
 from pydantic import NonNegativeInt, TypeAdapter
-from pydantic_core import from_json
 
-from gateway.api.peer.app import Address, OnBehalfOf, PeerRequest
+from gateway.api.peer.app import Address, PeerRequest
 from gateway.edge.asgi import send_json
-from gateway.engine.objects.explain import IN_MEMORY, Explainer, to_json
-from gateway.engine.operations.purge import LONGEST, Purge, Purges
+from gateway.engine.objects.explain import IN_MEMORY, LONGEST, Explainer, to_json
 from gateway.engine.operations.warm_objects import WarmObjects
 from gateway.model.datasets import ApiError
 from gateway.model.keys import ObjectKey, is_bucket_name
@@ -41,33 +39,16 @@ _LOAD = TypeAdapter(LoadRequest)
 class PeerOperations:
     """Answers the addresses of operations."""
 
-    def __init__(self, purges: Purges, explainer: Explainer, warm: WarmObjects) -> None:
-        self._purges = purges
+    def __init__(self, explainer: Explainer, warm: WarmObjects) -> None:
         self._explainer = explainer
         self._warm = warm
 
     def addresses(self) -> Mapping[str, Address]:
         """Addresses by the kind they are counted as."""
         return {
-            "forget": Address(re.compile("forget"), ("POST",), self.forget, LONGEST, on_behalf_of=OnBehalfOf.NODE),
             "explain": Address(re.compile("explain"), ("POST",), self.explain, LONGEST, changes=False),
             "warm": Address(re.compile("warm"), ("POST",), self.warm, LONGEST),
         }
-
-    async def forget(self, request: PeerRequest) -> None:
-        """``POST /-/peer/v1/forget``: apply the purge in the body, answer with what was removed.
-
-        Raises:
-            ApiError: InvalidRequest.
-        """
-        try:
-            purge = Purge.from_json(from_json(request.body))
-        except (ValueError, KeyError, TypeError) as mistake:
-            raise ApiError("InvalidRequest", f"the body must be a purge: {mistake}") from None
-        done = await self._purges.here.told(purge)
-        await send_json(
-            request.send, 200, {"objects": done.held.objects, "bytes": done.held.bytes, "failure": done.failure}
-        )
 
     async def explain(self, request: PeerRequest) -> None:
         """``POST /-/peer/v1/explain``: what this node has cached of the object in the body, for the principal.

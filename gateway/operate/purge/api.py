@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Annotated
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 from pydantic import Field
 
 from gateway.admin.catalog.fields import Bucket, Prefix, RequestModel
-from gateway.admin.catalog.purges import remember
 from gateway.admin.http.parts import AdminParts
 from gateway.admin.http.requests import Changer, Parts
 from gateway.admin.operations.parameters import Ops
 from gateway.admin.operations.parts import Operations
 from gateway.edge.documents import ResponseModel
-from gateway.engine.operations.purge import Purge, Purged
+from gateway.edge.endpoints import of_state
+from gateway.operate.purge.remembered import remember
+from gateway.operate.purge.work import Purge, Purged, Purges
 
 router = APIRouter(tags=["purge"])
+Service = Annotated[Purges, Depends(of_state("purges"))]
 _LATELY = 600.0
 """Seconds for which a silent node is listed, although it applies the purge when it is back."""
 _FORGETS = "it applies the purge from the catalog when it returns"
@@ -60,20 +63,22 @@ class PurgeDone(ResponseModel):
 
 
 @router.post("/purge", summary="Purge a prefix")
-async def purge_prefix(asked: PurgeRequest, caller: Changer, operations: Ops, parts: Parts) -> PurgeDone:
+async def purge_prefix(
+    asked: PurgeRequest, caller: Changer, operations: Ops, purges: Service, parts: Parts
+) -> PurgeDone:
     """Every node drops the objects and discards fills in progress; the next reads ask the origin.
 
     Use it for objects that were changed at the origin directly. Items of datasets stay, since their digest identifies them. The
     catalog records the purge: a node with this catalog that is down applies it before it serves again. The answer lists every
     node that has not applied it yet.
     """
-    done = await operations.purges.count(Purge(asked.bucket, asked.prefix, dry_run=True))
+    done = await purges.count(Purge(asked.bucket, asked.prefix, dry_run=True))
     if not asked.dry_run:
         # Recorded first: the purge may take a while, and completes even if the caller leaves.
         async with parts.catalog.changes.change(caller, "purge", f"{asked.bucket}/{asked.prefix}") as change:
             change.after = {"bucket": asked.bucket, "prefix": asked.prefix}
             wanted = await remember(change, asked.bucket, asked.prefix, parts.catalog.now)
-        done = await _with_the_absent(await operations.purges.everywhere(wanted, done), operations, parts)
+        done = await _with_the_absent(await purges.everywhere(wanted, done), operations, parts)
         operations.fleet.stale()
     return PurgeDone.of(
         asked,

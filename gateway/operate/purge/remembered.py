@@ -17,7 +17,7 @@ from sqlalchemy import delete, func, insert, select, update
 from gateway.admin.catalog.changes import CatalogChange
 from gateway.admin.catalog.database import CatalogDatabase
 from gateway.admin.catalog.schema import meta, purges
-from gateway.engine.operations.purge import Purge, Unseen
+from gateway.operate.purge.work import Purge, Unseen
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection

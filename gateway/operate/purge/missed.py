@@ -6,10 +6,11 @@ import asyncio
 
 from gateway.admin.catalog.catalog import Catalog
 from gateway.admin.catalog.following import PAUSE
-from gateway.admin.catalog.purges import unseen
+from gateway.admin.catalog.snapshot import Snapshot
 from gateway.base.tasks import repeat
-from gateway.engine.operations.purge import Forgetting, Unseen
 from gateway.model.errors import CatalogUnavailable
+from gateway.operate.purge.remembered import unseen
+from gateway.operate.purge.work import Forgetting, Unseen
 
 
 class MissedPurges:
@@ -27,13 +28,13 @@ class MissedPurges:
         self._begun = False
         self._news = asyncio.Event()
 
-    async def hear(self, newest: str) -> None:
-        """Set the catalog's last purge. The first call returns once it is applied, unless the disk is down.
+    async def hear(self, snapshot: Snapshot) -> None:
+        """Note the catalog's last purge. The first call returns once it is applied, unless the disk is down.
 
         Raises:
             CatalogUnavailable: in the first call: missed purges could not be read.
         """
-        news, self._newest = newest != self._newest, newest
+        news, self._newest = snapshot.purge != self._newest, snapshot.purge
         if not self._begun:
             news = not await self._catch_up()
             self._begun = True
