@@ -84,7 +84,7 @@ from gateway.wiring.datasets import dataset_rules, others_of, share
 from gateway.wiring.fleet import FleetServices, Start, join
 from gateway.wiring.live import Changing, Live, endpoints_of, rules_of
 from gateway.wiring.manager import Management, keep_plan, manage, scores_of
-from gateway.wiring.operations import WorkerServices, finder, fleetwide, operate
+from gateway.wiring.operations import WorkerServices, finder, operate
 from gateway.wiring.spools import spooling
 from gateway.wiring.store import open_store
 from gateway.wiring.streams import ReaderRights, watch_streams
@@ -366,8 +366,7 @@ class Larder:
 
     def _serve_peers(self, ground: WorkerServices, objects: PeerObjects, registrations: Registrations) -> NodeWatch:
         """Run operators' requests for this node, and serve other nodes if there may be any; returns the node's watch."""
-        everywhere = fleetwide(ground)
-        operated = operate(ground, everywhere, registrations, self._stack)
+        operated = operate(ground, registrations, self._stack)
         if ground.fleet.gate is not None:
             items = PeerItemsEdge(registrations, ground.engine.batches, ground.engine.services.store)
             addresses = {

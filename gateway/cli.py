@@ -89,7 +89,6 @@ _CORE = (
         "record the reads of a job, and replay them as a warm-up",
         "list",
     ),
-    Command(250, "explain", "gateway.commands.fleet.explain", "why a read is a hit or not, and what to change"),
     Command(260, "audit", "gateway.commands.configuration.audit", "changes: caller, time, values before and after"),
     Command(270, "simulate", "gateway.sim.command", "run jobs and a fleet under a virtual clock"),
     Command(280, "completion", "gateway.local.completion", "the script by which a shell completes commands"),

@@ -33,13 +33,13 @@ class Endpoints:
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """An operators' feature: its commands, its endpoints, and its work.
+    """An operators' feature: its commands, its endpoints, and what runs in a worker.
 
-    ``start`` of the module ``work`` makes what runs in a worker, ``follow`` of the module ``follows`` what follows the catalog,
-    from the values of gateway/operate/ground.py. A feature may need neither.
+    ``start`` of the module ``wiring`` makes the latter, from ``gateway.operate.ground.Ground``; a feature may need nothing there.
+    ``follows``: the module's ``follow`` makes what follows the catalog, from ``CatalogGround``.
     """
 
     commands: tuple[Command, ...] = ()
     endpoints: tuple[Endpoints, ...] = ()
-    work: str = ""
-    follows: str = ""
+    wiring: str = ""
+    follows: bool = False

@@ -24,7 +24,7 @@ from gateway.admin.fleet import (
     traffic,
     trends,
 )
-from gateway.admin.operations import explain, profile_endpoints, requests_live, warmup_endpoints
+from gateway.admin.operations import profile_endpoints, requests_live, warmup_endpoints
 from gateway.base.imports import imported
 from gateway.edge.endpoints import build, include, known_parameters, new_app, share
 from gateway.feature import Feature
@@ -50,7 +50,6 @@ _CORE: tuple[tuple[int, APIRouter], ...] = (
     (180, results.router),
     (190, warmup_endpoints.router),
     (200, profile_endpoints.router),
-    (230, explain.router),
 )
 """Endpoints that are no feature's, by their place in the description."""
 

@@ -13,7 +13,6 @@ from gateway.engine.items.fetch import ItemFetches
 from gateway.engine.items.lane import Lane, load_limits
 from gateway.engine.objects.blocks import Blocks
 from gateway.engine.objects.entries import EntryCache, Grants
-from gateway.engine.objects.explain import Explainer
 from gateway.engine.objects.found import Ask, Found, Relay
 from gateway.engine.objects.hits import Hits
 from gateway.engine.objects.reads import Reads
@@ -70,6 +69,8 @@ class Engine:
         self.sightings = Sightings(services, self._entries)
         self.find = self._reads.find
         self.open = self.blocks.open
+        self.known = self._reads.known
+        self.granted = self._grants.widest
         self.resident = self._reads.resident
         self.write = self._writes.around
         self.change_rights = self._writes.change_rights
@@ -119,10 +120,6 @@ class Engine:
             return body.missed
         finally:
             body.close()
-
-    def explainer(self, me: str) -> Explainer:
-        """Predicts the next read of an object; ``me`` is this node's id."""
-        return Explainer(self.services, self._reads, self._grants, me)
 
     async def close(self) -> None:
         """Stop background loads, fetches and fills."""

@@ -38,7 +38,7 @@ from gateway.store.store import Store
 from gateway.wiring.fleet import Start
 from gateway.wiring.live import Live
 
-_FOLLOWING = tuple(imported(feature.follows) for feature in FEATURES if feature.follows)
+_FOLLOWING = tuple(imported(feature.wiring) for feature in FEATURES if feature.follows)
 """Imported with this module, so before workers are forked."""
 _UNKNOWN = "The gateway has not read its catalog of credentials yet and cannot check access. Try again."
 

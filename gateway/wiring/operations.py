@@ -18,7 +18,7 @@ from gateway.admin.operations.warmup_runner import WarmupRunner
 from gateway.admin.operations.warmups import Warmups, warmup_factory
 from gateway.admin.state.reading import FleetReader, FleetSources
 from gateway.api.peer.app import Address
-from gateway.api.peer.operations import PeerOperations
+from gateway.api.peer.loads import peer_loads
 from gateway.api.s3.auth import Authenticator
 from gateway.api.v1.batch import check_rights
 from gateway.base.config import Settings
@@ -27,7 +27,6 @@ from gateway.base.tasks import keep_running, repeat
 from gateway.edge.asgi import Edge
 from gateway.engine.engine import Engine
 from gateway.engine.items.registrations import Registrations
-from gateway.engine.objects.explain import Explainer
 from gateway.engine.operations.warm_dataset import DatasetAccess
 from gateway.engine.operations.warm_objects import PermittedLoads, WarmObjects
 from gateway.engine.operations.watch import NodeIdentity, NodeView, NodeWatch
@@ -48,7 +47,7 @@ from gateway.wiring.live import Live
 from gateway.wiring.manager import Management
 from gateway.wiring.problems import redis_problem, sources
 
-_WORK = tuple(imported(feature.work) for feature in FEATURES if feature.work)
+_WIRING = tuple(imported(feature.wiring) for feature in FEATURES if feature.wiring)
 """Imported with this module, so before workers are forked."""
 _PATIENCE = 2.0
 """Seconds for one command to Redis."""
@@ -86,32 +85,7 @@ class Operated:
     addresses: Mapping[str, Address]
 
 
-@dataclass(frozen=True, slots=True)
-class Fleetwide:
-    """Operations on this node, and on others through requests."""
-
-    explainer: Explainer
-    objects: WarmObjects
-
-    def peers(self) -> PeerOperations:
-        """The operations that other nodes may request."""
-        return PeerOperations(self.explainer, self.objects)
-
-
-def fleetwide(ground: WorkerServices) -> Fleetwide:
-    """The operations that other nodes may request, with their clients."""
-    engine = ground.engine
-    services = engine.services
-
-    return Fleetwide(
-        engine.explainer(ground.me),
-        WarmObjects(engine, services.fleet),
-    )
-
-
-def operate(
-    ground: WorkerServices, everywhere: Fleetwide, registrations: Registrations, stack: AsyncExitStack
-) -> Operated:
+def operate(ground: WorkerServices, registrations: Registrations, stack: AsyncExitStack) -> Operated:
     """Watch this node, run operators' requests, and read the fleet's state, until the stack is closed."""
     membership, parts = ground.fleet.membership, ground.management.parts
     redis = commands(ground.start.redis, _PATIENCE)
@@ -127,7 +101,8 @@ def operate(
     find = finder(ground.authenticator)
     datasets = DatasetAccess(registrations.find, check_rights, ground.management.planned, ground.engine.batches)
     profiles = Profiles(ground.admin.catalog, ground.settings.cache.block_size)
-    loads = PermittedLoads(everywhere.objects, lambda: ground.engine.services.rules)
+    objects = WarmObjects(ground.engine, ground.engine.services.fleet)
+    loads = PermittedLoads(objects, lambda: ground.engine.services.rules)
     make = warmup_factory(find, ground.listings, loads, datasets, profiles.find, _capacity(ground))
     warmups = Warmups(ground.admin.catalog, make)
     keep_running(watch.run(), stack, watch.stop)
@@ -142,10 +117,8 @@ def operate(
         runner = WarmupRunner(warmups, lease, worker, lambda: not membership.conflict)
         keep_running(runner.run(), stack, runner.stop)
     state = ground.admin.app.state
-    state.operations = Operations(
-        fleet, everywhere.explainer, warmups, profiles, find, lambda: ground.engine.services.rules
-    )
-    addresses = dict(everywhere.peers().addresses())
+    state.operations = Operations(fleet, warmups, profiles, find, lambda: ground.engine.services.rules)
+    addresses = {"warm": peer_loads(objects)}
     for feature in _started(
         Ground(ground.settings, redis, membership, watch, ground.engine, lambda: ground.live.effective), stack
     ):
@@ -156,7 +129,7 @@ def operate(
 
 def _started(ground: Ground, stack: AsyncExitStack) -> Iterator[RunningFeature]:
     """Start the features; their loops run until the stack is closed."""
-    for module in _WORK:
+    for module in _WIRING:
         running: RunningFeature = module.start(ground)
         for loop in running.loops:
             keep_running(loop.work, stack, loop.stop)

@@ -14,7 +14,6 @@ from gateway.api.peer.app import PeerApp
 from gateway.api.peer.objects import PeerObjects
 from gateway.api.s3.hot import HotReads
 from gateway.api.s3.objects import ObjectReads
-from gateway.engine.objects.explain import expected
 from gateway.fleet.nodes.peer_gate import PeerGate
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.outcomes import Reason
@@ -23,6 +22,7 @@ from gateway.model.peer.objects import object_path, read_error
 from gateway.model.peer.principal import principal_header
 from gateway.model.s3.sigv4 import WireRequest
 from gateway.net import connection
+from gateway.operate.explain.work import Explainer, expected
 from gateway.policies.reads.rules import Caching, Rules
 from gateway.server.asgi_types import RawHeaders
 from gateway.server.cycle import FILES
@@ -191,7 +191,7 @@ async def test_an_evicted_object_is_told_from_a_new_one(home: Home) -> None:
     store = home.bench.store
     assert await store.try_lock()
     assert await store.make_room(store.status().capacity)
-    explained = await home.bench.engine.explainer("me").here(KEY, home.bench.identity)
+    explained = await Explainer(home.bench.engine, "me").here(KEY, home.bench.identity)
     assert expected(Caching(), explained).reason is Reason.EVICTED
     assert (await home.ask()).headers["x-larder-cache"] == "MISS; reason=evicted"
     await home.bench.settle()

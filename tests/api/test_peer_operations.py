@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 
 from gateway.api.peer.app import PeerApp
-from gateway.api.peer.operations import PeerOperations
-from gateway.engine.objects.explain import Knowledge
+from gateway.api.peer.loads import peer_loads
 from gateway.engine.operations.warm_objects import WarmObjects
 from gateway.fleet.nodes.peer_gate import PeerGate
 from gateway.model.keys import OriginIdentity
 from gateway.model.peer.auth import PeerSigner
 from gateway.model.peer.principal import principal_header
 from gateway.model.s3.sigv4 import WireRequest
+from gateway.operate.explain.peer import peer_explanations
+from gateway.operate.explain.work import Explainer, Knowledge
 from gateway.operate.purge.peer import peer_purges
 from gateway.operate.purge.work import Forgetting
 from gateway.policies.lane import LoadClass
@@ -35,9 +36,10 @@ class Asked:
         self.bench = bench
         engine = bench.engine
         forget = peer_purges(Forgetting(bench.store, lambda: ["default"]))
-        operations = PeerOperations(engine.explainer("me"), WarmObjects(engine, None))
+        explain = peer_explanations(Explainer(engine, "me"))
+        warm = peer_loads(WarmObjects(engine, None))
         gate = PeerGate(SECRET, now=lambda: bench.now[0])
-        self.app = PeerApp(gate, engine.services.origin.has, {"forget": forget, **operations.addresses()}, 100)
+        self.app = PeerApp(gate, engine.services.origin.has, {"forget": forget, "explain": explain, "warm": warm}, 100)
 
     async def ask(self, what: str, body: Any, secret: str = SECRET) -> tuple[int, Any]:
         """The status and the document of an answer."""

@@ -11,7 +11,6 @@ import pytest
 
 from gateway.engine.base.homes import PeerNodes
 from gateway.engine.items.lane import BESIDE
-from gateway.engine.objects.explain import expected
 from gateway.engine.operations.warm_objects import PermittedLoads, Warmed, WarmObjects
 from gateway.engine.operations.warm_prefix import WarmPrefix
 from gateway.engine.operations.warming import WarmupFailed, WarmupProgress
@@ -20,6 +19,7 @@ from gateway.model.fleet import Node, NodeState
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.model.outcomes import Outcome, Reason
 from gateway.net import exchange
+from gateway.operate.explain.work import Explainer, expected
 from gateway.origin.listing import ListedObject, ListingPage, Listings
 from gateway.policies.lane import LoadClass
 from gateway.policies.reads.rules import Caching, Rules
@@ -135,7 +135,7 @@ async def test_what_is_explained_is_what_comes(bench: Bench) -> None:
     """Rule: the explainer predicts the read path, and asks no origin."""
     bench.origin.put("b", "k", b"x" * (2 * BLOCK))
     key, rule = ObjectKey("default", "b", "k"), Caching()
-    explainer = bench.engine.explainer("me")
+    explainer = Explainer(bench.engine, "me")
     assert expected(rule, await explainer.here(key, bench.identity)).reason is Reason.COLD
     await bench.read("k", 0, 10)
     await bench.settle()

@@ -19,12 +19,12 @@ def test_every_folder_is_a_feature_of_the_list() -> None:
 
 
 def test_a_feature_names_modules_that_have_what_is_asked_of_them() -> None:
-    """Rule: a command's module has ``add``, that of endpoints ``router``, that of the work ``start``."""
+    """Rule: a command's module has ``add``, that of endpoints ``router``, that of the wiring ``start``."""
     for feature in FEATURES:
         assert [each.module for each in feature.commands if not callable(imported(each.module).add)] == []
         assert [each.module for each in feature.endpoints if not imported(each.module).router.routes] == []
-        assert not feature.work or callable(imported(feature.work).start)
-        assert not feature.follows or callable(imported(feature.follows).follow)
+        assert not feature.wiring or callable(imported(feature.wiring).start)
+        assert not feature.follows or callable(imported(feature.wiring).follow)
 
 
 def test_every_place_is_taken_once() -> None:

@@ -9,7 +9,6 @@ from typing import TypeVar
 from gateway.admin.operations.profiles import Profiles
 from gateway.admin.operations.warmups import Warmups
 from gateway.admin.state.reading import FleetReader
-from gateway.engine.objects.explain import Explainer
 from gateway.fleet.nodes.announcer import DOWN
 from gateway.model.datasets import ApiError
 from gateway.model.keys import Principal
@@ -26,7 +25,6 @@ class Operations:
     """
 
     fleet: FleetReader
-    explainer: Explainer
     warmups: Warmups
     profiles: Profiles
     find: Callable[[str], Principal | None]

@@ -5,6 +5,6 @@ from gateway.feature import Command, Endpoints, Feature
 FEATURE = Feature(
     commands=(Command(230, "purge", "gateway.operate.purge.command", "drop cached objects below a prefix"),),
     endpoints=(Endpoints(210, "gateway.operate.purge.api"),),
-    work="gateway.operate.purge.wiring",
-    follows="gateway.operate.purge.wiring",
+    wiring="gateway.operate.purge.wiring",
+    follows=True,
 )

@@ -7,5 +7,5 @@ FEATURE = Feature(
         Command(240, "verify", "gateway.operate.verify.command", "compare cached files with their digests"),
     ),
     endpoints=(Endpoints(220, "gateway.operate.verify.api"),),
-    work="gateway.operate.verify.work",
+    wiring="gateway.operate.verify.wiring",
 )  # fmt: skip

@@ -16,7 +16,6 @@ from gateway.base.tasks import repeat
 from gateway.fleet.nodes.announcer import DOWN
 from gateway.fleet.nodes.verifications import Verification, VerificationQueue
 from gateway.model.errors import LarderError
-from gateway.operate.ground import BackgroundLoop, Ground, RunningFeature
 from gateway.store.verify import VerifyReport, verify_cache
 
 _LOOK = 1.0
@@ -75,13 +74,6 @@ class Verifications:
     def _note(self, report: VerifyReport) -> bool:
         self._report = report
         return self._wanted
-
-
-def start(ground: Ground) -> RunningFeature:
-    """Run the verifications that are requested of this node, in the worker that speaks for it."""
-    queue = VerificationQueue(ground.redis, ground.membership.prefix)
-    verifications = Verifications(queue, ground.me, ground.settings.cache, lambda: ground.watch.speaks)
-    return RunningFeature({"verifications": verifications}, (BackgroundLoop(verifications.run()),))
 
 
 def _ended(reading: asyncio.Task[VerifyReport]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Explains why a read was not a hit, and predicts the next one: looked up at the object's home, without asking the origin.
 
-The answer is what ``objects/reads.py`` would find at this moment, from the same index and by the same policies, without fetching,
-renewing or counting anything. ``Knowledge`` is sent between nodes as JSON.
+The answer is what ``engine/objects/reads.py`` would find at this moment, from the same index and by the same policies, without
+fetching, renewing or counting anything. ``Knowledge`` is sent between nodes as JSON.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from gateway.engine.base.homes import PREFIX, Node, PeerNodes
-from gateway.engine.base.services import Services
-from gateway.engine.objects.entries import Grants
-from gateway.engine.objects.reads import Reads
+from gateway.engine.engine import Engine
 from gateway.model.errors import LarderError
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.outcomes import Outcome, Reason
@@ -102,10 +100,9 @@ def _absent(knowledge: Knowledge) -> Reason:
 class Explainer:
     """Looks up objects on this node, and at other nodes that are their homes."""
 
-    def __init__(self, services: Services, reads: Reads, grants: Grants, me: str) -> None:
-        self._services = services
-        self._reads = reads
-        self._grants = grants
+    def __init__(self, engine: Engine, me: str) -> None:
+        self._engine = engine
+        self._services = engine.services
         self._me = me
 
     def home(self, bucket: str, key: str) -> Node | None:
@@ -117,7 +114,7 @@ class Explainer:
         """This node's knowledge of an object."""
         services, store = self._services, self._services.store
         usable, since = store.usable, services.trusted_since()
-        entry = await self._reads.known(key)
+        entry = await self._engine.known(key)
         evicted = key in store.generations.evicted
         if entry is None or not entry.has_bytes:
             return Knowledge(self._me, usable, since < math.inf, former=self._former(key), evicted=evicted)
@@ -126,7 +123,7 @@ class Explainer:
         # Memory may name evicted blobs. Those that were just stored, and are not in the index yet, are open.
         resident |= {number: ref for number, ref in entry.blobs.items() if store.resident(ref) is not None}
         rule = obeyed(services.rules.for_path(key.path), record.meta.headers)
-        granted = self._grants.widest(key, identity.name, rule, entry.grants.get(identity.name))
+        granted = self._engine.granted(key, identity.name, rule, entry.grants.get(identity.name))
         standing = EntryState(record.confirmed_at, granted, since)
         charged = await store.pools.of(resident[min(resident)].digest) if resident else None
         return Knowledge(

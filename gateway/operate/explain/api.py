@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Query
 from pydantic import Field
 
 from gateway.admin.catalog.fields import Bucket
@@ -15,14 +15,16 @@ from gateway.admin.state.documents import PatternName, Savings
 from gateway.admin.state.reading import FleetReading
 from gateway.admin.state.view import savings_of
 from gateway.edge.documents import ResponseModel, moment
-from gateway.engine.objects.explain import Expected, Knowledge, expected
+from gateway.edge.endpoints import of_state
 from gateway.model.keys import ObjectKey
 from gateway.model.outcomes import Outcome, Reason
+from gateway.operate.explain.work import Expected, Explainer, Knowledge, expected
 from gateway.policies.pools import DEFAULT, STREAM, dataset_pool, stream_pools
 from gateway.policies.reads.rules import ALWAYS, IMMUTABLE, Caching
 from gateway.policies.streams.zone import zone_streams
 
 router = APIRouter(tags=["explain"])
+Service = Annotated[Explainer, Depends(of_state("explainer"))]
 _FAR = 4e9
 """Seconds since the epoch after which a time means "unlimited"."""
 _AT = "2026-03-02T14:30:00.000Z"
@@ -104,6 +106,7 @@ class Misses(ResponseModel):
 async def explain_object(
     _caller: Reader,
     operations: Ops,
+    explainer: Service,
     bucket: Annotated[Bucket, Query(description="of the object")],
     key: Annotated[str, Query(min_length=1, max_length=1024, description="of the object")],
     access_key_id: Annotated[str, Query(min_length=1, max_length=256, description="access key of the reader")],
@@ -113,8 +116,8 @@ async def explain_object(
     principal = principal_of(operations, access_key_id)
     rule = operations.rules().for_path(f"{bucket}/{key}")
     place = ObjectKey(principal.identity.origin, bucket, key)
-    home = operations.explainer.home(bucket, key)
-    knowledge, unreachable = await operations.explainer.anywhere(place, principal.tenant, principal.identity)
+    home = explainer.home(bucket, key)
+    knowledge, unreachable = await explainer.anywhere(place, principal.tenant, principal.identity)
     covered = principal.may_touch(place.path)
     found = expected(rule, knowledge) if covered else Expected(Outcome.BYPASS, Reason.REFUSED)
     why, change = _advice(found, knowledge, rule, covered=covered)
