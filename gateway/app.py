@@ -231,7 +231,7 @@ class Larder:
         relayed = RelayedReads(reads, engine, fleet.membership, fleet.peers)
         forwarder = Forwarder(engine, spooling(settings, store), relayed.warm)
         rights = ReaderRights(listings, partial(reader_of, find=finder(authenticator)))
-        note = watch_streams(settings, management, engine, rights, self._admin.catalog, stack)
+        note = watch_streams(settings, management, engine, rights, self._admin.listeners, stack)
         direct, of_buckets = DirectReads(engine, fleet.peers, note, accounting), BucketReads(relayed, forwarder, engine)
         ways = ReadPaths(hot, relayed, direct, of_buckets, note)
         s3 = S3App(authenticator, ways, forwarder, accounting, settings.server, self._begin_elsewhere)
@@ -298,7 +298,7 @@ class Larder:
         self._stack.push_async_callback(live.close)
         if self._file is not None:
             self._loop(live.follow_file(self._file))
-        self._admin = Administration(self._settings, live, listings, services.store)
+        self._admin = Administration(self._settings, live, listings, services)
         await self._admin.start(self._start, authenticator, self._stack)
         return authenticator, live
 

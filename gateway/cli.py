@@ -79,16 +79,6 @@ _CORE = (
         "list",
     ),
     Command(200, "plan", "gateway.commands.fleet.plan", "the fleet's plan, and its inputs"),
-    Command(
-        210, "warm", "gateway.commands.operations.warm", "read a prefix or dataset into the cache before it is needed"
-    ),
-    Command(
-        220,
-        "profiles",
-        "gateway.commands.operations.profiles",
-        "record the reads of a job, and replay them as a warm-up",
-        "list",
-    ),
     Command(260, "audit", "gateway.commands.configuration.audit", "changes: caller, time, values before and after"),
     Command(270, "simulate", "gateway.sim.command", "run jobs and a fleet under a virtual clock"),
     Command(280, "completion", "gateway.local.completion", "the script by which a shell completes commands"),

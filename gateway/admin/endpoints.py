@@ -24,7 +24,7 @@ from gateway.admin.fleet import (
     traffic,
     trends,
 )
-from gateway.admin.operations import profile_endpoints, requests_live, warmup_endpoints
+from gateway.admin.operations import requests_live
 from gateway.base.imports import imported
 from gateway.edge.endpoints import build, include, known_parameters, new_app, share
 from gateway.feature import Feature
@@ -48,8 +48,6 @@ _CORE: tuple[tuple[int, APIRouter], ...] = (
     (160, pipelines.router),
     (170, streams.router),
     (180, results.router),
-    (190, warmup_endpoints.router),
-    (200, profile_endpoints.router),
 )
 """Endpoints that are no feature's, by their place in the description."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
 
@@ -12,26 +12,39 @@ from gateway.admin.catalog.catalog import Catalog
 from gateway.admin.catalog.snapshot import Snapshot
 from gateway.api.peer.app import Address
 from gateway.base.config import Settings
+from gateway.engine.base.planned import Planned
+from gateway.engine.base.services import Services
 from gateway.engine.engine import Engine
+from gateway.engine.items.registrations import Registrations
 from gateway.engine.operations.watch import NodeWatch
+from gateway.engine.space.stream_keeper import ReadListener
 from gateway.fleet.nodes.membership import Membership
-from gateway.store.store import Store
+from gateway.model.keys import Principal
+from gateway.origin.listing import Listings
 
 
 @dataclass(frozen=True, slots=True)
 class Ground:
     """The services of one worker.
 
-    ``redis`` is for commands that nobody waits for long. ``watch`` knows whether this worker speaks for its node. ``effective``
-    returns the settings in force, with the catalog on top.
+    ``redis`` is for commands that nobody waits for long. ``worker`` is this worker's id, ``NODE/WORKER``; ``watch`` knows whether
+    it speaks for its node. ``effective`` returns the settings in force, with the catalog on top. ``find`` gives the principal of
+    an access key that is valid now, or ``None``.
     """
 
     settings: Settings
     redis: Redis
     membership: Membership
+    worker: str
     watch: NodeWatch
     engine: Engine
     effective: Callable[[], Settings]
+    catalog: Catalog
+    has_catalog: bool
+    find: Callable[[str], Principal | None]
+    listings: Listings
+    registrations: Registrations
+    planned: Planned
 
     @property
     def me(self) -> str:
@@ -44,25 +57,28 @@ class CatalogGround:
     """What a follower of the catalog gets: ``effective`` returns the settings in force, with the catalog on top."""
 
     catalog: Catalog
-    store: Store
+    services: Services
     effective: Callable[[], Settings]
-
-
-class CatalogListener(Protocol):
-    """Follows the catalog. A worker answers no client before it has heard the first snapshot."""
-
-    async def hear(self, snapshot: Snapshot) -> None:
-        """Adopt a snapshot. Raises CatalogUnavailable when the catalog must be read again."""
-
-    async def run(self) -> None:
-        """Work in the background, until cancelled."""
 
 
 class BackgroundLoop(NamedTuple):
     """Work that runs until the worker ends; ``stop`` is called when it has ended."""
 
-    work: Coroutine[Any, Any, None]
+    work: Callable[[], Coroutine[Any, Any, None]]
     stop: Callable[[], Awaitable[None]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """What follows the catalog for a feature, or what it finds there.
+
+    ``hear`` adopts a snapshot, and raises CatalogUnavailable when the catalog must be read again; a worker answers no client
+    before it has adopted the first. ``reads`` hears the clients' reads that reach the keeper's worker.
+    """
+
+    hear: Callable[[Snapshot], Awaitable[None]] | None = None
+    loop: BackgroundLoop | None = None
+    reads: ReadListener | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,12 +29,13 @@ from gateway.base import metrics
 from gateway.base.config import Settings
 from gateway.base.imports import imported
 from gateway.base.tasks import keep_running
+from gateway.engine.base.services import Services
+from gateway.engine.space.stream_keeper import ReadListener
 from gateway.operate.features import FEATURES
-from gateway.operate.ground import CatalogGround, CatalogListener
+from gateway.operate.ground import CatalogGround, Following
 from gateway.origin.listing import Listings
 from gateway.policies.health.troubles import Trouble
 from gateway.store.files.threads import within
-from gateway.store.store import Store
 from gateway.wiring.fleet import Start
 from gateway.wiring.live import Live
 
@@ -52,10 +53,10 @@ class Administration:
         settings: of the worker.
         live: the settings that the catalog changes.
         listings: of the origins, to look for objects that rules match.
-        store: of the node, for features that follow the catalog.
+        services: of the worker, for features that follow the catalog.
     """
 
-    def __init__(self, settings: Settings, live: Live, listings: Listings, store: Store) -> None:
+    def __init__(self, settings: Settings, live: Live, listings: Listings, services: Services) -> None:
         self.catalog = Catalog(
             settings.catalog_url, settings.database.encryption_key, time.time, Path(settings.cache.dir)
         )
@@ -68,8 +69,10 @@ class Administration:
         self.app = AdminApp(Tokens(settings.admin), self.parts, FEATURES)
         self.app.state.listings = listings
         self._settings = settings
+        self.listeners: Sequence[ReadListener] = ()
+        """Features that hear reads, which the catalog asks of them; known after ``start``."""
         self._live = live
-        self._store = store
+        self._services = services
 
     def problems(self) -> Iterator[Trouble]:
         """The problems of the catalog; its last snapshot stays in force."""
@@ -99,12 +102,14 @@ class Administration:
             return
         authenticator.closed = _UNKNOWN
 
-        listeners = self._listeners()
+        following = self._following()
+        self.listeners = [each.reads for each in following if each.reads is not None]
 
         async def use(snapshot: Snapshot) -> None:
             await self._live.use_catalog(snapshot)
-            for listener in listeners:
-                await listener.hear(snapshot)
+            for each in following:
+                if each.hear is not None:
+                    await each.hear(snapshot)
             authenticator.closed = ""
             self.known.set()
 
@@ -125,12 +130,12 @@ class Administration:
         await self.follower.look()
         keep_running(said.hear(self.follower.wake, withdraw), stack)
         keep_running(self.follower.run(), stack)
-        for listener in listeners:
-            keep_running(listener.run(), stack)
+        for loop in (each.loop for each in following if each.loop is not None):
+            keep_running(loop.work(), stack, loop.stop)
 
-    def _listeners(self) -> list[CatalogListener]:
-        """What features have follow the catalog."""
-        ground = CatalogGround(self.catalog, self._store, lambda: self._live.effective)
+    def _following(self) -> list[Following]:
+        """What follows the catalog for features."""
+        ground = CatalogGround(self.catalog, self._services, lambda: self._live.effective)
         return [module.follow(ground) for module in _FOLLOWING]
 
 

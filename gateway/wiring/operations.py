@@ -13,25 +13,19 @@ from gateway.admin.fleet.overrides import Overrides
 from gateway.admin.fleet.zone_watch import EVERY as ZONE_EVERY
 from gateway.admin.fleet.zone_watch import ZoneWatch
 from gateway.admin.operations.parts import Operations
-from gateway.admin.operations.profiles import Profiles
-from gateway.admin.operations.warmup_runner import WarmupRunner
-from gateway.admin.operations.warmups import Warmups, warmup_factory
 from gateway.admin.state.reading import FleetReader, FleetSources
 from gateway.api.peer.app import Address
 from gateway.api.peer.loads import peer_loads
 from gateway.api.s3.auth import Authenticator
-from gateway.api.v1.batch import check_rights
 from gateway.base.config import Settings
 from gateway.base.imports import imported
 from gateway.base.tasks import keep_running, repeat
 from gateway.edge.asgi import Edge
 from gateway.engine.engine import Engine
 from gateway.engine.items.registrations import Registrations
-from gateway.engine.operations.warm_dataset import DatasetAccess
-from gateway.engine.operations.warm_objects import PermittedLoads, WarmObjects
+from gateway.engine.operations.warm_objects import WarmObjects
 from gateway.engine.operations.watch import NodeIdentity, NodeView, NodeWatch
 from gateway.fleet.jobs.datasets import DatasetTable
-from gateway.fleet.jobs.leadership import Leadership
 from gateway.fleet.nodes.announcer import DOWN
 from gateway.fleet.nodes.invalidations import Invalidations
 from gateway.fleet.nodes.samples import Samples
@@ -40,7 +34,6 @@ from gateway.model.keys import Principal
 from gateway.operate.features import FEATURES
 from gateway.operate.ground import Ground, RunningFeature
 from gateway.origin.listing import Listings
-from gateway.policies.items.datasets import WHOLE
 from gateway.wiring.admin import Administration
 from gateway.wiring.fleet import FleetServices, Start
 from gateway.wiring.live import Live
@@ -51,8 +44,6 @@ _WIRING = tuple(imported(feature.wiring) for feature in FEATURES if feature.wiri
 """Imported with this module, so before workers are forked."""
 _PATIENCE = 2.0
 """Seconds for one command to Redis."""
-_LEASE = 10.0
-"""Seconds after which another worker takes over the warm-ups of a dead one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,29 +90,20 @@ def operate(ground: WorkerServices, registrations: Registrations, stack: AsyncEx
     folders, batches = registrations.registry.folders, ground.settings.manager.probe_batches
     fleet = FleetReader(FleetSources(samples, parts, membership, watch, table, folders, batches))
     find = finder(ground.authenticator)
-    datasets = DatasetAccess(registrations.find, check_rights, ground.management.planned, ground.engine.batches)
-    profiles = Profiles(ground.admin.catalog, ground.settings.cache.block_size)
-    objects = WarmObjects(ground.engine, ground.engine.services.fleet)
-    loads = PermittedLoads(objects, lambda: ground.engine.services.rules)
-    make = warmup_factory(find, ground.listings, loads, datasets, profiles.find, _capacity(ground))
-    warmups = Warmups(ground.admin.catalog, make)
     keep_running(watch.run(), stack, watch.stop)
     zone = ZoneWatch(fleet, parts.begun, parts.trends, lambda: parts.leadership.fence > 0)
     keep_running(repeat("problems of the zone", zone.turn, ZONE_EVERY, DOWN), stack)
     if ground.admin.exists:
         catalog = ground.admin.catalog
         keep_running(Overrides(catalog, parts, lambda: watch.speaks, fleet.look).run(), stack)
-        # Nodes with separate catalogs have separate warm-ups.
-        whose = f"{ground.me}:" if "{cache.dir}" in ground.settings.database.url else ""
-        lease = Leadership(redis, f"{membership.prefix}warmups:{whose}", worker, _LEASE)
-        runner = WarmupRunner(warmups, lease, worker, lambda: not membership.conflict)
-        keep_running(runner.run(), stack, runner.stop)
     state = ground.admin.app.state
-    state.operations = Operations(fleet, warmups, profiles, find, lambda: ground.engine.services.rules)
-    addresses = {"warm": peer_loads(objects)}
-    for feature in _started(
-        Ground(ground.settings, redis, membership, watch, ground.engine, lambda: ground.live.effective), stack
-    ):
+    state.operations = Operations(fleet, find, lambda: ground.engine.services.rules)
+    below = Ground(
+        ground.settings, redis, membership, worker, watch, ground.engine, lambda: ground.live.effective,
+        ground.admin.catalog, ground.admin.exists, find, ground.listings, registrations, ground.management.planned,
+    )  # fmt: skip
+    addresses = {"warm": peer_loads(WarmObjects(ground.engine, ground.engine.services.fleet))}
+    for feature in _started(below, stack):
         vars(state).update(feature.services)
         addresses |= feature.addresses
     return Operated(watch, addresses)
@@ -132,7 +114,7 @@ def _started(ground: Ground, stack: AsyncExitStack) -> Iterator[RunningFeature]:
     for module in _WIRING:
         running: RunningFeature = module.start(ground)
         for loop in running.loops:
-            keep_running(loop.work, stack, loop.stop)
+            keep_running(loop.work(), stack, loop.stop)
         yield running
 
 
@@ -158,7 +140,3 @@ def finder(authenticator: Authenticator) -> Callable[[str], Principal | None]:
         return None if account is None or account.expires_at <= time.time() else account.principal
 
     return find
-
-
-def _capacity(ground: WorkerServices) -> Callable[[], int]:
-    return lambda: int(WHOLE * ground.management.planned.capacity)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway.admin.operations.profiles import AT_ONCE, MOST
+from gateway.operate.warm.profiles import AT_ONCE, MOST
 from gateway.testing.origin_faults import Refuse
 from tests.admin.operations_world import ADMIN, Zone, admin, get, post, zone
 from tests.gateways import Settings, finish, gateway, start

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from gateway.engine.operations import recording
-from gateway.engine.operations.recording import LINGER, PAGE, Recorder
 from gateway.model.access import ObjectRead
 from gateway.model.errors import CatalogUnavailable
 from gateway.model.keys import ObjectKey
+from gateway.operate.warm import recording
+from gateway.operate.warm.recording import LINGER, PAGE, Recorder
 from gateway.policies.reads.rules import OFF, Caching, Rules
 from gateway.policies.streams.profile import MOST_BLOCKS, ProfileRead, ProfileRecording
 

@@ -11,15 +11,16 @@ import pytest
 
 from gateway.engine.base.homes import PeerNodes
 from gateway.engine.items.lane import BESIDE
-from gateway.engine.operations.warm_objects import PermittedLoads, Warmed, WarmObjects
-from gateway.engine.operations.warm_prefix import WarmPrefix
-from gateway.engine.operations.warming import WarmupFailed, WarmupProgress
+from gateway.engine.operations.warm_objects import Warmed, WarmObjects
 from gateway.fleet.nodes.peers import PeerUnavailable
 from gateway.model.fleet import Node, NodeState
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.model.outcomes import Outcome, Reason
 from gateway.net import exchange
 from gateway.operate.explain.work import Explainer, expected
+from gateway.operate.warm.permitted import PermittedLoads
+from gateway.operate.warm.warm_prefix import WarmPrefix
+from gateway.operate.warm.warming import WarmupFailed, WarmupProgress
 from gateway.origin.listing import ListedObject, ListingPage, Listings
 from gateway.policies.lane import LoadClass
 from gateway.policies.reads.rules import Caching, Rules

@@ -6,8 +6,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from gateway.admin.operations.profiles import Profiles
-from gateway.admin.operations.warmups import Warmups
 from gateway.admin.state.reading import FleetReader
 from gateway.fleet.nodes.announcer import DOWN
 from gateway.model.datasets import ApiError
@@ -25,8 +23,6 @@ class Operations:
     """
 
     fleet: FleetReader
-    warmups: Warmups
-    profiles: Profiles
     find: Callable[[str], Principal | None]
     rules: Callable[[], Rules]
 

@@ -9,29 +9,24 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gateway.base.tasks import for_each
 from gateway.engine.base.homes import PREFIX, Node, PeerNodes
 from gateway.engine.engine import Engine
 from gateway.engine.objects.found import Ask, Found, Relay
 from gateway.engine.objects.ranged import ObjectChanged
-from gateway.engine.operations.warming import WarmupProgress
 from gateway.fleet.nodes.peers import PeerUnavailable
 from gateway.model.errors import DiskUnavailable, LarderError, OriginUnavailable
-from gateway.model.keys import ObjectKey, OriginIdentity, Principal
+from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.outcomes import Outcome, Reason
 from gateway.model.peer.principal import principal_header
 from gateway.policies.fleet.ring import path_key
 from gateway.policies.lane import LoadClass
-from gateway.policies.reads.rules import Rules
 
 WARM = f"{PREFIX}/warm"
 """The address where a node is asked to load an object."""
-_AT_ONCE = 16
-"""Objects that one warm-up loads at once, on all nodes."""
 Span = tuple[int, int] | None
 """First byte of an object, and end (exclusive); ``None`` for all of it."""
 _ALIVE = 1.0
@@ -39,8 +34,6 @@ _ALIVE = 1.0
 _ATTEMPTS = 3
 _HOMES = 3
 _LONGEST = 1 << 20
-_NOT_ALLOWED = "the allow-list of the access key does not cover it"
-_RULED_OUT = "a rule says cache = false"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,43 +133,6 @@ class WarmObjects:
             loaded = size if span is None else max(0, min(size, span[1]) - span[0])
             return Warmed(loaded, found.outcome is Outcome.HIT and not missed)
         return Warmed(failure=_phrase(Reason.WRITE_RACE))
-
-
-class PermittedLoads:
-    """Loads the objects of warm-ups, as far as their key and the rules allow, and counts them.
-
-    Args:
-        objects: loads objects.
-        rules: in force.
-    """
-
-    def __init__(self, objects: WarmObjects, rules: Callable[[], Rules]) -> None:
-        self._objects = objects
-        self._rules = rules
-
-    def excluded(self, principal: Principal, path: str) -> str:
-        """Why ``bucket/key`` is not loaded; empty if it is."""
-        if not principal.may_touch(path):
-            return _NOT_ALLOWED
-        return "" if self._rules().for_path(path).cache else _RULED_OUT
-
-    async def load(
-        self, principal: Principal, wanted: Iterable[tuple[ObjectKey, Span]], progress: WarmupProgress
-    ) -> None:
-        """Load objects, or spans of them, a few at once, and count them."""
-
-        async def load(one: tuple[ObjectKey, Span]) -> None:
-            key, span = one
-            if why := self.excluded(principal, key.path):
-                progress.fail(key.key, why)
-                return
-            done = await self._objects.load(key, principal.tenant, principal.identity, span)
-            if done.failure:
-                progress.fail(key.key, done.failure)
-            else:
-                progress.loaded(done.size, done.there)
-
-        await for_each(wanted, load, _AT_ONCE)
 
 
 def _phrase(reason: Reason) -> str:

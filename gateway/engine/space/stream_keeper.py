@@ -47,6 +47,10 @@ _REPORT_EVERY = 4
 """Turns between two reports of the keeper's worker."""
 
 
+ReadListener = Callable[[Sequence[ObjectRead]], None]
+"""Hears every read that reaches the keeper's worker."""
+
+
 @dataclass(frozen=True, slots=True)
 class StreamLinks:
     """The rest of the gateway.
@@ -61,7 +65,7 @@ class StreamLinks:
     tell: Callable[[NodeStreams], Awaitable[None]]
     target: Callable[[str], int]
     prefetch: PrefetchLinks | None = None
-    record: Callable[[Sequence[ObjectRead]], None] | None = None
+    record: ReadListener | None = None
 
 
 class StreamKeeper:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from gateway.base.config import Settings
-from gateway.operate.ground import CatalogGround, Ground, RunningFeature
+from gateway.operate.ground import BackgroundLoop, CatalogGround, Following, Ground, RunningFeature
 from gateway.operate.purge.missed import MissedPurges
 from gateway.operate.purge.peer import peer_purges
 from gateway.operate.purge.work import Forgetting, Purges
@@ -18,9 +18,10 @@ def start(ground: Ground) -> RunningFeature:
     return RunningFeature({"purges": Purges(here, services.fleet, ground.me)}, addresses={"forget": peer_purges(here)})
 
 
-def follow(ground: CatalogGround) -> MissedPurges:
+def follow(ground: CatalogGround) -> Following:
     """Apply the catalog's purges that this node has missed."""
-    return MissedPurges(ground.catalog, Forgetting(ground.store, _origins(ground.effective)))
+    missed = MissedPurges(ground.catalog, Forgetting(ground.services.store, _origins(ground.effective)))
+    return Following(missed.hear, BackgroundLoop(missed.run))
 
 
 def _origins(effective: Callable[[], Settings]) -> Callable[[], Iterable[str]]:

@@ -24,13 +24,13 @@ from gateway.admin.catalog.database import FileState
 from gateway.admin.catalog.fields import Bucket, Name, Prefix, RequestModel, Text
 from gateway.admin.catalog.schema import warmups
 from gateway.admin.http.parts import check_if_match, etag_of
-from gateway.engine.operations.warm_dataset import DatasetAccess, WarmDataset
-from gateway.engine.operations.warm_objects import PermittedLoads
-from gateway.engine.operations.warm_prefix import WarmPrefix
-from gateway.engine.operations.warm_profile import FindProfile, WarmProfile
-from gateway.engine.operations.warming import WarmupFailed, WarmupProgress, WarmupRefused
 from gateway.model.datasets import ApiError
 from gateway.model.keys import Principal
+from gateway.operate.warm.permitted import PermittedLoads
+from gateway.operate.warm.warm_dataset import DatasetAccess, WarmDataset
+from gateway.operate.warm.warm_prefix import WarmPrefix
+from gateway.operate.warm.warm_profile import FindProfile, WarmProfile
+from gateway.operate.warm.warming import WarmupFailed, WarmupProgress, WarmupRefused
 from gateway.origin.listing import Listings
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated, Literal, get_args
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Depends, Response
 from fastapi import Path as PathParameter
 from pydantic import Field
 
@@ -28,16 +28,18 @@ from gateway.admin.http.requests import (
 )
 from gateway.admin.operations.parameters import Ops
 from gateway.admin.operations.parts import principal_of
-from gateway.admin.operations.warmups import Warmup, WarmupRequest
 from gateway.admin.state.reading import FleetReading
 from gateway.admin.state.view import dataset_ids
 from gateway.edge.documents import ResponseModel, moment
+from gateway.edge.endpoints import of_state
+from gateway.operate.warm.warmups import Warmup, WarmupRequest, Warmups
 
 router = APIRouter(tags=["warm-ups"])
 
 _ID = "5f2c7d1e0c3b4a6f8e9d0a1b2c3d4e5f"
 _AT = "2026-03-02T14:30:00.000Z"
 _HEX = frozenset("0123456789abcdef")
+Service = Annotated[Warmups, Depends(of_state("warmups"))]
 WarmupId = Annotated[str, PathParameter(pattern="^[0-9a-f]{32}$", description="of the warm-up")]
 State = Literal["queued", "running", "done", "failed", "refused", "cancelled"]
 
@@ -78,7 +80,13 @@ class WarmupDocument(ResponseModel):
 
 @router.post("/warmups", summary="Start a warm-up", status_code=202)
 async def start_warmup(
-    asked: WarmupRequest, caller: Changer, operations: Ops, parts: Parts, once: Idempotent, response: Response
+    asked: WarmupRequest,
+    caller: Changer,
+    operations: Ops,
+    warmups: Service,
+    parts: Parts,
+    once: Idempotent,
+    response: Response,
 ) -> WarmupDocument:
     """Load a prefix, a dataset or a profile into the caches of the fleet, at a lower priority than reads. One gateway runs it
     (`node`); if that gateway dies, another one continues. A warm-up larger than all caches together is refused: a dataset or a
@@ -87,10 +95,10 @@ async def start_warmup(
     principal_of(operations, asked.access_key_id)
     dataset = _full_id(await operations.fleet.look(), asked.dataset or "")
     request = asked.model_copy(update={"dataset": dataset or None})
-    await operations.warmups.judge(request)
+    await warmups.judge(request)
 
     async def work(change: CatalogChange) -> WarmupDocument:
-        return _document(await operations.warmups.add(change, request))
+        return _document(await warmups.add(change, request))
 
     document = await change_once(parts.catalog, caller, "warmups.start", once, WarmupDocument, work)
     located(response, f"warmups/{document.id}")
@@ -99,7 +107,7 @@ async def start_warmup(
 
 @router.get("/warmups", summary="List warm-ups")
 async def list_warmups(
-    _caller: Reader, operations: Ops, limit: Limit = 100, cursor: Cursor = ""
+    _caller: Reader, warmups: Service, limit: Limit = 100, cursor: Cursor = ""
 ) -> Page[WarmupDocument]:
     """Newest first."""
     place = place_of(cursor, list)
@@ -109,36 +117,36 @@ async def list_warmups(
         if not ours or not _HEX.issuperset(place[1]):
             raise invalid_cursor()
         before = (place[0], place[1])
-    found = await operations.warmups.page(before, limit + 1)
+    found = await warmups.page(before, limit + 1)
     last = found[limit - 1] if len(found) > limit else None
     following = None if last is None else cursor_of([last.created_at, last.id])
     return Page(items=[_document(one) for one in found[:limit]], next=following)
 
 
 @router.get("/warmups/{warmup}", summary="Show a warm-up")
-async def show_warmup(warmup: WarmupId, _caller: Reader, operations: Ops, response: Response) -> WarmupDocument:
+async def show_warmup(warmup: WarmupId, _caller: Reader, warmups: Service, response: Response) -> WarmupDocument:
     """A warm-up and its progress, which is updated every second."""
-    document = _document(await operations.warmups.find(warmup))
+    document = _document(await warmups.find(warmup))
     response.headers["ETag"] = document.etag
     return document
 
 
 @router.post("/warmups/{warmup}/cancel", summary="Cancel a warm-up")
 async def cancel_warmup(
-    warmup: WarmupId, caller: Changer, operations: Ops, parts: Parts, if_match: IfMatch = None
+    warmup: WarmupId, caller: Changer, warmups: Service, parts: Parts, if_match: IfMatch = None
 ) -> WarmupDocument:
     """The warm-up ends within two seconds. Loaded objects stay, and it can be resumed."""
     async with parts.catalog.changes.change(caller, "warmups.cancel", warmup) as change:
-        return _document(await operations.warmups.cancel(change, warmup, if_match))
+        return _document(await warmups.cancel(change, warmup, if_match))
 
 
 @router.post("/warmups/{warmup}/resume", summary="Resume a warm-up")
 async def resume_warmup(
-    warmup: WarmupId, caller: Changer, operations: Ops, parts: Parts, if_match: IfMatch = None
+    warmup: WarmupId, caller: Changer, warmups: Service, parts: Parts, if_match: IfMatch = None
 ) -> WarmupDocument:
     """A cancelled or failed warm-up continues where it stopped; a finished one checks everything again."""
     async with parts.catalog.changes.change(caller, "warmups.resume", warmup) as change:
-        return _document(await operations.warmups.resume(change, warmup, if_match))
+        return _document(await warmups.resume(change, warmup, if_match))
 
 
 def _full_id(reading: FleetReading, dataset: str) -> str:

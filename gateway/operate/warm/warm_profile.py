@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from gateway.engine.operations.warm_objects import PermittedLoads
-from gateway.engine.operations.warming import (
+from gateway.model.errors import CatalogUnavailable
+from gateway.model.keys import ObjectKey
+from gateway.model.units import format_size
+from gateway.operate.warm.permitted import PermittedLoads
+from gateway.operate.warm.warming import (
     Capacity,
     PrincipalSource,
     WarmupFailed,
@@ -18,9 +21,6 @@ from gateway.engine.operations.warming import (
     WarmupRefused,
     require_valid,
 )
-from gateway.model.errors import CatalogUnavailable
-from gateway.model.keys import ObjectKey
-from gateway.model.units import format_size
 from gateway.policies.streams.profile import Profile
 
 _PART = 200

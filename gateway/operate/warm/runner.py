@@ -12,13 +12,13 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gateway.admin.operations.warmups import Warmup, Warmups
 from gateway.base import metrics
 from gateway.base.tasks import repeat, stop
-from gateway.engine.operations.warming import WarmupFailed, WarmupProgress, WarmupRefused
 from gateway.fleet.jobs.leadership import Leadership
 from gateway.fleet.nodes.announcer import DOWN
 from gateway.model.errors import CatalogUnavailable, LarderError
+from gateway.operate.warm.warming import WarmupFailed, WarmupProgress, WarmupRefused
+from gateway.operate.warm.warmups import Warmup, Warmups
 
 log = logging.getLogger("larder.warmups")
 

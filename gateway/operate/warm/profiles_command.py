@@ -10,7 +10,7 @@ from gateway.commands.common.connection import Admin, connected, path
 from gateway.commands.common.grammar import duration, pages, place, subcommand, subcommands
 from gateway.commands.common.output import Column, facts, hint, line, moment, note, number, printable, size, table
 from gateway.commands.common.resources import add_list, answering, deleting, listing, posting
-from gateway.commands.operations.warm import follow
+from gateway.operate.warm.command import follow
 
 _COLUMNS = (
     Column("profile", "name"),

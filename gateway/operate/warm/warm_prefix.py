@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from gateway.engine.operations.warm_objects import PermittedLoads
-from gateway.engine.operations.warming import (
+from gateway.model.errors import OriginUnavailable
+from gateway.model.keys import ObjectKey, OriginIdentity
+from gateway.model.units import format_size
+from gateway.operate.warm.permitted import PermittedLoads
+from gateway.operate.warm.warming import (
     Capacity,
     PrincipalSource,
     WarmupFailed,
@@ -18,9 +21,6 @@ from gateway.engine.operations.warming import (
     WarmupRefused,
     require_valid,
 )
-from gateway.model.errors import OriginUnavailable
-from gateway.model.keys import ObjectKey, OriginIdentity
-from gateway.model.units import format_size
 from gateway.origin.listing import ListedObject, ListingPage, ListingRefused, Listings, ListingUnreadable
 
 _PART = 200

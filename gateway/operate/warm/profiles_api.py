@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Depends, Response
 from fastapi import Path as PathParameter
 from pydantic import Field
 
@@ -26,13 +26,15 @@ from gateway.admin.http.requests import (
     sliced,
 )
 from gateway.admin.operations.parameters import Ops
-from gateway.admin.operations.parts import Operations, principal_of
-from gateway.admin.operations.profiles import ProfileRequest
+from gateway.admin.operations.parts import principal_of
 from gateway.edge.documents import ResponseModel, moment
+from gateway.edge.endpoints import of_state
 from gateway.model.datasets import ApiError
+from gateway.operate.warm.profiles import ProfileRequest, Profiles
 
 router = APIRouter(tags=["profiles"])
 
+Service = Annotated[Profiles, Depends(of_state("profiles"))]
 ProfileName = Annotated[str, PathParameter(min_length=1, max_length=128, description="of the profile")]
 
 
@@ -66,7 +68,13 @@ class ProfileReadDocument(ResponseModel):
 
 @router.post("/profiles", summary="Record a profile", status_code=201)
 async def record_profile(
-    asked: ProfileRequest, caller: Changer, operations: Ops, parts: Parts, once: Idempotent, response: Response
+    asked: ProfileRequest,
+    caller: Changer,
+    operations: Ops,
+    profiles: Service,
+    parts: Parts,
+    once: Idempotent,
+    response: Response,
 ) -> ProfileDocument:
     """Every gateway of this catalog records the reads of the access key below the prefix, starting within a second:
     the first read of each block, in order. Recording ends by itself; at most 100,000 reads are kept.
@@ -78,7 +86,7 @@ async def record_profile(
         )
 
     async def work(change: CatalogChange) -> ProfileDocument:
-        return _document(operations, await operations.profiles.add(change, asked, principal))
+        return _document(profiles, await profiles.add(change, asked, principal))
 
     document = await change_once(parts.catalog, caller, "profiles.record", once, ProfileDocument, work)
     located(response, f"profiles/{document.name}", document.etag)
@@ -87,27 +95,27 @@ async def record_profile(
 
 @router.get("/profiles", summary="List profiles")
 async def list_profiles(
-    _caller: Reader, operations: Ops, limit: Limit = 100, cursor: Cursor = ""
+    _caller: Reader, profiles: Service, limit: Limit = 100, cursor: Cursor = ""
 ) -> Page[ProfileDocument]:
     """By name."""
-    found = [_document(operations, row) for row in await operations.profiles.all()]
+    found = [_document(profiles, row) for row in await profiles.all()]
     return paged(found, lambda profile: profile.name, limit, cursor)
 
 
 @router.get("/profiles/{profile}", summary="Show a profile")
-async def show_profile(profile: ProfileName, _caller: Reader, operations: Ops, response: Response) -> ProfileDocument:
+async def show_profile(profile: ProfileName, _caller: Reader, profiles: Service, response: Response) -> ProfileDocument:
     """A profile, with the number of recorded reads; gateways add to it once a second."""
-    document = _document(operations, await operations.profiles.show(profile))
+    document = _document(profiles, await profiles.show(profile))
     response.headers["ETag"] = document.etag
     return document
 
 
 @router.get("/profiles/{profile}/reads", summary="List the reads of a profile")
 async def list_profile_reads(
-    profile: ProfileName, _caller: Reader, operations: Ops, limit: Limit = 100, cursor: Cursor = ""
+    profile: ProfileName, _caller: Reader, profiles: Service, limit: Limit = 100, cursor: Cursor = ""
 ) -> Page[ProfileReadDocument]:
     """The reads, in the order in which a warm-up loads them."""
-    found = await operations.profiles.find(profile)
+    found = await profiles.find(profile)
     if found is None:
         raise ApiError("NotFound", "There is no such profile; larder-gateway profiles lists them.")
     page = sliced(found.reads, limit, cursor)
@@ -116,27 +124,27 @@ async def list_profile_reads(
 
 @router.post("/profiles/{profile}/stop", summary="End a recording")
 async def stop_profile(
-    profile: ProfileName, caller: Changer, operations: Ops, parts: Parts, if_match: IfMatch = None
+    profile: ProfileName, caller: Changer, profiles: Service, parts: Parts, if_match: IfMatch = None
 ) -> ProfileDocument:
     """Stop recording. Reads of the last second may still be added."""
     async with parts.catalog.changes.change(caller, "profiles.stop", profile) as change:
-        return _document(operations, await operations.profiles.stop(change, profile, if_match))
+        return _document(profiles, await profiles.stop(change, profile, if_match))
 
 
 @router.delete("/profiles/{profile}", summary="Delete a profile", status_code=204)
 async def delete_profile(
-    profile: ProfileName, caller: Changer, operations: Ops, parts: Parts, if_match: IfMatch = None
+    profile: ProfileName, caller: Changer, profiles: Service, parts: Parts, if_match: IfMatch = None
 ) -> None:
     """Delete the profile; its objects stay in the cache. A warm-up that replays it continues with the reads it has loaded."""
     async with parts.catalog.changes.change(caller, "profiles.delete", profile) as change:
-        await operations.profiles.delete(change, profile, if_match)
+        await profiles.delete(change, profile, if_match)
 
 
-def _document(operations: Operations, row: ProfileRow) -> ProfileDocument:
+def _document(profiles: Profiles, row: ProfileRow) -> ProfileDocument:
     ended = "full" if row.full else "done"
     return ProfileDocument.of(
         row,
-        state="recording" if operations.profiles.recording(row) else ended,
+        state="recording" if profiles.recording(row) else ended,
         bytes=row.span,
         created_at=moment(row.created_at),
         until=moment(row.until),

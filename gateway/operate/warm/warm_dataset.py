@@ -18,7 +18,11 @@ from gateway.engine.base.planned import Planned
 from gateway.engine.items.answers import BatchAsk
 from gateway.engine.items.batch import Batches
 from gateway.engine.items.wanted import FailedItem, Wanted
-from gateway.engine.operations.warming import (
+from gateway.model.errors import LarderError
+from gateway.model.frames import ItemStatus
+from gateway.model.keys import Principal
+from gateway.model.units import format_size
+from gateway.operate.warm.warming import (
     Capacity,
     PrincipalSource,
     WarmupFailed,
@@ -26,10 +30,6 @@ from gateway.engine.operations.warming import (
     WarmupRefused,
     require_valid,
 )
-from gateway.model.errors import LarderError
-from gateway.model.frames import ItemStatus
-from gateway.model.keys import Principal
-from gateway.model.units import format_size
 from gateway.policies.items.batch import BatchMode
 from gateway.policies.items.datasets import CachingMode
 from gateway.store.datasets.content import UNKNOWN_LENGTH

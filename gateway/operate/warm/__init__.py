@@ -1,0 +1,21 @@
+"""Warm-ups: the fleet loads objects or datasets before they are needed; profiles record what a job reads, to load it again."""
+
+from gateway.feature import Command, Endpoints, Feature
+
+FEATURE = Feature(
+    commands=(
+        Command(
+            210, "warm", "gateway.operate.warm.command", "read a prefix or dataset into the cache before it is needed"
+        ),
+        Command(
+            220,
+            "profiles",
+            "gateway.operate.warm.profiles_command",
+            "record the reads of a job, and replay them as a warm-up",
+            "list",
+        ),
+    ),
+    endpoints=(Endpoints(190, "gateway.operate.warm.api"), Endpoints(200, "gateway.operate.warm.profiles_api")),
+    wiring="gateway.operate.warm.wiring",
+    follows=True,
+)
