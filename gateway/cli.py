@@ -30,11 +30,6 @@ _CORE = (
     Command(10, "serve", "gateway.local.serving", "run a gateway"),
     Command(20, "check-config", "gateway.local.configuration", "check a configuration and print it, without secrets"),
     Command(30, "migrate", "gateway.local.migrate", "bring the catalog's tables up to this version"),
-    Command(40, "status", "gateway.commands.fleet.status", "the fleet's current traffic and problems"),
-    Command(50, "problems", "gateway.commands.fleet.problems", "what is wrong, and what was; mute a problem", "list"),
-    Command(60, "traffic", "gateway.commands.fleet.traffic", "requests by tenant and bucket, and missed prefixes"),
-    Command(70, "top", "gateway.commands.fleet.top", "the fleet's traffic, space and problems, live"),
-    Command(80, "trace", "gateway.commands.fleet.trace", "follow requests while they are answered"),
     Command(90, "nodes", "gateway.commands.fleet.nodes", "the nodes of the fleet; drain and undrain", "list"),
     Command(100, "tenants", "gateway.commands.configuration.tenants", "owners of access keys", "list"),
     Command(

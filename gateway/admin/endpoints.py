@@ -16,15 +16,10 @@ from gateway.admin.fleet import (
     datasets,
     jobs,
     nodes,
-    overview,
     pipelines,
-    problem_endpoints,
     results,
     streams,
-    traffic,
-    trends,
 )
-from gateway.admin.operations import requests_live
 from gateway.base.imports import imported
 from gateway.edge.endpoints import build, include, known_parameters, new_app, share
 from gateway.feature import Feature
@@ -37,11 +32,6 @@ _CORE: tuple[tuple[int, APIRouter], ...] = (
     (50, rules_check.router),
     (60, tokens.TOKENS.router),
     (70, audit.router),
-    (80, overview.router),
-    (90, problem_endpoints.router),
-    (100, traffic.router),
-    (110, trends.router),
-    (120, requests_live.router),
     (130, nodes.router),
     (140, datasets.router),
     (150, jobs.router),

@@ -10,6 +10,7 @@ from redis.asyncio import Redis
 
 from gateway.admin.catalog.catalog import Catalog
 from gateway.admin.catalog.snapshot import Snapshot
+from gateway.admin.state.reading import FleetReader
 from gateway.api.peer.app import Address
 from gateway.base.config import Settings
 from gateway.engine.base.planned import Planned
@@ -37,6 +38,7 @@ class Ground:
     membership: Membership
     worker: str
     watch: NodeWatch
+    fleet: FleetReader
     engine: Engine
     effective: Callable[[], Settings]
     catalog: Catalog

@@ -10,23 +10,20 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from gateway.admin.fleet.overrides import Overrides
-from gateway.admin.fleet.zone_watch import EVERY as ZONE_EVERY
-from gateway.admin.fleet.zone_watch import ZoneWatch
-from gateway.admin.operations.parts import Operations
+from gateway.admin.state.operations import Operations
 from gateway.admin.state.reading import FleetReader, FleetSources
 from gateway.api.peer.app import Address
 from gateway.api.peer.loads import peer_loads
 from gateway.api.s3.auth import Authenticator
 from gateway.base.config import Settings
 from gateway.base.imports import imported
-from gateway.base.tasks import keep_running, repeat
+from gateway.base.tasks import keep_running
 from gateway.edge.asgi import Edge
 from gateway.engine.engine import Engine
 from gateway.engine.items.registrations import Registrations
 from gateway.engine.operations.warm_objects import WarmObjects
 from gateway.engine.operations.watch import NodeIdentity, NodeView, NodeWatch
 from gateway.fleet.jobs.datasets import DatasetTable
-from gateway.fleet.nodes.announcer import DOWN
 from gateway.fleet.nodes.invalidations import Invalidations
 from gateway.fleet.nodes.samples import Samples
 from gateway.fleet.redis.connection import commands
@@ -91,15 +88,13 @@ def operate(ground: WorkerServices, registrations: Registrations, stack: AsyncEx
     fleet = FleetReader(FleetSources(samples, parts, membership, watch, table, folders, batches))
     find = finder(ground.authenticator)
     keep_running(watch.run(), stack, watch.stop)
-    zone = ZoneWatch(fleet, parts.begun, parts.trends, lambda: parts.leadership.fence > 0)
-    keep_running(repeat("problems of the zone", zone.turn, ZONE_EVERY, DOWN), stack)
     if ground.admin.exists:
         catalog = ground.admin.catalog
         keep_running(Overrides(catalog, parts, lambda: watch.speaks, fleet.look).run(), stack)
     state = ground.admin.app.state
     state.operations = Operations(fleet, find, lambda: ground.engine.services.rules)
     below = Ground(
-        ground.settings, redis, membership, worker, watch, ground.engine, lambda: ground.live.effective,
+        ground.settings, redis, membership, worker, watch, fleet, ground.engine, lambda: ground.live.effective,
         ground.admin.catalog, ground.admin.exists, find, ground.listings, registrations, ground.management.planned,
     )  # fmt: skip
     addresses = {"warm": peer_loads(WarmObjects(ground.engine, ground.engine.services.fleet))}

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from gateway.admin.fleet.problems import problems_of, zone_problems
 from gateway.admin.state.reading import FleetReading
 from gateway.admin.state.view import datasets_of, jobs_of, newest_document, nodes_of, now_of, total_of
 from gateway.fleet.jobs.jobs import JobRecord, KnownJob
 from gateway.fleet.nodes.samples import NodeSample
 from gateway.model.counters import Counters, Sample
 from gateway.model.fleet import Node, NodeState
+from gateway.operate.status.problems import problems_of, zone_problems
 from gateway.policies.health.rates import Point
 from gateway.policies.health.troubles import KINDS
 from gateway.policies.items.datasets import CachingMode

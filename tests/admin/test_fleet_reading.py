@@ -5,10 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from gateway.admin.fleet.problems import problems_of
 from gateway.admin.state.reading import FleetReader, FleetSources
 from gateway.fleet.nodes.samples import Statuses
 from gateway.model.counters import Counters
+from gateway.operate.status.problems import problems_of
 from gateway.policies.space.plan import Plan
 
 AT = 1_800_000_000.0

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.admin.fleet.trends import _rates, noted_figures
 from gateway.admin.state.reading import FleetReading
 from gateway.admin.state.view import jobs_of
 from gateway.fleet.nodes.samples import NodeSample
 from gateway.fleet.nodes.trends import TrendNote
+from gateway.operate.status.trends_api import _rates, noted_figures
 from gateway.policies.space.orders import Phase
 from gateway.policies.space.plan import Plan
 from gateway.policies.space.probing import PhaseTotals, ProbeState, ReportWindow, Stage

@@ -5,10 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from gateway.admin.fleet.zone_watch import ZoneWatch
 from gateway.admin.state.reading import FleetReading
 from gateway.base import metrics
 from gateway.fleet.nodes.samples import NodeSample
+from gateway.operate.status.zone_watch import ZoneWatch
 
 
 class Noted:

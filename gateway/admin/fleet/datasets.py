@@ -16,8 +16,8 @@ from gateway.admin.catalog.fields import RequestModel
 from gateway.admin.fleet.overrides import Decision, decision_of, note_sizes, replace_override
 from gateway.admin.http.parts import etag_of
 from gateway.admin.http.requests import Changer, Cursor, IfMatch, Limit, Page, Parts, Reader, paged
-from gateway.admin.operations.parameters import Ops
 from gateway.admin.state.documents import DatasetSummary, JobDocument
+from gateway.admin.state.parameters import Ops
 from gateway.admin.state.reading import FleetReading
 from gateway.admin.state.view import SHORT, dataset_ids, dataset_summary, datasets_of, jobs_of
 from gateway.edge.documents import ResponseModel

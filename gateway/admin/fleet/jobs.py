@@ -8,9 +8,9 @@ from fastapi import APIRouter
 from pydantic import Field
 
 from gateway.admin.http.requests import Changer, Cursor, Limit, Page, Parts, Reader, paged
-from gateway.admin.operations.parameters import Ops
-from gateway.admin.operations.parts import through_redis
 from gateway.admin.state.documents import JobDocument, Savings
+from gateway.admin.state.operations import through_redis
+from gateway.admin.state.parameters import Ops
 from gateway.admin.state.view import jobs_of, savings_of
 from gateway.edge.documents import ResponseModel
 from gateway.fleet.jobs.plans import plan_document

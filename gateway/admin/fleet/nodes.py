@@ -9,9 +9,9 @@ from pydantic import Field
 
 from gateway.admin.catalog.fields import RequestModel
 from gateway.admin.http.requests import Changer, Cursor, Limit, Page, Parts, Reader, paged
-from gateway.admin.operations.parameters import Ops
-from gateway.admin.operations.parts import Operations, through_redis
 from gateway.admin.state.documents import NodeDocument
+from gateway.admin.state.operations import Operations, through_redis
+from gateway.admin.state.parameters import Ops
 from gateway.admin.state.view import nodes_of
 from gateway.model.datasets import ApiError
 from gateway.model.fleet import Node, NodeState

@@ -12,7 +12,7 @@ from gateway.admin.catalog.catalog import Catalog
 from gateway.admin.catalog.changes import Actor
 from gateway.admin.catalog.schema import overrides
 from gateway.admin.http.parts import AdminParts, check_if_match, etag_of
-from gateway.admin.operations.parts import Operations, through_redis
+from gateway.admin.state.operations import Operations, through_redis
 from gateway.admin.state.reading import FleetReading
 from gateway.base.tasks import repeat
 from gateway.edge.documents import moment

@@ -11,7 +11,7 @@ from gateway.admin.catalog.fields import RequestModel
 from gateway.admin.fleet.overrides import Decision, decision_of, replace_override
 from gateway.admin.http.parts import etag_of
 from gateway.admin.http.requests import Changer, Cursor, IfMatch, Limit, Page, Parts, Reader, paged
-from gateway.admin.operations.parameters import Ops
+from gateway.admin.state.parameters import Ops
 from gateway.admin.state.reading import FleetReader, FleetReading
 from gateway.edge.documents import ResponseModel
 from gateway.edge.pipelines import PipelineDocument, pipeline_documents

@@ -15,8 +15,8 @@ from gateway.admin.catalog.fields import RequestModel
 from gateway.admin.fleet.datasets import OverrideDocument, override_document
 from gateway.admin.fleet.overrides import Decision, decision_of, replace_override
 from gateway.admin.http.requests import Changer, Cursor, IfMatch, Limit, Page, Parts, Reader, paged
-from gateway.admin.operations.parameters import Ops
 from gateway.admin.state.documents import ResultsDocument
+from gateway.admin.state.parameters import Ops
 from gateway.admin.state.reading import FleetReader, FleetReading
 from gateway.admin.state.view import dataset_names
 from gateway.model.datasets import ApiError

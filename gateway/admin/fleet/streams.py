@@ -17,8 +17,8 @@ from gateway.admin.catalog.fields import RequestModel
 from gateway.admin.fleet.overrides import Decision, decision_of, replace_override
 from gateway.admin.http.parts import etag_of
 from gateway.admin.http.requests import Changer, Cursor, IfMatch, Limit, Page, Parts, Reader, paged
-from gateway.admin.operations.parameters import Ops
 from gateway.admin.state.documents import EvidenceDocument, StreamAhead, StreamDocument, StreamPool
+from gateway.admin.state.parameters import Ops
 from gateway.admin.state.reading import FleetReading
 from gateway.engine.space.manager import pins_of
 from gateway.model.datasets import ApiError

@@ -9,9 +9,9 @@ from pydantic import Field
 
 from gateway.admin.catalog.fields import Bucket
 from gateway.admin.http.requests import Reader
-from gateway.admin.operations.parameters import Ops
-from gateway.admin.operations.parts import Operations, principal_of
 from gateway.admin.state.documents import PatternName, Savings
+from gateway.admin.state.operations import Operations, principal_of
+from gateway.admin.state.parameters import Ops
 from gateway.admin.state.reading import FleetReading
 from gateway.admin.state.view import savings_of
 from gateway.edge.documents import ResponseModel, moment

@@ -11,8 +11,8 @@ from pydantic import Field
 from gateway.admin.catalog.fields import Bucket, Prefix, RequestModel
 from gateway.admin.http.parts import AdminParts
 from gateway.admin.http.requests import Changer, Parts
-from gateway.admin.operations.parameters import Ops
-from gateway.admin.operations.parts import Operations
+from gateway.admin.state.operations import Operations
+from gateway.admin.state.parameters import Ops
 from gateway.edge.documents import ResponseModel
 from gateway.edge.endpoints import of_state
 from gateway.operate.purge.remembered import remember

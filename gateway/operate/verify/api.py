@@ -22,8 +22,8 @@ from gateway.admin.http.requests import (
     located,
     sliced,
 )
-from gateway.admin.operations.parameters import Ops
-from gateway.admin.operations.parts import Operations, through_redis
+from gateway.admin.state.operations import Operations, through_redis
+from gateway.admin.state.parameters import Ops
 from gateway.edge.documents import ResponseModel, moment
 from gateway.edge.endpoints import of_state
 from gateway.fleet.nodes.verifications import Verification

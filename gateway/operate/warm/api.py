@@ -26,8 +26,8 @@ from gateway.admin.http.requests import (
     located,
     place_of,
 )
-from gateway.admin.operations.parameters import Ops
-from gateway.admin.operations.parts import principal_of
+from gateway.admin.state.operations import principal_of
+from gateway.admin.state.parameters import Ops
 from gateway.admin.state.reading import FleetReading
 from gateway.admin.state.view import dataset_ids
 from gateway.edge.documents import ResponseModel, moment

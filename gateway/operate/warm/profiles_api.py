@@ -25,8 +25,8 @@ from gateway.admin.http.requests import (
     paged,
     sliced,
 )
-from gateway.admin.operations.parameters import Ops
-from gateway.admin.operations.parts import principal_of
+from gateway.admin.state.operations import principal_of
+from gateway.admin.state.parameters import Ops
 from gateway.edge.documents import ResponseModel, moment
 from gateway.edge.endpoints import of_state
 from gateway.model.datasets import ApiError

@@ -8,17 +8,13 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from gateway import __version__
-from gateway.admin.fleet.happened import events_of
-from gateway.admin.fleet.origins import origins_of
 from gateway.admin.fleet.pipelines import pipelines_of
-from gateway.admin.fleet.problems import problems_of
 from gateway.admin.fleet.results import results_of
 from gateway.admin.fleet.streams import streams_of
-from gateway.admin.fleet.traffic import traffic_of
 from gateway.admin.http.requests import Parts, Reader
-from gateway.admin.operations.parameters import Ops
-from gateway.admin.operations.parts import Operations, through_redis
 from gateway.admin.state.documents import DatasetSummary, Event, History, Overview, Prices
+from gateway.admin.state.operations import Operations, through_redis
+from gateway.admin.state.parameters import Ops
 from gateway.admin.state.reading import FleetReading
 from gateway.admin.state.view import (
     answers_of,
@@ -32,6 +28,10 @@ from gateway.admin.state.view import (
 )
 from gateway.base.config_base import CostSettings
 from gateway.edge.documents import moment
+from gateway.operate.status.happened import events_of
+from gateway.operate.status.origins import origins_of
+from gateway.operate.status.problems import problems_of
+from gateway.operate.traffic.api import traffic_of
 from gateway.policies.health.rates import history
 
 MOST_POINTS = 720

@@ -7,14 +7,14 @@ from contextlib import suppress
 from sqlalchemy import select
 
 from gateway.admin.catalog.schema import audit
-from gateway.admin.fleet.problems import past_problems, problems_of
 from gateway.admin.http.parts import AdminParts
-from gateway.admin.operations.parts import Operations
 from gateway.admin.state.documents import Event
+from gateway.admin.state.operations import Operations
 from gateway.admin.state.reading import FleetReading
 from gateway.edge.documents import moment
 from gateway.fleet.nodes.announcer import DOWN
 from gateway.model.errors import CatalogUnavailable
+from gateway.operate.status.problems import past_problems, problems_of
 
 _MOST = 200
 _MARKED = ("purge", "nodes.", "rules.", "origins.", "warmups.", "datasets.", "streams.", "results.", "jobs.")

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from fastapi import APIRouter
 
 from gateway.admin.http.requests import Reader
-from gateway.admin.operations.parameters import Ops
 from gateway.admin.state.documents import BucketTraffic, MissedPrefixDocument, TrafficDocument
+from gateway.admin.state.parameters import Ops
 from gateway.admin.state.reading import FleetReading
 from gateway.admin.state.view import last_minute
 from gateway.engine.operations.traffic import OTHER

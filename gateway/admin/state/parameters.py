@@ -1,10 +1,10 @@
-"""The services behind the endpoints of operations, as a parameter of an endpoint."""
+"""``Operations`` as a parameter of an endpoint."""
 
 from typing import Annotated
 
 from fastapi import Depends
 
-from gateway.admin.operations.parts import Operations
+from gateway.admin.state.operations import Operations
 from gateway.edge.endpoints import of_state
 
 Ops = Annotated[Operations, Depends(of_state("operations"))]

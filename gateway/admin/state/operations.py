@@ -1,4 +1,4 @@
-"""The services behind the endpoints of operations."""
+"""What most endpoints ask: the state of the fleet, access keys, and rules."""
 
 from __future__ import annotations
 

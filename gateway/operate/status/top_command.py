@@ -25,7 +25,9 @@ from gateway.commands.common.output import (
     table,
     terminal,
 )
-from gateway.commands.fleet import nodes, status, streams, traffic
+from gateway.commands.fleet import nodes, streams
+from gateway.operate.status import command as status
+from gateway.operate.traffic import command as traffic
 
 _ROWS = 8
 """Rows of each table."""

@@ -9,13 +9,13 @@ from fastapi import Path as PathParameter
 from pydantic import Field
 
 from gateway.admin.catalog.fields import RequestModel
-from gateway.admin.fleet.problems import past_problems, problems_of
 from gateway.admin.http.requests import Changer, Cursor, Limit, Page, Parts, Reader, sliced
-from gateway.admin.operations.parameters import Ops
-from gateway.admin.operations.parts import through_redis
 from gateway.admin.state.documents import PastProblem, ProblemSeen
+from gateway.admin.state.operations import through_redis
+from gateway.admin.state.parameters import Ops
 from gateway.edge.documents import ResponseModel, moment
 from gateway.model.datasets import ApiError
+from gateway.operate.status.problems import past_problems, problems_of
 
 router = APIRouter(tags=["overview"])
 

@@ -17,8 +17,8 @@ from gateway.fleet.nodes.trends import EVERY as NOTED_EVERY
 from gateway.fleet.nodes.trends import Trends
 from gateway.policies.health.troubles import OF_ZONE
 
-_PROBLEMS = "gateway.admin.fleet.problems"
-_TRENDS = "gateway.admin.fleet.trends"
+_PROBLEMS = "gateway.operate.status.problems"
+_TRENDS = "gateway.operate.status.trends_api"
 EVERY = 5.0
 """Seconds between two looks: as often as nodes report."""
 

@@ -9,16 +9,16 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query
 from pydantic import Field
 
-from gateway.admin.fleet.origins import origins_of
 from gateway.admin.http.requests import Reader
-from gateway.admin.operations.parameters import Ops
-from gateway.admin.operations.parts import Operations, through_redis
+from gateway.admin.state.operations import Operations, through_redis
+from gateway.admin.state.parameters import Ops
 from gateway.admin.state.reading import FleetReading
 from gateway.admin.state.view import SHORT, datasets_of, gpu_seconds_waited, last_minute
 from gateway.edge.documents import ResponseModel, moment
 from gateway.fleet.jobs.jobs import KnownJob
 from gateway.fleet.nodes.trends import EVERY, TrendNote
 from gateway.model.datasets import ApiError
+from gateway.operate.status.origins import origins_of
 from gateway.policies.health.rates import history, ratio
 
 router = APIRouter(tags=["overview"])

@@ -10,8 +10,8 @@ from pydantic import Field
 
 from gateway.admin.catalog.fields import Text
 from gateway.admin.http.requests import Reader
-from gateway.admin.operations.parameters import Ops
-from gateway.admin.operations.parts import through_redis
+from gateway.admin.state.operations import through_redis
+from gateway.admin.state.parameters import Ops
 from gateway.edge.documents import ResponseModel, moment
 from gateway.edge.problems import refusals
 from gateway.engine.operations.live import FOLLOWERS

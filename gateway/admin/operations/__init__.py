@@ -1,1 +1,0 @@
-"""Endpoints of operations: purges, warm-ups, verifications, explanations."""

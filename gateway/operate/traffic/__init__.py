@@ -1,0 +1,14 @@
+"""Traffic: requests by tenant and bucket, missed prefixes, and requests followed while they are answered.
+
+The counts themselves are the engine's (gateway/engine/operations): the S3 edge adds each answer to them.
+"""
+
+from gateway.feature import Command, Endpoints, Feature
+
+FEATURE = Feature(
+    commands=(
+        Command(60, "traffic", "gateway.operate.traffic.command", "requests by tenant and bucket, and missed prefixes"),
+        Command(80, "trace", "gateway.operate.traffic.trace_command", "follow requests while they are answered"),
+    ),
+    endpoints=(Endpoints(100, "gateway.operate.traffic.api"), Endpoints(120, "gateway.operate.traffic.requests_api")),
+)
