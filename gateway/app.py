@@ -30,6 +30,7 @@ from gateway.api.peer.seen import peer_sightings
 from gateway.api.s3.about_bucket import BucketReads
 from gateway.api.s3.accounting import Accounting
 from gateway.api.s3.app import ReadPaths, S3App
+from gateway.api.s3.asked_loads import AskedLoads
 from gateway.api.s3.auth import Authenticator, split_address
 from gateway.api.s3.direct import DirectReads
 from gateway.api.s3.forward import Forwarder
@@ -54,6 +55,7 @@ from gateway.engine.engine import Engine
 from gateway.engine.items.registrations import Registrations
 from gateway.engine.items.results import Results
 from gateway.engine.operations.tenant_rates import TenantRates
+from gateway.engine.operations.warm_objects import WarmObjects
 from gateway.engine.operations.watch import NodeWatch
 from gateway.engine.space.item_scores import ItemScores
 from gateway.engine.space.job_readers import OpenDatasets
@@ -233,7 +235,8 @@ class Larder:
         rights = ReaderRights(listings, partial(reader_of, find=finder(authenticator)))
         note = watch_streams(settings, management, engine, rights, self._admin.listeners, stack)
         direct, of_buckets = DirectReads(engine, fleet.peers, note, accounting), BucketReads(relayed, forwarder, engine)
-        ways = ReadPaths(hot, relayed, direct, of_buckets, note)
+        asked_loads = AskedLoads(engine, WarmObjects(engine, services.fleet))
+        ways = ReadPaths(hot, relayed, direct, of_buckets, asked_loads, note)
         s3 = S3App(authenticator, ways, forwarder, accounting, settings.server, self._begin_elsewhere)
         self._objects, self.begin = s3, s3.begin
         identities, calls = Identities(authenticator, rates), BatchAccounting(accounting)

@@ -15,6 +15,7 @@ from gateway.api.s3 import permissions
 from gateway.api.s3.about_bucket import BucketReads
 from gateway.api.s3.accounting import METHODS, Accounting, Trace
 from gateway.api.s3.answer import SERVER, Answer, RemoteHit, cache_status, complete, date_header
+from gateway.api.s3.asked_loads import AskedLoads, asks_for_load
 from gateway.api.s3.auth import Authenticated, Authenticator, split_address
 from gateway.api.s3.call import S3Call, check_bucket, decode_key, resource_of
 from gateway.api.s3.classify import not_cacheable
@@ -56,14 +57,16 @@ _TRACE = "larder.trace"
 class ReadPaths:
     """The ways to read an object: the short one for repeated hits, and the general one, through its home.
 
-    ``direct`` goes through the home too, for repeated hits. ``of_buckets`` is for headers that are about the bucket. ``note``
-    records every read that is answered, see ``ObservedReads.note``.
+    ``direct`` goes through the home too, for repeated hits. ``of_buckets`` is for headers that are about the bucket.
+    ``asked_loads`` loads objects in the background whose readers ask for it. ``note`` records every read that is answered, see
+    ``ObservedReads.note``.
     """
 
     hot: HotReads
     relayed: RelayedReads
     direct: DirectReads
     of_buckets: BucketReads
+    asked_loads: AskedLoads
     note: Note
 
 
@@ -99,6 +102,7 @@ class S3App(Edge):
         self._relayed = reads.relayed
         self._direct = reads.direct
         self._of_buckets = reads.of_buckets
+        self._asked_loads = reads.asked_loads
         self._posts = PostObjects(authenticator, forwarder)
         self._domain = settings.domain
         self._elsewhere = elsewhere
@@ -236,7 +240,7 @@ class S3App(Edge):
         if self._of_buckets.concerns(call):
             return self._of_buckets.read(call, lambda: request_body(receive))
         answering, trace.home, trace.ring = self._relayed.begin(call)
-        return answering
+        return self._asked_loads.after(call, answering) if asks_for_load(call) else answering
 
     async def _pass_on(self, call: S3Call, receive: Receive, found: Relay | Forward) -> Answer:
         """The origin's answer to a read that the cache does not answer."""
