@@ -3,14 +3,10 @@
 Every object has one home in the fleet, so that it is read from the origin once and kept once. The home makes every decision about
 it (``api/peer/objects.py``); this node verifies the client before, and counts and logs after.
 
-A failing home is hidden from the client. A node that cannot be reached, or dies before its answer begins, is suspected
-(``Membership.suspect``). One that has lost its origin says so at once, and stays home of its cached objects. In either case its
-successor in the ring is asked once; if that fails too, or is this node, the object is read here as if there were no fleet. Stale
-bytes of a home that has lost its origin are used only if no other node reaches the origin. An answer that breaks off is completed
-from the origin, with its ETag in If-Match and the missing bytes in Range. The client already has status and length: if the object
-has changed by then, its connection is broken.
-
-A node that has lost its origin is nobody's successor, and asks others to read uncached objects whose home it is.
+A failing home is hidden from the client: ``policies/reads/sources.py`` says who is asked next, and this module asks. A node that
+cannot be reached, or dies before its answer begins, is suspected (``Membership.suspect``). A node that has lost its origin is
+nobody's successor. An answer that breaks off is completed from the origin, with its ETag in If-Match and the missing bytes in
+Range. The client already has status and length: if the object has changed by then, its connection is broken.
 """
 
 from __future__ import annotations
@@ -43,12 +39,11 @@ from gateway.net.connection import KnownHead
 from gateway.net.exchange import StreamedResponse
 from gateway.origin.headers import content_range, relayable
 from gateway.policies.fleet.ring import Ring, path_key
+from gateway.policies.reads.sources import ReadFacts, ReadKind, Source, next_source
 from gateway.server.asgi_types import RawHeaders
 from gateway.server.head import encode_lines
 from gateway.store.shared.generations import slots_of
 
-_ASKED = 2
-"""Nodes that are asked for one object: its home and one successor."""
 _NAMES_KEPT = 2048
 """Names of headers whose form for clients is kept; there are few."""
 _PLAIN_HIT = wire.CacheStatus(Outcome.HIT)
@@ -88,59 +83,66 @@ class RelayedReads:
 
         Raises: see ``read``.
         """
-        if self._membership.alone:
+        if self._membership.alone:  # hot: what ``next_source`` says of a node alone
             return self._local.read(call), None, self._membership.ring
         home, ring = self.home(call)
-        return (self._here(call) if home is None else self.read(call, home)), home, ring
+        return self.read(call, home), home, ring
 
-    async def _here(self, call: S3Call) -> Answer | Relay | Forward:
-        """Read an object whose home is this node; from another node if this one has lost the origin."""
-        try:
-            return await self._local.read(call, hasty=True)
-        except OriginUnavailable:
-            successor = self._next(call, [self._membership.me])
-            if successor is None:
-                return await self._local.read(call)
-            return await self.read(call, successor)
-
-    async def read(self, call: S3Call, home: Node) -> Answer | Relay | Forward:
-        """Answer a plain GET or HEAD of an object whose home is another node.
+    async def read(self, call: S3Call, home: Node | None) -> Answer | Relay | Forward:
+        """Answer a plain GET or HEAD of an object whose home is another node, ``None``: this one.
 
         Raises:
             S3Error: the request's conditions or range cannot be met.
             OriginUnavailable: neither its home nor the origin can be reached.
         """
-        key = call.key
-        assert key is not None
-        asked = _asked(call, forced=self._engine.owes(key))
-        if not self._services.rules.for_path(key.path).cache or asked is None:
-            return await self._local.read(call)
+        asked: list[Header] | None = None
+        before: Node | None = None
+        tried: tuple[Source, ...] = ()
         stale: list[Answer] = []
         lost: list[str] = []
-        node: Node | None = home
+        reached = True
         try:
-            for _ in range(_ASKED):
-                if node is None:
-                    break
-                answer = await self._ask(call, node, asked)
+            while True:
+                if home is not None and asked is None:
+                    asked = self._asked(call)
+                away = home is not None
+                alone = away and asked is None
+                facts = ReadFacts(
+                    ReadKind.OBJECT, tried, away, home == before, alone, stale=bool(stale), reached=reached
+                )
+                step = next_source(facts)
+                tried, before = (*tried, step.source), None
+                if step.source is Source.STALE:
+                    return stale.pop()
+                if step.source is Source.HERE:
+                    try:
+                        return await self._local.read(call, hasty=not step.patient)
+                    except OriginUnavailable:
+                        if step.patient:
+                            raise
+                    home = self._next(call, [self._membership.me])
+                    continue
+                assert home is not None
+                assert asked is not None
+                answer = await self._ask(call, home, asked)
                 if answer is not None and answer.reason is not Reason.ORIGIN_DOWN:
                     return answer
                 if isinstance(answer, Answer):
                     stale.append(answer)
-                    if not await self._services.origin.reach(call.auth.principal.identity).reached():
-                        return stale.pop()
-                lost += [] if answer is None else [node.id]
-                before, node = node, self._next(call, lost)
-                node = None if node == before else node
-            return await self._local.read(call, hasty=bool(stale))
-        except OriginUnavailable:
-            if not stale:
-                raise
-            return stale.pop()
+                    reached = await self._services.origin.reach(call.auth.principal.identity).reached()
+                lost += [] if answer is None else [home.id]
+                before, home = home, self._next(call, lost)
         finally:
             for each in stale:
                 if each.cleanup is not None:
                     await each.cleanup()
+
+    def _asked(self, call: S3Call) -> list[Header] | None:
+        """The headers to send to a home; ``None`` if none may be asked."""
+        key = call.key
+        assert key is not None
+        asked = _asked(call, forced=self._engine.owes(key))
+        return asked if self._services.rules.for_path(key.path).cache else None
 
     def _next(self, call: S3Call, tried: Sequence[str]) -> Node | None:
         """The next home without ``tried``; ``None`` if that is this node. This node is passed over if it has lost its origin."""
