@@ -27,7 +27,7 @@ class Course:
     """What one read asks and hears."""
 
     world: World
-    trace: list[object] = field(default_factory=list)
+    trace: list[tuple[object, ...]] = field(default_factory=list)
 
     def now(self, what: str, options: Sequence[object], *more: object) -> object:
         """What is the case at this moment, which lasts until the next source was asked."""
@@ -43,6 +43,12 @@ class Course:
         """The ring's word; it may change whenever something was waited for."""
         left: list[str | None] = [name for name in OTHERS if (name or ME) not in without]
         return self.now("home", left or [None], *sorted({*without}))
+
+    def any_home(self, without: Sequence[str]) -> object:
+        """The ring's word on an item: any other node, or this one. It makes no difference while a fill is joined."""
+        node = next((name for name in OTHERS if name and name not in without), None)
+        moment = sum(step[0] != "fill" for step in self.trace)
+        return self.world.choose((moment, "home", *sorted({*without})), [None] if node is None else [node, None])
 
 
 def same(before: Callable[[Course], object], ladder: Callable[[Course], object]) -> int:
@@ -148,7 +154,7 @@ def item_home(course: Course, skipped: Sequence[str]) -> object:
     """The other node to ask for an item; ``None`` if it is this one, or the read may not be passed on."""
     if course.world.choose("reader", READERS) != "client" or course.now("alone", [False, True]):
         return None
-    return course.home(skipped)
+    return course.any_home(skipped)
 
 
 def item_before(course: Course) -> object:

@@ -57,7 +57,7 @@ class _World:
 
     def home(self, _key: int, without: Collection[str] = ()) -> Node | None:
         """The ring's word."""
-        home = None if self.alone else self._course.home(list(without))
+        home = None if self.alone else self._course.any_home(list(without))
         return None if home is None else NODES[str(home)]
 
     async def fetch(self, home: Node, _wanted: object) -> Outcome | None:
@@ -77,13 +77,18 @@ class _World:
         return waiter.outcome(patient=False)
 
     def owner(self, _digest: bytes) -> object:
-        """Whose read of the same bytes is in flight."""
+        """Whose read of the same bytes is in flight; after homes were asked, it is joined only if it is the reader's own."""
+        if self._asked:
+            return self._course.world.choose("late owner", [None, "own"])
         return self._course.now("owner", [None, "own", "other"])
+
+    @property
+    def _asked(self) -> bool:
+        return any(step[0] == "home" for step in self._course.trace)
 
     def waiter(self, _digest: bytes) -> _Wait:
         """A wait for it: before the ladder's other sources, or instead of reading here."""
-        began = any(isinstance(step, tuple) and step[0] == "home" for step in self._course.trace)
-        return _Wait(self._course, "here" if began else "fill")
+        return _Wait(self._course, "here" if self._asked else "fill")
 
     def begin(self, _digest: bytes, work: Coroutine[Any, Any, Outcome], _owner: object) -> SimpleNamespace:
         """Begin a read."""
@@ -109,8 +114,7 @@ def by_item_fetches(course: Course) -> object:
     wanted: Any = SimpleNamespace(digest=bytes(32), who="own", here=reader == "node", mode=mode, identity=None)
     outcome = run(_Fetching(course).fetch(wanted))
     if isinstance(outcome, InMemoryItem):
-        waited = isinstance(last := course.trace[-1], tuple) and last[0] == "fill"
-        assert outcome.flags is (ItemFlag.JOINED if waited else ItemFlag.NONE)
+        assert outcome.flags is (ItemFlag.JOINED if course.trace[-1][0] == "fill" else ItemFlag.NONE)
         return STORED
     return next(name for name, known in OUTCOMES.items() if known is outcome)
 

@@ -3,15 +3,13 @@
 Rules
 -----
 1. A fetch belongs to the node: it runs in a separate task, keyed by digest, and further readers of the same bytes join it.
-   Between the workers of a node, a lease on the digest does the same. If a joined fetch was refused or failed, the joiner tries
-   once with its own location and rights, because the failure may not apply to them.
+   Between the workers of a node, a lease on the digest does the same.
 2. The bytes are hashed on the way. Bytes that do not match the digest are discarded and reported as changed; they are stored
    under no name at all, so nobody can plant bytes.
 3. Items that the cache does not accept (static cache full, disk failing, a rule against it) are delivered all the same: small
    ones from memory, large ones as they arrive, flagged so that the reader knows that the verdict follows the bytes.
-4. In a fleet an item is fetched by its home (``homes.py``), which this module asks. A home's origin error is not final: the next
-   node in the ring is asked, and at last the item is read here. A home asks nodes that are known to have the item before
-   the origin, and does not keep callers waiting for a lost origin (gateway/origin/reach.py).
+4. ``policies/reads/sources.py`` says which source is asked next: a fetch in flight, the item's home (``homes.py``), this node, or
+   a node that is known to have the item. A home does not keep callers waiting for a lost origin (gateway/origin/reach.py).
 5. Items loaded ahead are counted where they are stored, because a load may be cancelled while its fetches continue.
 6. Readers learn the origin's status, but not its address or other internals; the log has them.
 """
@@ -59,6 +57,7 @@ from gateway.policies.fleet.ring import item_key
 from gateway.policies.items.datasets import CachingMode
 from gateway.policies.pools import dataset_pool
 from gateway.policies.reads.admission import forbidden
+from gateway.policies.reads.sources import InFlight, ReadFacts, ReadKind, Source, next_source
 from gateway.store.datasets.content import FETCHING, NOT_KNOWN, RESIDENT, UNKNOWN_LENGTH, VERIFIED, Content
 from gateway.store.datasets.locations import Location
 from gateway.store.files.blobs import OpenBlob
@@ -73,8 +72,6 @@ MEMORY = 64 * 1024**2
 AT_ONCE = 128
 LEASE_PATIENCE = 30.0
 """Seconds that an item may wait for another worker of the node; then this one reads it too."""
-_HOMES = 3
-"""Homes that are asked in turn before an item is read here."""
 
 _UNREACHED = FailedItem(ItemStatus.ORIGIN_ERROR, OriginUnavailable.told)
 log = logging.getLogger("larder.items")
@@ -119,60 +116,53 @@ class ItemFetches:
         return len(self._flight)
 
     async def fetch(self, wanted: Wanted) -> Outcome:
-        """Get one item, by joining a fetch of the same bytes or starting one. Raises nothing but cancellation."""
-        digest = wanted.digest
-        owner = self._flight.owner(digest)
-        if owner is not None:
-            outcome = await self._outcome(self._flight.waiter(digest), wanted)
-            if isinstance(outcome, StoredItem | InMemoryItem):
-                return replace(outcome, flags=ItemFlag.JOINED)
-            if owner == wanted.who:
-                return await self._or_elsewhere(outcome, digest, wanted)
-            if self._flight.owner(digest) == wanted.who:
-                return await self.fetch(wanted)
-        tried: list[str] = []
-        served = await self._from_others(digest, wanted, tried)
-        if served is not None:
-            return served
-        outcome = await self._here(digest, wanted)
-        return outcome if tried else await self._or_elsewhere(outcome, digest, wanted)
-
-    async def _or_elsewhere(self, outcome: Outcome, digest: bytes, wanted: Wanted) -> Outcome:
-        """The outcome of this node's fetch; another node's, if only this node's way to the origin failed."""
-        if self._fleet is None or not _may_be_had_elsewhere(outcome):
-            return outcome
-        return await self._from_others(digest, wanted, [self._fleet.members.me]) or outcome
-
-    async def _from_others(self, digest: bytes, wanted: Wanted, tried: list[str]) -> Outcome | None:
-        """The outcome at the item's home, or at the next one if that is dead or has lost its origin; ``None``: read it here.
-
-        ``tried`` are nodes to skip; nodes that are asked are added.
-        """
-        for _ in range(_HOMES):
-            home = self.home(digest, wanted, tried)
-            if home is None:
-                return None
-            assert self.peers is not None
-            tried.append(home.id)
-            outcome = await self.peers.fetch(home, wanted)
-            if outcome is not None and not _may_be_had_elsewhere(outcome):
+        """Get one item from the sources that ``next_source`` names. Raises nothing but cancellation."""
+        digest, who, fleet = wanted.digest, wanted.who, self._fleet
+        tried: tuple[Source, ...] = ()
+        skipped: list[str] = []
+        outcome: Outcome | None = None
+        waited = False
+        while True:
+            owner = self._flight.owner(digest)
+            fill = InFlight.NONE if owner is None else InFlight.OWN if owner == who else InFlight.OTHERS
+            home, alone = self.home(digest, wanted, skipped), not self._hasty(wanted)
+            step = next_source(ReadFacts(ReadKind.ITEM, tried, home is not None, alone=alone, fill=fill, waited=waited))
+            if step.source is Source.HOME:
+                assert home is not None
+                assert self.peers is not None
+                skipped.append(home.id)
+                there = await self.peers.fetch(home, wanted)
+                if there is not None and not _may_be_had_elsewhere(there):
+                    return there
+                tried = (*tried, Source.HOME)
+                continue
+            if step.source is Source.FILL:
+                waited = True
+                outcome = await self._outcome(self._flight.waiter(digest), wanted, patient=step.patient)
+                if isinstance(outcome, StoredItem | InMemoryItem):
+                    return replace(outcome, flags=ItemFlag.JOINED)
+                if fill is InFlight.OTHERS:
+                    continue
+            elif step.source is Source.HERE:
+                outcome = await self._here(digest, wanted, patient=step.patient)
+            assert outcome is not None
+            if step.source is Source.NONE or fleet is None or not _may_be_had_elsewhere(outcome):
                 return outcome
-        return None
+            tried, skipped = (*tried, Source.HERE), [*skipped, fleet.members.me]
 
-    async def _here(self, digest: bytes, wanted: Wanted) -> Outcome:
-        if self._flight.owner(digest) != wanted.who:
-            if self._hasty(wanted) and self._services.origin.lost(wanted.identity):
-                return _UNREACHED
-            # This may replace another reader's fetch, whose failure may not apply to this one.
-            return await self._outcome(
-                self._flight.begin(digest, self._run(digest, wanted), wanted.who).waiters[0], wanted
-            )
-        return await self._outcome(self._flight.waiter(digest), wanted)
+    async def _here(self, digest: bytes, wanted: Wanted, *, patient: bool) -> Outcome:
+        if self._flight.owner(digest) == wanted.who:
+            return await self._outcome(self._flight.waiter(digest), wanted, patient=patient)
+        if not patient and self._services.origin.lost(wanted.identity):
+            return _UNREACHED
+        # This may replace another reader's fetch, whose failure may not apply to this one.
+        begun = self._flight.begin(digest, self._run(digest, wanted), wanted.who)
+        return await self._outcome(begun.waiters[0], wanted, patient=patient)
 
-    async def _outcome(self, waiter: asyncio.Future[Outcome], wanted: Wanted) -> Outcome:
-        """The outcome of a fetch in flight; ends early if the origin is lost and another node may succeed."""
+    async def _outcome(self, waiter: asyncio.Future[Outcome], wanted: Wanted, *, patient: bool) -> Outcome:
+        """The outcome of a fetch in flight; unless ``patient``, it ends early if the origin is lost."""
         try:
-            if not self._hasty(wanted):
+            if patient:
                 return await waiter
             return await self._services.origin.reach(wanted.identity).result(waiter)
         except OriginUnavailable:
