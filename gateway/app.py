@@ -279,7 +279,7 @@ class Larder:
             # An embedded Redis has no clients on other machines, and workers share generations: no write can be missed.
             heard=channel.heard if self._shared else HeardWrites(),
             fleet=others_of(fleet),
-            moved=None if fleet.gate is None else Moves(fleet.membership, fleet.peers),
+            moves=None if fleet.gate is None else Moves(fleet.membership, fleet.peers),
             keeps=management.planned.keeps,
             share=management.planned.share,
             scores=scores_of(store, management),

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.engine.base.handover import Moved
+from gateway.engine.base.handover import Moved, Moves
 from gateway.engine.objects.found import Found, Relay
 from gateway.engine.objects.ranged import ReaderRefused
+from gateway.model.fleet import Node, NodeState
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.outcomes import Reason
 from gateway.operate.purge.work import Forgetting, Purge
@@ -190,14 +191,18 @@ async def test_who_waits_for_a_block_behind_a_siblings_gets_it(shared: Bench) ->
     assert await take(await waiting) == body[2 * BLOCK : 3 * BLOCK]
 
 
-class _FormerHome:
+class _FormerHome(Moves):
     """The previous owner of an object, which has not yet learned that the object was overwritten."""
 
     def __init__(self, body: bytes) -> None:
         self.asked = 0
         self._body = body
 
-    async def __call__(self, key: ObjectKey, identity: OriginIdentity) -> Moved:
+    def former(self, key: ObjectKey) -> list[Node]:
+        """One node."""
+        return [Node("former", "http://former", 1, "default", NodeState.READY)]
+
+    async def ask(self, node: Node, key: ObjectKey, identity: OriginIdentity) -> Moved:
         """Give it, as confirmed just now."""
         self.asked += 1
         return Moved([("ETag", '"old"'), ("Content-Length", str(len(self._body)))], _Body(self._body), 0.0)
@@ -223,7 +228,7 @@ class _Body:
 
 async def test_a_written_object_is_not_taken_over_from_who_has_not_heard_yet(bench: Bench) -> None:
     """Rule: a gateway that has forgotten a written object takes no copy over from one that has not yet."""
-    former = bench.engine.services.moved = _FormerHome(b"old")
+    former = bench.engine.services.moves = _FormerHome(b"old")
     bench.origin.put("b", "k", b"new")
     await bench.engine.forget_from_fleet([bench.ask("k").key])
     assert await bench.read("k") == b"new"
@@ -236,7 +241,7 @@ async def test_an_object_that_changed_at_the_origin_is_not_taken_over_as_it_was(
     bench.origin.put("b", "k", b"old")
     await bench.read("k")
     await bench.settle()
-    bench.engine.services.moved = _FormerHome(b"old")
+    bench.engine.services.moves = _FormerHome(b"old")
     bench.origin.put("b", "k", b"newer")
     bench.now[0] += 601
     assert await bench.read("k") == b"newer"
@@ -245,7 +250,7 @@ async def test_an_object_that_changed_at_the_origin_is_not_taken_over_as_it_was(
 async def test_what_a_sibling_forgot_is_not_taken_over(tmp_path: Path) -> None:
     """Rule: what one worker of a node was told to forget, no worker of the node takes over as it was."""
     async with benched(tmp_path) as told, benched(tmp_path) as sibling:
-        former = sibling.engine.services.moved = _FormerHome(b"old")
+        former = sibling.engine.services.moves = _FormerHome(b"old")
         for name in ("purged/k", "changed"):
             sibling.origin.put("b", name, b"new")
         await Forgetting(told.store, lambda: ["default"]).told(Purge("b", "purged/"))

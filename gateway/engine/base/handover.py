@@ -1,13 +1,13 @@
-"""Objects whose home has moved here: taken over from the node that was their home before, when somebody wants them.
+"""Objects whose home has moved here: taken over from their former homes when a client reads them.
 
 A node that joins becomes home of a part of all objects, which others have in their caches. Nothing is moved because of that. When
-such an object is wanted, and is not here, its home of before is asked once, and gives it only if it would have answered that
-reader by itself from its cache: resident, fresh and granted. It says how long ago the origin confirmed that, and the object is
-here no fresher than it was there. What it does not have costs a question, and only within the time in which homes may have moved.
+such an object is read, and is not here, its previous owner is asked once (policies/reads/sources.py says when). It gives the
+object only if it would have answered that reader by itself from its cache: resident, fresh and granted. It says how long ago the
+origin confirmed that, and the object is here no fresher than it was there. An object that it does not have costs a question, and
+only within the time in which homes may have moved.
 
-A node that is drained, or about to stop, is home of nothing any more, and still has what it was home of: it is asked as long as
-it is there. Several may leave one after the other, with nobody having wanted an object meanwhile; so those are asked that would
-be home of it if they did not leave, the best first.
+A node that is drained, or about to stop, is home of no key, but keeps its cache: it is asked while it runs. Several may leave
+one after the other while nobody reads an object; so all are asked that would be its home if they did not leave, the best first.
 """
 
 from __future__ import annotations
@@ -47,16 +47,12 @@ class Moves:
         self._membership = membership
         self._peers = peers
 
-    async def __call__(self, key: ObjectKey, identity: OriginIdentity) -> Moved | None:
-        """The object, if one of its former homes is another node and gives it to this identity."""
-        if not self._membership.moving:
-            return None
-        for node in self._membership.previous_owners(path_key(key.bucket, key.key)):
-            if (moved := await self._ask(node, key, identity)) is not None:
-                return moved
-        return None
+    def former(self, key: ObjectKey) -> list[Node]:
+        """The other nodes that may have an object from when they were its home, the best first."""
+        return self._membership.previous_owners(path_key(key.bucket, key.key)) if self._membership.moving else []
 
-    async def _ask(self, node: Node, key: ObjectKey, identity: OriginIdentity) -> Moved | None:
+    async def ask(self, node: Node, key: ObjectKey, identity: OriginIdentity) -> Moved | None:
+        """The object, if the node gives it to this identity."""
         headers = [RESIDENT, CHECKED, principal_header("", identity)]
         try:
             response = await self._peers.request(node, "GET", object_path(key), headers)

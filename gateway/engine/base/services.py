@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gateway.engine.base.handover import Moved
+from gateway.engine.base.handover import Moves
 from gateway.engine.base.homes import PeerNodes
 from gateway.fleet.nodes.invalidations import HeardWrites
-from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.origin.client import OriginClient
 from gateway.policies.reads.rules import Rules
 from gateway.store.datasets.content import Content
@@ -52,9 +51,8 @@ class Services:
     """Shared by the engine's parts; ``rules`` is replaced when the configuration is reloaded.
 
     ``heard`` tells which writes elsewhere in the fleet this worker knows of. ``fleet`` calls other nodes; ``None`` outside a
-    fleet. ``moved`` takes objects over from their previous homes, except those that were forgotten a short while ago; ``None``
-    outside a fleet. ``keeps`` tells whether the plan has space for a dataset, ``share`` how much of the
-    cache, ``scores`` how important an item is.
+    fleet. ``moves`` takes objects over from their previous homes; ``None`` outside a fleet. ``keeps`` tells
+    whether the plan has space for a dataset, ``share`` how much of the cache, ``scores`` how important an item is.
     """
 
     store: Store
@@ -66,7 +64,7 @@ class Services:
     now: Callable[[], float] = time.time
     heard: HeardWrites = field(default_factory=HeardWrites)
     fleet: PeerNodes | None = None
-    moved: Callable[[ObjectKey, OriginIdentity], Awaitable[Moved | None]] | None = None
+    moves: Moves | None = None
     keeps: Callable[[Content], bool] = _everything
     share: Callable[[Content], float | None] = _unplanned
     scores: ScoredItems = field(default_factory=_Unscored)

@@ -263,9 +263,12 @@ class ItemFetches:
             # Stored, so that batches containing it can be entirely resident.
             return await self._take(wanted, ByteStream(None, 0), 0, room, keep=keep)
         node = await wanted.source.of(wanted.index) if wanted.source else None
-        moved = await self._move(wanted, node, room, keep=keep) if node else None
-        if moved is not None:
-            return moved
+        while next_source(ReadFacts(ReadKind.ITEM, reads=True, former=node is not None)).source is Source.FORMER:
+            assert node is not None
+            moved = await self._move(wanted, node, room, keep=keep)
+            if moved is not None:
+                return moved
+            node = None
         stream, length, headers = await self._open(wanted, location)
         try:
             keep = keep and forbidden(headers) is None and (room.held or self._may_keep(wanted, location, length))
@@ -407,9 +410,14 @@ class ItemFetches:
 
     async def stream(self, wanted: Wanted) -> ItemStream | FailedItem:
         """Stream a ``LargeItem``. It is requested again: the answer that revealed its size is not held open for a slow reader."""
-        there = await self._at_home(wanted)
-        if there is not None:
-            return there
+        home = self.home(wanted.digest, wanted)
+        tried: tuple[Source, ...] = ()
+        while next_source(ReadFacts(ReadKind.LARGE, tried, home is not None)).source is Source.HOME:
+            assert home is not None
+            there = await self._at_home(home, wanted)
+            if there is not None:
+                return there
+            tried = (Source.HOME,)
         try:
             stream, length, _ = await self._open(wanted, wanted.location)
         except _Failed as failure:
@@ -418,11 +426,9 @@ class ItemFetches:
             return _unreached(wanted, failure)
         return ItemStream(stream, length, wanted.digest)
 
-    async def _at_home(self, wanted: Wanted) -> ItemStream | None:
+    async def _at_home(self, home: Node, wanted: Wanted) -> ItemStream | None:
         """The item from its home's cache; if the home breaks off, the rest is read from the origin."""
-        home = self.home(wanted.digest, wanted)
-        if home is None or self.neighbours is None:
-            return None
+        assert self.neighbours is not None
         try:
             blob = await self.neighbours.blob(home, wanted.digest)
         except LarderError:

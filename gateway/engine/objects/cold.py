@@ -36,6 +36,7 @@ from gateway.origin.headers import entity_headers
 from gateway.origin.reach import Reach
 from gateway.policies.reads.admission import refusal
 from gateway.policies.reads.rules import Caching
+from gateway.policies.reads.sources import InFlight, ReadFacts, ReadKind, Source, next_source
 from gateway.store.shared.generations import slots_of
 
 CHECKSUMS = [("x-amz-checksum-mode", "ENABLED")]
@@ -114,8 +115,9 @@ class ColdReads:
         # A read that begins after a write must get the new object.
         generation = store.generations.of(ask.key)
         slot = ask.key, generation
-        if (pending := self._cold.joined(slot)) is not None:
-            return await self._join(ask, pending, reach)
+        fill = InFlight.OTHERS if slot in self._cold else InFlight.NONE
+        if next_source(ReadFacts(ReadKind.OBJECT, fill=fill, reads=True)).source is Source.FILL:
+            return await self._join(ask, self._cold.waiter(slot), reach)
         ask_origin = self._question(ask)
         if ask_origin is None:
             return await self._head(ask, rule, generation, by_get=ask.span is not None)
@@ -254,11 +256,21 @@ class ColdReads:
 
         The readers are answered when the fill has its first bytes: they would wait for these next.
         """
-        services, moved, learned = self._services, None, None
-        if services.moved is not None and not ask.forced and ask.key not in services.store.generations.forgotten:
-            moved = await services.moved(ask.key, ask.identity)
-        if moved is not None and (learned := self._taken_over(ask, rule, generation, moved)) is not None:
-            return await self._fill(ask, rule, learned, moved.body, Reason.MOVED)
+        services, moves = self._services, self._services.moves
+        former = [] if moves is None else moves.former(ask.key)
+        doubted = bool(former) and (ask.forced or ask.key in services.store.generations.forgotten)
+        while (
+            next_source(ReadFacts(ReadKind.OBJECT, reads=True, former=bool(former), doubted=doubted)).source
+            is Source.FORMER
+        ):
+            assert moves is not None
+            moved = await moves.ask(former.pop(0), ask.key, ask.identity)
+            if moved is None:
+                continue
+            taken = self._taken_over(ask, rule, generation, moved)
+            if taken is not None:
+                return await self._fill(ask, rule, taken, moved.body, Reason.MOVED)
+            former.clear()  # the others have no better copy
         asked_at = services.now()
         response = await services.origin.send(
             ask.identity, "GET", ask.key.raw_path, "", [*CHECKSUMS, *ask.lines] if ask.lines else CHECKSUMS

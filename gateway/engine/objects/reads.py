@@ -33,6 +33,7 @@ from gateway.policies.reads.admission import refusal
 from gateway.policies.reads.freshness import Verdict, decide, may_serve_stale
 from gateway.policies.reads.owner import obeyed
 from gateway.policies.reads.rules import Caching
+from gateway.policies.reads.sources import ReadFacts, ReadKind, Source, next_source
 from gateway.store.shared.generations import Mark, slots_of
 
 _ATTEMPTS = 3
@@ -166,7 +167,8 @@ class Reads:
             if isinstance(failure, GatewayRefused) and failure.revokes:
                 await self._grants.revoke(entry, ask.identity)
                 raise
-            if stale:
+            facts = ReadFacts(ReadKind.OBJECT, (Source.ORIGIN,), stale=stale, reads=True)
+            if next_source(facts).source is Source.STALE:
                 return Found(entry, Outcome.STALE, Reason.ORIGIN_DOWN)
             raise
         if isinstance(result, Relay):
