@@ -135,12 +135,15 @@ class ColdReads:
         span, block_size = ask.span, self._services.block_size
         if span is None and ask.metadata_first:
             return None
+        leased = self._services.leases.shared
         if span is None:
-            return partial(self._open_leased, self._open_cold, 0)
+            return partial(self._open_leased, self._open_cold, 0) if leased else self._open_cold
         if self._blocks.small.may_read(span.longest, block_size):
             return self._open_range
         # The blocks of a suffix are unknown before the size is.
-        return None if span.first is None else partial(self._open_leased, self._open_blocks, span.first // block_size)
+        if span.first is None:
+            return None
+        return partial(self._open_leased, self._open_blocks, span.first // block_size) if leased else self._open_blocks
 
     async def _join(self, ask: Ask, pending: asyncio.Future[_Answer], reach: Reach | None) -> _Answer:
         """The outcome of another reader's question, if it answers this one too; ``None``: look again."""
@@ -232,8 +235,6 @@ class ColdReads:
     ) -> _Answer:
         """A question that begins a fill at block ``number``; ``None`` if another worker turned out to have stored the object."""
         leases = self._services.leases
-        if not leases.shared:
-            return await ask_origin(ask, rule, generation)
         try:
             await self._blocks.lease(ask.key, number, generation)
         except DiskUnavailable:
