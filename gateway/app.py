@@ -241,6 +241,7 @@ class Larder:
         self._objects, self.begin = s3, s3.begin
         identities, calls = Identities(authenticator, rates), BatchAccounting(accounting)
         registrations = self._serve_datasets(identities, engine, origin, management, calls)
+        self._data.read_keys(s3, accounting)
         ground = WorkerServices(
             settings, self._start, fleet, management, engine, channel, listings, authenticator, live, self._admin,
             lambda: [edge for edge in (self._objects, self._data, self._peer) if edge is not None],

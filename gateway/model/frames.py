@@ -65,7 +65,9 @@ class ItemStatus(IntEnum):
     BUSY = 7
     """A result that is not stored, and another caller is computing."""
     LATER = 8
-    """A result that this answer has no room for."""
+    """A result or entry that this answer has no room for."""
+    INVALID = 9
+    """An entry of a batch of keys that asks for something that is not there, such as a range behind the object's end."""
 
 
 class ItemFlag(IntFlag):
@@ -233,10 +235,12 @@ class FrameSequence:
             self.missing += 1
         return self._record(TRAILER.pack(crc, status, 0))
 
-    def failure(self, position: int, index: int, status: ItemStatus, bucket: str, key: str, detail: str) -> bytes:
-        """The frame of an item that is not delivered, with the reason."""
+    def failure(
+        self, position: int, index: int, status: ItemStatus, bucket: str, key: str, detail: str, **more: str | int
+    ) -> bytes:
+        """The frame of an item that is not delivered, with the reason; ``more`` are further members of its document."""
         self.missing += 1
-        body = json.dumps({"bucket": bucket, "key": key, "detail": detail}).encode()
+        body = json.dumps({"bucket": bucket, "key": key, "detail": detail, **more}).encode()
         return self._record(FRAME.pack(position, index, len(body), crc32(body), status, 0)) + body
 
     def end(self, status: ItemStatus = ItemStatus.OK) -> bytes:

@@ -40,7 +40,7 @@ from gateway.model.outcomes import Outcome, Reason
 from gateway.model.s3.navigation import confined, opens_document
 from gateway.model.s3.redaction import redact_path
 from gateway.model.s3.sigv4 import WireRequest
-from gateway.server.asgi_types import Begin, RawHeaders, Receive, Scope, Send, SendFiles
+from gateway.server.asgi_types import Begin, Message, RawHeaders, Receive, Scope, Send, SendFiles
 from gateway.server.callers import AUTHENTICATED, authenticated
 from gateway.server.cycle import FILES, REPEATS
 from gateway.server.place import PLACE, RequestPlace
@@ -117,7 +117,7 @@ class S3App(Edge):
             return self._elsewhere(scope, receive, send, send_files)
         if self.places.used >= self.places.limit:
             return self(scope, receive, send)
-        trace = self._look(scope)
+        trace = self.look(scope)
         hit = trace.found
         if not isinstance(hit, Hit):
             if isinstance(hit, RemoteHit) and self._direct.begin(self, scope, trace, hit):
@@ -145,7 +145,7 @@ class S3App(Edge):
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request. All refusals happen before the first byte."""
-        trace: Trace = scope.get(_TRACE) or self._look(scope)
+        trace: Trace = scope.get(_TRACE) or self.look(scope)
         if trace.refusal is not None:
             raise trace.refusal
         auth, hit = trace.auth, trace.found
@@ -154,6 +154,21 @@ class S3App(Edge):
         if isinstance(hit, Hit):
             await self._send_hit(scope, send, trace, hit)
             return
+        await self._send(scope, send, trace, await self._resolve(scope, trace, receive))
+
+    async def read(self, scope: Scope, trace: Trace) -> Answer:
+        """The answer to a read within another request, which ``look`` began and found no hit for; a refusal is an answer."""
+        try:
+            if trace.refusal is not None:
+                raise trace.refusal
+            return await self._resolve(scope, trace, _without_body)
+        except LarderError as failure:
+            return self.refusal(trace, failure)
+
+    async def _resolve(self, scope: Scope, trace: Trace, receive: Receive) -> Answer:
+        """The answer to a verified request that is no hit to be sent at once. All refusals happen here."""
+        auth, hit = trace.auth, trace.found
+        assert auth is not None
         call = self._open(trace, auth, plain=hit is not Unresolved.OTHER)
         call.sent, trace.sent = trace.sent, None
         try:
@@ -181,20 +196,24 @@ class S3App(Edge):
             waited = time.perf_counter() - trace.started
             who = call.auth.principal.reader
             self._note(trace.key, *answer.span, served, trace.time, who, scope.get("client"), waited)
-        await self._send(scope, send, trace, answer)
+        return answer
 
-    def _look(self, scope: Scope) -> Trace:
-        """Verify a request, and look for a hit that can be sent at once, which is noted. A refusal is kept in the trace."""
+    def look(self, scope: Scope, verified: Authenticated | None = None, *, free: bool = False) -> Trace:
+        """Verify a request, and look for a hit that can be sent at once, which is noted. A refusal is kept in the trace.
+
+        ``verified`` is the caller of a GET within another request, whose scope was made for it; ``free``: it counts as no
+        request of the tenant.
+        """
         trace = self._trace(scope)
         request, now = trace.request, trace.time
         try:
             if request.method == "OPTIONS":
                 trace.auth = auth = self._authenticator.preflight(request)
             else:
-                trace.auth = auth = self._authenticator.authenticate(request, now)
+                trace.auth = auth = verified or self._authenticator.authenticate(request, now)
                 if AUTHENTICATED in scope and not auth.principal.anonymous:
                     authenticated(scope, auth.principal.tenant)
-                if self._accounting.rates.limits:
+                if self._accounting.rates.limits and not free:
                     self._accounting.rates.admit(auth.principal.tenant)
             if FILES in scope["extensions"]:
                 trace.found = hit = self._hot.find(request, auth, now)
@@ -210,7 +229,7 @@ class S3App(Edge):
     async def refuse(self, scope: Scope, send: Send, failure: LarderError) -> None:
         """Answer with an S3 error document."""
         trace = scope.get(_TRACE) or self._trace(scope)
-        await self._send(scope, send, trace, self._refusal(trace, as_s3_error(failure)))
+        await self._send(scope, send, trace, self.refusal(trace, failure))
 
     def _trace(self, scope: Scope) -> Trace:
         request = WireRequest(
@@ -295,7 +314,9 @@ class S3App(Edge):
             with suppress(S3Error):
                 trace.key = ObjectKey("", trace.bucket, decode_key(raw_key))
 
-    def _refusal(self, trace: Trace, error: S3Error) -> Answer:
+    def refusal(self, trace: Trace, failure: LarderError) -> Answer:
+        """The S3 error document for a failure of a request."""
+        error = as_s3_error(failure)
         if not trace.bucket:
             self._note_address(trace)
         resource = redact_path(trace.request.raw_path.decode("ascii", "replace"))
@@ -332,3 +353,7 @@ class S3App(Edge):
             await complete(scope, send, answer)
         finally:
             self._accounting.note(scope, trace, answer, turned_around)
+
+
+async def _without_body() -> Message:
+    return {"type": "http.request", "body": b"", "more_body": False}

@@ -10,11 +10,16 @@ import re
 import time
 from collections.abc import Awaitable, Callable
 
+from gateway.api.s3.accounting import Accounting
 from gateway.api.s3.answer import SERVER, date_header
+from gateway.api.s3.app import S3App
+from gateway.api.s3.inner import InnerReads
 from gateway.api.v1.accounting import AccountedCalls
 from gateway.api.v1.batch import MOST_INDICES, BatchEndpoint
 from gateway.api.v1.blobs import send_blob
 from gateway.api.v1.identity import Caller, Identities
+from gateway.api.v1.many.endpoint import ManyEndpoint
+from gateway.api.v1.many.entries import LONGEST_BODY
 from gateway.api.v1.results import ResultCall, ResultsEndpoint, named
 from gateway.edge.asgi import Edge, Headers
 from gateway.engine.items.registrations import Registrations
@@ -28,6 +33,7 @@ from gateway.store.store import Store
 log = logging.getLogger("larder.v1")
 _DATASET = re.compile(r"/v1/datasets/([^/]+)/(batch|lookup|offers)")
 _RESULTS = re.compile(r"/v1/datasets/([^/]+)/results/([^/]+?)(/batch)?")
+_MANY = "/v1/batch"
 _BLOB = re.compile(r"/v1/blobs/([^/]+)")
 AnswerItems = Callable[[Scope, Send, Principal, Registration, bytes], Awaitable[None]]
 """Answers a request about items of a dataset."""
@@ -52,19 +58,29 @@ class DataApp(Edge):
         self._batches = batches
         self._results = results
         self._store = store
+        self._many: ManyEndpoint
         self._counted = AccountedCalls(self._answer_other, batches.accounting)
+
+    def read_keys(self, edge: S3App, accounting: Accounting) -> None:
+        """Answer batches of keys, each entry as ``edge`` answers a GET; ``accounting`` counts them."""
+        self._many = ManyEndpoint(InnerReads(edge, accounting))
 
     @staticmethod
     def handles(path: str) -> bool:
         """Whether a path (without "/-") is one of the data paths."""
-        return path.startswith("/v1/") and any(each.fullmatch(path) for each in (_DATASET, _BLOB, _RESULTS))
+        return path == _MANY or (
+            path.startswith("/v1/") and any(each.fullmatch(path) for each in (_DATASET, _BLOB, _RESULTS))
+        )
 
     def headers(self, scope: Scope, status: int) -> Headers:
         """The headers that FastAPI's answers have too."""
         return date_header(int(time.time())), SERVER
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request. A batch counts its items for its tenant; every other answer is counted here."""
+        """Answer one request. A batch counts its items or entries for its tenant; every other answer is counted here."""
+        if scope["path"] == _MANY:
+            await self._of_keys(scope, receive, send)
+            return
         asked = _DATASET.fullmatch(scope["path"])
         if asked is not None and asked[2] == "batch":
             await self._of_items(scope, receive, send, asked[1], self._batches.batch)
@@ -100,6 +116,13 @@ class DataApp(Edge):
         caller.confirm_body(body)
         registration = await self._registered(caller.principal, dataset)
         await answer(scope, send, caller.principal, registration, body)
+
+    async def _of_keys(self, scope: Scope, receive: Receive, send: Send) -> None:
+        _allow(scope, "POST")
+        caller = self._admit(scope)
+        body = await whole_body(receive, LONGEST_BODY)
+        caller.confirm_body(body)
+        await self._many.answer(scope, receive, send, caller.principal, body)
 
     async def _of_results(
         self, scope: Scope, receive: Receive, send: Send, dataset: str, fingerprint: str, batch: str | None

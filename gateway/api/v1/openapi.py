@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gateway.api.v1.many.entries import MOST_ENTRIES, ManyEntry
 from gateway.edge.problems import CONTENT
 
 _BINARY = {"type": "string", "format": "binary"}
@@ -126,7 +127,58 @@ _BLOB = {
     ),
 }
 
+_ENTRIES: dict[str, Any] = {
+    "required": True,
+    "content": {
+        "application/json": {
+            "schema": {
+                "type": "object",
+                "required": ["entries"],
+                "additionalProperties": False,
+                "properties": {
+                    "entries": {
+                        "type": "array",
+                        "minItems": 1,
+                        "maxItems": MOST_ENTRIES,
+                        "items": ManyEntry.model_json_schema(),
+                    }
+                },
+            },
+            "example": {
+                "entries": [
+                    {"bucket": "datasets", "key": "zarr/c/0/17"},
+                    {"bucket": "datasets", "key": "table.parquet", "start": 4, "end": 65540},
+                    {"bucket": "datasets", "key": "train-000.tar", "member": "000017.jpg"},
+                ]
+            },
+        }
+    },
+}
+
 DATA_PATHS: dict[str, Any] = {
+    "/v1/batch": {
+        "post": {
+            "tags": ["batches"],
+            "summary": "Read objects",
+            "operationId": "read_keys",
+            "description": "Objects of any bucket, ranges of them and members of TAR archives in one answer, each judged as a "
+            "GET by the caller. An entry that cannot be read fails alone, with S3's code. An answer without its end record was "
+            "truncated.",
+            "requestBody": _ENTRIES,
+            "responses": _answers(
+                {
+                    "200": {
+                        "description": "the entries, in the order in which they became ready",
+                        "content": {"application/x-larder-batch": {"schema": _BINARY}},
+                    }
+                },
+                ("400", "InvalidRequest, naming entry and field, or S3's codes for a malformed signature"),
+                ("403", "AccessDenied, SignatureDoesNotMatch, InvalidAccessKeyId, RequestTimeTooSkewed"),
+                ("413", "TooLarge"),
+                ("503", "SlowDown; try again after Retry-After seconds"),
+            ),
+        }
+    },
     "/v1/datasets/{name}/batch": {
         "post": {
             "tags": ["batches"],

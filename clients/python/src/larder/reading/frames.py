@@ -29,7 +29,7 @@ from larder.base.errors import TruncatedBatch, UnexpectedAnswer
 from larder.http.local import close_all
 
 MEDIA_TYPE = "application/x-larder-batch"
-OK, MISSING, CHANGED, ORIGIN_ERROR, NOT_RESIDENT, REFUSED, CLAIMED, BUSY, LATER = range(9)
+OK, MISSING, CHANGED, ORIGIN_ERROR, NOT_RESIDENT, REFUSED, CLAIMED, BUSY, LATER, INVALID = range(10)
 HIT, JOINED, STREAMED = 1, 2, 4
 LIMIT = 16 << 30
 """Default maximum of bytes in one answer; a larger one is refused."""
@@ -56,6 +56,8 @@ _ENTRY = np.dtype(
     ]
 )
 """The same, for many entries."""
+_MOST_TOLD = 1 << 20
+"""Statuses and seconds in the document of a failure are smaller."""
 _GROUP = 1 << 20
 """Bytes that are read at a time, about: a connection reset costs at most one group."""
 
@@ -73,13 +75,20 @@ class ByteSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ItemFailure:
-    """Why an item was not delivered: ``status`` of the wire format, and its location by the digest file."""
+    """Why an item was not delivered: ``status`` of the wire format, and its location by the digest file.
+
+    Of a batch of keys, ``index`` is the entry's place in the request, ``code`` and ``http_status`` are those of the S3 error,
+    and ``retry_after`` the seconds to wait before another request.
+    """
 
     index: int
     status: int
     bucket: str = ""
     key: str = ""
     detail: str = ""
+    code: str = ""
+    http_status: int = 0
+    retry_after: int = 0
 
 
 @dataclass(slots=True)
@@ -459,4 +468,11 @@ def _failure(index: int, status: int, body: bytes) -> ItemFailure:
         said = {}
     if not isinstance(said, dict):
         said = {}
-    return ItemFailure(index, status, *(str(said.get(name, "")) for name in ("bucket", "key", "detail")))
+    bucket, key, detail, code = (str(said.get(name, "")) for name in ("bucket", "key", "detail", "code"))
+    return ItemFailure(
+        index, status, bucket, key, detail, code, _number(said.get("http_status")), _number(said.get("retry_after"))
+    )
+
+
+def _number(told: object) -> int:
+    return told if isinstance(told, int) and 0 <= told < _MOST_TOLD else 0
