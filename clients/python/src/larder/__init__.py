@@ -45,9 +45,10 @@ if TYPE_CHECKING:
     from larder.http.s3 import S3, ListedObject, ObjectHead
     from larder.pipelines import Pipeline, pipeline
     from larder.planner import Shard, merge_states
-    from larder.reading.aio import AsyncBatchReader
+    from larder.reading.aio import AsyncBatchReader, get_many_async
     from larder.reading.batch import BatchReader, Fetched
     from larder.reading.frames import ItemFailure
+    from larder.reading.many import Entry, ManyReader, get_many
     from larder.reading.mixing import Mix
     from larder.reading.source import Access, Item
     from larder.training.heartbeat import JobDirectives
@@ -70,6 +71,7 @@ __all__ = [
     "Directives",
     "ElementDamaged",
     "ElementUnstorable",
+    "Entry",
     "Fetched",
     "GatewayUnavailable",
     "Item",
@@ -87,6 +89,7 @@ __all__ = [
     "LarderWarning",
     "ListedObject",
     "Loader",
+    "ManyReader",
     "Mix",
     "ObjectChanged",
     "ObjectHead",
@@ -104,6 +107,8 @@ __all__ = [
     "UnevenRanks",
     "UnexpectedAnswer",
     "UnknownDataset",
+    "get_many",
+    "get_many_async",
     "merge_states",
     "pipeline",
 ]
@@ -118,6 +123,7 @@ _MODULES = {
     "Credentials": "http.credentials",
     "DatasetInfo": "base.dataset",
     "Directives": "base.dataset",
+    "Entry": "reading.many",
     "Fetched": "reading.batch",
     "Item": "reading.source",
     "ItemFailure": "reading.frames",
@@ -126,6 +132,7 @@ _MODULES = {
     "JobDirectives": "training.heartbeat",
     "ListedObject": "http.s3",
     "Loader": "training.loader",
+    "ManyReader": "reading.many",
     "Mix": "reading.mixing",
     "ObjectHead": "http.s3",
     "Pipeline": "pipelines",
@@ -133,6 +140,8 @@ _MODULES = {
     "S3": "http.s3",
     "Shard": "planner",
     "Stats": "base.stats",
+    "get_many": "reading.many",
+    "get_many_async": "reading.aio",
     "merge_states": "planner",
     "pipeline": "pipelines",
 }

@@ -185,13 +185,43 @@ class S3:
         asked = {"list-type": "2", "encoding-type": "url", "prefix": prefix}
         if start_after:
             asked["start-after"] = start_after
-        parameters, last = asked, start_after
+        return self._listed(bucket, asked, start_after)
+
+    def children(self, bucket: str, prefix: str = "", *, most: int | None = None) -> Iterator[ListedObject]:
+        """The objects and folders directly below ``prefix``, of each page of the listing folders last.
+
+        Keys continue ``prefix`` up to the next slash. A folder's key ends with that slash; it has neither size nor ETag.
+
+        Args:
+            bucket: of the objects.
+            prefix: ends with a slash, unless it is empty.
+            most: lines that the caller wants, for a shorter page.
+
+        Raises:
+            S3Error: as ``list`` does.
+        """
+        asked = {"list-type": "2", "encoding-type": "url", "prefix": prefix, "delimiter": "/"}
+        return self._listed(bucket, asked if most is None else {**asked, "max-keys": str(most)}, "")
+
+    def buckets(self) -> tuple[str, ...]:
+        """The names of the caller's buckets.
+
+        Raises:
+            S3Error: as ``get`` does.
+        """
+        page = self._patiently(partial(self._page, "", {}), "", "")
+        return tuple(name for entry in page.iterfind("{*}Buckets/{*}Bucket") if (name := entry.findtext("{*}Name")))
+
+    def _listed(self, bucket: str, asked: Mapping[str, str], last: str) -> Iterator[ListedObject]:
+        parameters = asked
         while True:
             page = self._patiently(partial(self._page, bucket, parameters), bucket, "")
             before = last
-            for one in _objects(page):
-                yield one
-                last = one.key
+            for listed in _objects(page):
+                yield listed
+                # Folders come after the objects of their page, wherever their names belong.
+                folder = not listed.etag and listed.key.endswith("/")
+                last = max(last, listed.key) if folder else listed.key
             if page.findtext("{*}IsTruncated") != "true":
                 return
             parameters = {**asked, **_following(page, before, last, bucket)}
@@ -288,6 +318,9 @@ def _objects(page: ElementTree.Element) -> Iterator[ListedObject]:
         key = entry.findtext("{*}Key", "")
         size = int(entry.findtext("{*}Size", "0"))
         yield ListedObject(unquote_plus(key) if encoded else key, size, entry.findtext("{*}ETag", ""))
+    for entry in page.iterfind("{*}CommonPrefixes"):
+        prefix = entry.findtext("{*}Prefix", "")
+        yield ListedObject(unquote_plus(prefix) if encoded else prefix, 0, "")
 
 
 def _following(page: ElementTree.Element, before: str, last: str, bucket: str) -> dict[str, str]:

@@ -1,14 +1,17 @@
-"""`BatchReader` for asyncio programs."""
+"""`BatchReader` and `get_many` for asyncio programs."""
 
 from __future__ import annotations
 
 import asyncio
 from functools import partial
+from typing import Literal, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from larder.base.errors import S3Error
 from larder.reading.batch import BatchReader, Indices
+from larder.reading.many import Many, ManyOptions, get_many
 from larder.reading.merging import Fetched
 
 
@@ -49,3 +52,27 @@ class AsyncBatchReader:
     async def lookup(self, indices: Indices) -> NDArray[np.bool_]:
         """As ``BatchReader.lookup``."""
         return await asyncio.to_thread(self.reader.lookup, indices)
+
+
+@overload
+async def get_many_async(
+    entries: Many,
+    *,
+    endpoint: str | None = None,
+    return_exceptions: Literal[False] = False,
+    **options: Unpack[ManyOptions],
+) -> list[bytes]: ...
+
+
+@overload
+async def get_many_async(
+    entries: Many, *, endpoint: str | None = None, return_exceptions: bool, **options: Unpack[ManyOptions]
+) -> list[bytes | S3Error]: ...
+
+
+async def get_many_async(
+    entries: Many, *, endpoint: str | None = None, return_exceptions: bool = False, **options: Unpack[ManyOptions]
+) -> list[bytes] | list[bytes | S3Error]:
+    """`get_many` in a thread of the event loop's default executor, where a cancelled call ends by itself."""
+    call = partial(get_many, endpoint=endpoint, return_exceptions=return_exceptions, **options)
+    return await asyncio.to_thread(call, entries)
