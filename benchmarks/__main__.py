@@ -27,6 +27,7 @@ NAMES = (
     "slow_readers",
     "index_million",
     "batches",
+    "many",
     "short_circuit",
     "cold_epoch",
 )

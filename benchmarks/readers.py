@@ -173,6 +173,49 @@ def boto3_threads(setting: Setting, name: str, batch: int) -> Steps:
             yield batch, sum(pool.map(read, islice(keys, batch)))
 
 
+def get_many(setting: Setting, name: str, batch: int) -> Steps:
+    """``larder.ManyReader.get`` of so many objects at a time."""
+    from larder import Credentials, ManyReader
+
+    reader = ManyReader(setting.endpoint, credentials=Credentials(setting.access_key, setting.secret_key))
+    keys = cycle(setting.keys[name])
+    while True:
+        bodies = reader.get([(BUCKET, key) for key in islice(keys, batch)])
+        yield len(bodies), sum(map(len, bodies))
+
+
+def obstore(setting: Setting, name: str, batch: int) -> Steps:
+    """``obstore.get_async`` of a batch at a time, 64 at once."""
+    import asyncio
+
+    from obstore.store import S3Store
+
+    store = S3Store(
+        BUCKET,
+        endpoint=setting.endpoint,
+        access_key_id=setting.access_key,
+        secret_access_key=setting.secret_key,
+        region="us-east-1",
+        virtual_hosted_style_request=False,
+        client_options={"allow_http": True},
+    )
+    keys = cycle(setting.keys[name])
+
+    async def read(some: list[str]) -> int:
+        turn = asyncio.Semaphore(64)
+
+        async def one(key: str) -> int:
+            async with turn:
+                return len(await (await store.get_async(key)).bytes_async())
+
+        return sum(await asyncio.gather(*map(one, some)))
+
+    with asyncio.Runner() as runner:
+        while True:
+            some = list(islice(keys, batch))
+            yield len(some), runner.run(read(some))
+
+
 def _s3torchconnector(setting: Setting) -> dict[str, Any]:
     from s3torchconnector import S3ClientConfig
 
@@ -220,6 +263,8 @@ READERS: dict[str, Reader] = {
         cached_dataset,
         boto3,
         boto3_threads,
+        get_many,
+        obstore,
         s3torchconnector_map,
         s3torchconnector_iterable,
         files,
@@ -236,7 +281,12 @@ def _measure(steps: Steps, seconds: float) -> dict[str, float]:
         items += count
         size += length
     cpu = time.process_time() - cpu
-    return {"items_per_second": items / elapsed, "bytes_per_second": size / elapsed, "client_us": cpu / items * 1e6}
+    return {
+        "items": items,
+        "items_per_second": items / elapsed,
+        "bytes_per_second": size / elapsed,
+        "client_us": cpu / items * 1e6,
+    }
 
 
 class Process:
