@@ -17,7 +17,7 @@ from gateway.testing.origin import FakeOrigin
 from tests.batches import Stock, stock
 from tests.gateways import Running, Settings
 
-ITEMS, SIZE, BATCH = 480, 2048, 16
+ITEMS, SIZE, BATCH = 240, 2048, 8
 KEY = larder.Credentials("GWA", "gateway-secret-a")
 ACCESS = larder.Access(credentials=KEY, retry=larder.Retry(attempts=10_000, base=0.01, longest=0.05))
 WHOLE = Counter(range(ITEMS))
@@ -68,9 +68,9 @@ def job_at(endpoint: str, name: str, file: Path, **options: Any) -> larder.Job:
 def companion(endpoint: str, file: Path) -> Iterator[None]:
     """Another job that reads the dataset, epoch after epoch, until the block ends; each of its whole epochs must be exact.
 
-    A process of its own: a thread could hold a lock while the test forks workers.
+    A process of its own: a thread could hold a lock while the test forks workers. The fork server has imported what it needs.
     """
-    context = get_context("spawn")
+    context = get_context("forkserver")
     begun, ended = context.Event(), context.Event()
     reading = context.Process(target=_read_on, args=(endpoint, file, begun, ended))
     reading.start()
