@@ -61,14 +61,15 @@ def test_the_home_loads_it(origin: Origin, tmp_path: Path) -> None:
     paths = [f"/data/{number}" for number in range(8)]
     for path in paths:
         origin.put(path, content(1_000, path))
-    with RedisServer() as redis, fleet(origin.endpoint, redis.url, 2, tmp_path) as nodes:
-        with (
-            Client(nodes[0].endpoint) as asking,
-            Client(nodes[1].endpoint) as reading,
-        ):
-            for path in paths:
-                assert asking.ask("HEAD", path, ASKS).status == 206
-            for path in paths:
-                assert eventually(lambda path=path: origin.reads(path), lambda reads: reads >= 1, "a load") == 1
-                assert read_until_hit(reading, path).body == content(1_000, path)
-            assert [origin.reads(path) for path in paths] == [1] * len(paths)
+    with (
+        RedisServer() as redis,
+        fleet(origin.endpoint, redis.url, 2, tmp_path) as nodes,
+        Client(nodes[0].endpoint) as asking,
+        Client(nodes[1].endpoint) as reading,
+    ):
+        for path in paths:
+            assert asking.ask("HEAD", path, ASKS).status == 206
+        for path in paths:
+            assert eventually(lambda path=path: origin.reads(path), lambda reads: reads >= 1, "a load") == 1
+            assert read_until_hit(reading, path).body == content(1_000, path)
+        assert [origin.reads(path) for path in paths] == [1] * len(paths)
