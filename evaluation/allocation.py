@@ -12,7 +12,7 @@ from statistics import mean
 from evaluation.fleet import Fleet, fleet
 from evaluation.jobs import Log, Training, s3_through, straight_to, through_fleet, together
 from evaluation.origin import Data, Origin, origin
-from evaluation.pages import machine, picture, table, write
+from evaluation.pages import machine, picture, table, write_section
 from gateway.sim.figures import pyplot
 from gateway.sim.jobs.run import simulate, speedup
 from gateway.sim.jobs.scenario import Scenario, parse_as
@@ -139,7 +139,8 @@ def publish(real: dict[str, Outcome], where: str) -> None:
         "datasets, simulator, settled",
     ]
     verdict = f"{_verdict('settled', real, settled)} {_verdict('same time', real, early)}"
-    write(
+    write_section(
+        "jobs",
         "allocation",
         "Twelve jobs on three datasets",
         where,
@@ -262,17 +263,13 @@ def _text() -> str:
     return (
         f"The paper's cluster (section 7.6) scaled down: {sizes}, items of {LENGTH // 1024} KiB, {TIME:g} s for each of the "
         "paper's seconds. Four jobs of each kind compute as long as the paper's mini-batches take with a cache (Table 3); "
-        "each dataset has a store whose bandwidth is such that the four take the paper's time without one. Three gateways "
-        "with caches of 100, 200 and 700 GB, scaled. Throughput is the mean over the jobs of how much faster each is than "
-        "without a cache in the same run.\n\n"
-        f"The manager probes every job for {PROBE} mini-batches within {SETTLE:g} s; then the stores have no limit for "
-        f"{FILL:g} s, so that what is to be cached is, and all settles sooner; {REST:g} s after that {MEASURE:g} s are "
-        "measured. The simulator has the same numbers, the same policies, the same moment without limits, and stores that "
-        "serve requests in the order in which they come, as this run's does. It is measured when all has settled, after ten "
-        f"minutes, and at the same time after the start; the mean of {SEEDS} seeds, and the lowest and highest.\n\n"
-        f"A dataset in part has the share of it that was granted. Measuring takes {PROBE} mini-batches (`probe_batches`, 100 by "
-        "default), as a run is short; all other settings are the defaults. What the paper's own sizes give is in "
-        "[scenarios](scenarios.md)."
+        "each dataset has a store on which the four take the paper's time without one. Three gateways have caches of 100, 200 "
+        "and 700 GB, scaled. Throughput is the mean of the jobs' speedups over no cache in the same run.\n\n"
+        f"The manager probes every job for {PROBE} mini-batches within {SETTLE:g} s (`probe_batches`; all other settings are "
+        f"the defaults); then the stores have no limit for {FILL:g} s, so that all settles sooner; {REST:g} s later "
+        f"{MEASURE:g} s are measured. The simulator has the same numbers, policies and moments. It is measured when all has "
+        f"settled, after ten minutes, and at the same time after the start; the mean of {SEEDS} seeds, and the lowest and "
+        "highest. What the paper's own sizes give is in [scenarios](scenarios.md)."
     )
 
 

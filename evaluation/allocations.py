@@ -44,10 +44,10 @@ def figure12(seed: int = 0) -> str:
     less = rules[STREAMS].mean_seconds() / rules[quickest].mean_seconds() - 1
     return "\n\n".join(
         [
-            "Two training jobs and two of queries that share a store, in the simulator. *Quiver*: half for training, where "
-            "the job with the larger benefit per byte, its rate over its size, gets what it can use first; half for the "
-            "queries. *Fluid*: training jobs get parts by their readers of all readers, 8 of 20 each; the rest is the "
-            "queries'. Such parts keep what they have (`uniform`), the queries' part is LRU.",
+            "Two training jobs and two of queries that share a store, simulated. *Quiver*: half for training, where the job with "
+            "the larger benefit per byte, its rate over its size, gets what it can use first; half for the queries. *Fluid*: "
+            "training jobs get parts by their readers of all readers, 8 of 20 each, the queries the rest. Such parts keep what "
+            "they have (`uniform`), the queries' part is LRU.",
             table(["rule", "hits", "mean time", *(f"hits of {one.name}" for one in JOBS)], rows),
             f"Against the best of the others, streams have {more:+.1%} hits ({best}) and {less:+.1%} mean time "
             f"({quickest}). The paper reports +10.1 % and -7.5 %.",

@@ -217,18 +217,18 @@ def _scenario(case: Case, share: float) -> str:
 def _text() -> str:
     return (
         "An epoch reads every item, and the share *c* of them is in the cache when it begins. So 1 - *c* reads per item and "
-        "epoch are the least possible, for all jobs on the dataset together, whatever the cache does.\n\n"
+        "epoch are the least possible, for all jobs on the dataset together.\n\n"
         f"{DATA.items} items of {DATA.length // 1024} KiB, one gateway with a cache of *c* times their size, jobs in processes "
-        f"of their own (`larder.Job` and `larder.Loader`, mini-batches of {BATCH}, {COMPUTE * 1e3:g} ms of computing for each). "
-        "All settings are the defaults, probes included. GETs are counted at the origin, from the end of the first job's epoch "
-        f"{SETTLE} to that of epoch {EPOCHS}. Staggered jobs begin a quarter of an epoch after one another, of three speeds the "
-        "slowest computes four times as long as the fastest, whose epochs count. The *limit* is what we want to keep: 1.05 (1 - "
-        "*c*) + 0.02 for one job, 1.05 (1 - *c*) + 0.05 in step, 1.10 (1 - *c*) + 0.08 for the others.\n\n"
+        f"of their own (`larder.Job` and `larder.Loader`, mini-batches of {BATCH}, {COMPUTE * 1e3:g} ms of computing), default "
+        f"settings. GETs are counted at the origin, from the end of the first job's epoch {SETTLE} to that of epoch {EPOCHS}. "
+        "Staggered jobs begin a quarter of an epoch apart; of three speeds the slowest computes four times as long as the "
+        "fastest, whose epochs count. The *limit* is the goal: 1.05 (1 - *c*) + 0.02 for one job, 1.05 (1 - *c*) + 0.05 in "
+        "step, 1.10 (1 - *c*) + 0.08 for the others.\n\n"
         "The simulator has the same numbers and the shipped rules; its cache holds what a real one holds up to its low watermark "
-        f"({room(10**6) / 1e6:.1%}). *Static* keeps the first items, *Belady* evicts what is needed last; with these and LRU, "
-        "each job reads in an order of its own. All three are simulated, with the same cache. *With chunks* is what the build "
-        'that rotated chunks read, by jobs with `caching="on"`; with the defaults it read 1.36 for one job at c = 0.2 and 0.95, '
-        "and 1.98 for four in step at 0.2."
+        f"({room(10**6) / 1e6:.1%}). *Static* keeps the first items, *Belady* evicts what is needed last; with these and LRU "
+        "each job reads in its own order, simulated with the same cache. *With chunks* is what the build that rotated chunks "
+        'read, by jobs with `caching="on"`; with the defaults it read 1.36 for one job at c = 0.2 and 0.95, and 1.98 for four '
+        "in step at 0.2."
     )
 
 

@@ -102,9 +102,9 @@ def page(found: dict[str, Any]) -> None:
         f"{OBJECTS} objects of {LENGTH // 1024} KiB, all cached and in memory, on a machine with {found['cores']} cores. "
         f"{CLIENTS} processes of wrk with {CONNECTIONS} connections each, {SECONDS} s for each figure; every request is signed "
         f"and verified, and {failed} failed. A batch has {BATCH} items.\n\n"
-        f"wrk needs cores too, and what it receives crosses the loopback interface, at most {most * LENGTH / 1e9:.1f} GB/s: the "
-        "last steps show how far gateway and wrk come together on this machine, not where the gateway ends. Why a single worker "
-        f"is slower than its share, and some of its answers late, with {CLIENTS * CONNECTIONS} connections was not looked into."
+        f"wrk needs cores too, and loopback carries at most {most * LENGTH / 1e9:.1f} GB/s: the last steps show the limit of "
+        "gateway and wrk together on this machine. Why a single worker is slower than its share, and some of its answers late, "
+        f"with {CLIENTS * CONNECTIONS} connections was not looked into."
     )
     write("cores", "One gateway, more workers", found["where"], text, table(columns, rows), _plot(measured))
 

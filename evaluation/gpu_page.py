@@ -75,19 +75,17 @@ def _setup(scale: dict[str, Any], size: int, decoded: float) -> str:
     mean = size / scale["items"]
     return (
         f"A training job reads {scale['items']} JPEGs of {scale['side']} x {scale['side']} pixels, {mean / 1024:.0f} KiB each "
-        f"and {size / 1e9:.2f} GB together, out of a bucket that sends {scale['bandwidth'] / 1e6:g} MB/s to all its readers "
-        f"together, {1000 * scale['latency']:g} ms after each request: {scale['bandwidth'] / mean:.0f} pictures per second at "
-        "most. The GPU takes several times as many.\n\n"
-        "The network is torchvision's ResNet-50, in a process of its own for each job: bf16 by autocast, channels_last, SGD, "
-        f"mini-batches of {scale['batch']}, without torch.compile. {scale['loaders']} `DataLoader` workers, shared among the "
-        f"jobs, decode with Pillow, cut out {scale['crop']} x {scale['crop']} pixels and mirror half of the pictures; memory is "
-        f"pinned, and the next mini-batch is asked for while the GPU computes. The gateway has {scale['gateway']} worker "
-        "processes. The bucket is the object store of this project's tests, with a limit on its bandwidth. All of it shares the "
-        "machine.\n\nSo that storage decides, pictures are decoded cheaply, at half their size, as libjpeg can. As many "
-        f"processes as there are workers decode {decoded:.0f} pictures per second if they do nothing else.\n\n"
+        f"and {size / 1e9:.2f} GB together, out of a bucket that sends {scale['bandwidth'] / 1e6:g} MB/s to all its readers, "
+        f"{1000 * scale['latency']:g} ms after each request: {scale['bandwidth'] / mean:.0f} pictures per second at most.\n\n"
+        "Each job is a process with torchvision's ResNet-50: bf16 by autocast, channels_last, SGD, mini-batches of "
+        f"{scale['batch']}, without torch.compile. {scale['loaders']} `DataLoader` workers, shared among the jobs, decode with "
+        f"Pillow, cut out {scale['crop']} x {scale['crop']} pixels and mirror half of the pictures; memory is pinned, and the "
+        f"next mini-batch is asked for while the GPU computes. The gateway has {scale['gateway']} worker processes. The bucket "
+        "is the object store of this project's tests; everything shares the machine. So that storage decides, pictures are "
+        f"decoded at half their size: as many processes as there are workers decode {decoded:.0f} pictures per second.\n\n"
         "*The ceiling* is the same loop with a mini-batch that stays on the GPU. *Steps wait*: the share of the time, by CUDA "
-        "events, in which a job had given the GPU nothing to do. *GPU busy*: the share of the time in which some kernel ran, as "
-        "the driver says. *boto3* has eight requests in flight in each worker."
+        "events, in which a job had given the GPU nothing to do. *GPU busy*: the share in which some kernel ran, as the driver "
+        "says. *boto3* has eight requests in flight in each worker."
     )
 
 
@@ -104,12 +102,10 @@ def _alone(sides: dict[str, Side]) -> str:
             f"times). What both miss to the ceiling, {1 - sides[EXACT]['rate'] / sides[SYNTHETIC]['rate']:.0%} and "
             f"{1 - sides[FILES]['rate'] / sides[SYNTHETIC]['rate']:.0%}, is mostly the start of epochs.",
             f"- Half of the data cached, by the mode `static`: {times(STATIC, BUCKET)} times the bucket.",
-            f"- **A fifth of the data cached does not help one job alone: {times(FIFTH, BUCKET)} times the bucket.** Chunks come "
-            f"and go, and each item is read in every epoch. There are {sides[FIFTH]['reads']:.2f} origin reads per sample, as "
-            "the gateway loads ahead for the epoch after.",
-            f"- A first epoch of plain S3 reads through the gateway is as fast as from the bucket ({times(COLD, BUCKET)} times). "
-            f"With a warm cache boto3 gets {times(WARM, FILES)} times what local files give: it needs CPU time of the workers "
-            "that decode.",
+            f"- **A fifth of the data cached does not help one job alone: {times(FIFTH, BUCKET)} times the bucket.** Each item "
+            f"is read in every epoch; there are {sides[FIFTH]['reads']:.2f} origin reads per sample, with what is loaded ahead.",
+            f"- A first epoch of plain S3 reads is as fast as from the bucket ({times(COLD, BUCKET)} times). With a warm cache "
+            f"boto3 gets {times(WARM, FILES)} times what local files give: it takes CPU from the workers that decode.",
         ]
     )
 
@@ -120,17 +116,17 @@ def _shared(sides: dict[str, Side], scale: dict[str, Any], size: int) -> str:
     return "\n".join(
         [
             f"{scale['limit'] - scale['skipped']:g} s of each side, after {scale['skipped']:g} s that do not count; caches are "
-            "empty at first. Reads for mini-batches that were still in queues at the end are counted.",
+            "empty at first. Reads for mini-batches still in queues at the end count.",
             "",
             f"- **With a cache of a fifth of the data the jobs together train {of[FIFTH] / of[BUCKET]:.2f} times as fast as from "
             f"the bucket, at {of[FIFTH] / of[SYNTHETIC]:.0%} of the ceiling.** They use the "
-            "same chunk at the same time and share its reads.",
+            "same chunk at once and share its reads.",
             f"- The same cache by plain S3 reads gives {of[PLAIN] / of[BUCKET]:.2f} times the bucket.",
             f"- There are {sides[FIFTH]['reads']:.2f} origin reads per sample; {1 / scale['jobs']:.2f} would be one for all "
-            f"jobs. No job came to the end of its first epoch, so what was loaded ahead, up to two of ten chunks, weighs much.",
-            f"- {sides[FIFTH]['idle']:.0%} of the time a job had nothing to compute, in dips as far apart as the changes of "
-            f"chunks (see the picture); the others used the GPU meanwhile. A chunk has only {chunk:.0f} items here, and a job "
-            f"was done with it in {chunk / each:.1f} s; reading it takes the bucket {size / 10 / scale['bandwidth']:.1f} s.",
+            f"jobs. No job ended its first epoch, so what was loaded ahead, up to two of ten chunks, weighs much.",
+            f"- {sides[FIFTH]['idle']:.0%} of the time a job had nothing to compute, at the changes of chunks; the "
+            f"others used the GPU meanwhile. A chunk has {chunk:.0f} items, of which a job took {chunk / each:.1f} s; reading it "
+            f"takes the bucket {size / 10 / scale['bandwidth']:.1f} s.",
         ]
     )
 
@@ -138,14 +134,11 @@ def _shared(sides: dict[str, Side], scale: dict[str, Any], size: int) -> str:
 def _limits(scale: dict[str, Any]) -> str:
     return "\n".join(
         [
-            "- A real network and a real bucket: the bucket is a process of this machine, and everything goes over loopback. A "
-            "store whose bandwidth grows with the number of requests would be less of a limit.",
-            "- Decoding at full size with torchvision's usual augmentation, which takes more CPU: there the cores, and not the "
-            "storage, may decide.",
+            "- A real network, a real bucket whose bandwidth grows with requests, several GPUs or machines, or a cache on an SSD "
+            "under pressure: everything goes over loopback, and the files were in memory.",
+            "- Decoding at full size with torchvision's usual augmentation: there the cores may decide.",
             "- Accuracy: pictures are noise and labels arbitrary. [Accuracy](../accuracy.md) is measured elsewhere.",
-            f"- Long epochs: one takes {scale['items']} samples, some seconds. In a real one its start, its end and the changes "
-            "of chunks weigh less.",
-            "- Several GPUs or machines, and a cache on an SSD under pressure: the files were in memory.",
+            f"- Long epochs: one takes {scale['items']} samples, some seconds, so start, end and changes of chunks weigh more.",
             "- Spread: each side ran once.",
         ]
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evaluation.pages import machine, table, write
+from evaluation.pages import machine, numbers, table, write_section
 from evaluation.scenarios import fields
 from gateway.sim.importance.importance import ScoreRunResult, simulate_scores
 from gateway.sim.importance.score_report import scores_table
@@ -15,35 +15,44 @@ SCENARIO = "shade-figure7"
 
 
 def run() -> None:
-    """Measure all of it, and write the page."""
+    """Measure all of it, and write the section."""
     where = machine()
     scenario = parse_as(ScoreScenario, scenario_text(SCENARIO), SCENARIO)
     results = simulate_scores(scenario)
-    tables = []
-    for share in scenario.shares:
-        tables += [f"## A cache of {share:.0%}", table(*scores_table(results, share))]
-    parts = [_intro(scenario), *tables, "## What follows", _conclusions(results), "## Writing a scenario", _reference()]
-    write("importance", "Importance", where, *parts)
+    parts = [_intro(scenario), _hits(results, scenario.shares), _conclusions(results)]
+    parts += ["### Writing a scenario", _reference()]
+    write_section("importance", "importance", "Simulated", where, *parts)
 
 
 def _intro(scenario: ScoreScenario) -> str:
     return f"""
-After *SHADE: Enable Fundamental Cacheability for Distributed Deep Learning Training* (FAST 2023), Figure 7.
 {scenario.text.strip()}
 
-The simulator draws each epoch's list by scores, and runs the gateway's orders and admission (`gateway/policies`) on it.
-The scores follow the list, the losses do not: the model of the trace was trained on all items alike. So the tables say what
-caches do with such lists. What the lists do to accuracy is measured with the loader.
-
-- *hits*: reads that the cache answers. *origin reads*: misses, and what is *loaded ahead*. *unseen*: items that are not in
-  the epoch's list.
-- *theory*: of each item once per epoch LRU hits c + (1 - c) ln(1 - c); never evicting, and Belady's MIN, hit c. A list that
-  leaves u unseen gives c + u, if the cache holds all items that it repeats (a third of u).
-- *h - c*: with N reads of N items, a hit ratio h leaves at least h - c unseen; what is loaded ahead counts as a miss.
-- Runs `sh_*` draw by the mean loss of an item's last mini-batch, with replacement (the paper's coarse baselines). `SHADE`
-  draws by ranks (Eq. 6), with replacement, and keeps by importance. `unseen u` is the loader's list: all items but u once, and
-  as many repeats of the most important ones. Both come from the loader's own planner.
+The simulator draws each epoch's list by scores and runs the gateway's orders and admission (`gateway/policies`) on it. The scores
+follow the list, the losses do not, because the model of the trace was trained on all items alike. Runs `sh_*` draw with
+replacement by the mean loss of an item's last mini-batch (the paper's coarse baselines). `SHADE` draws by ranks (Eq. 6), with
+replacement, and keeps by importance. `unseen u` is the loader's list: all items but u once, and as many repeats of the most
+important ones.
 """
+
+
+def _hits(results: Sequence[ScoreRunResult], shares: Sequence[float]) -> str:
+    """Hits of each run by the share that is cached; everything else is beside the page."""
+    tables = {share: scores_table(results, share) for share in shares}
+    columns = next(iter(tables.values()))[0]
+    everything = numbers(
+        "importance",
+        ["cache", *columns],
+        [[f"{share:.0%}", *row] for share, (_, rows) in tables.items() for row in rows],
+    )
+    rows = []
+    for run in dict.fromkeys(one.run.name for one in results):
+        of = {one.share: one for one in results if one.run.name == run}
+        rows.append([run, *(f"{of[share].hits:.1%}" for share in shares), f"{of[shares[0]].unseen:.0%}"])
+    return (
+        f"Hits by the share of the items that is cached ({everything} has theory, loads ahead, origin reads and h - c too):\n\n"
+        + table(["run", *(f"{share:.0%}" for share in shares), "unseen"], rows)
+    )
 
 
 def _conclusions(results: Sequence[ScoreRunResult]) -> str:
@@ -53,17 +62,16 @@ def _conclusions(results: Sequence[ScoreRunResult]) -> str:
     lru, shade, half, most = of("LRU", 0.1), of("SHADE", 0.1), of("unseen 0.5", 0.1), of("unseen 0.6", 0.2)
     exact, static, app, coarse = of("unseen 0", 0.1), of("never evict", 0.1), of("sh_app", 0.1), of("sh_lru", 0.1)
     return f"""
-- The paper's 4.5 times LRU at 10 % says little here: LRU hits {lru.hits:.1%}, and never evicting
-  {static.hits / lru.hits:.0f} times as much, with nothing unseen. SHADE with plain draws hits {shade.hits:.1%} and leaves
-  {shade.unseen:.0%} unseen, as draws with replacement do by chance (1/e).
-- 72.5 % at 20 % takes a list that leaves more than half unseen: {most.hits:.1%} with {most.unseen:.0%}. No cache does it with
-  less than 52.5 %, the bound h - c.
-- Hits follow c + u while the cache holds what the list repeats. With 10 % and half unseen there are {half.hits:.1%}: the list
-  repeats more items than fit.
-- Losses of mini-batches differ more than ranks do, so coarse draws have more repeats and hits ({app.hits:.1%} with sh_app,
+- The paper's 4.5 times LRU at 10 % says little: LRU hits {lru.hits:.1%}, never evicting {static.hits / lru.hits:.0f} times as
+  much with nothing unseen. SHADE with plain draws hits {shade.hits:.1%} and leaves {shade.unseen:.0%} unseen, as draws with
+  replacement do by chance (1/e).
+- 72.5 % at 20 % takes a list that leaves more than half unseen: {most.hits:.1%} with {most.unseen:.0%}. By the bound no cache
+  does it with less than 52.5 %.
+- Hits follow c + u while the cache holds what the list repeats. With 10 % and half unseen ({half.hits:.1%}) it does not.
+- Losses of mini-batches differ more than ranks do, so coarse draws repeat and hit more ({app.hits:.1%} with sh_app,
   {coarse.hits:.1%} with sh_lru) and leave more unseen ({app.unseen:.0%}).
-- Loading ahead moves reads and saves none: with nothing unseen there are {exact.read + exact.ahead:.1%} origin reads instead
-  of {static.read:.1%}, as items leave for others that are read just as often. What it saves is waiting.
+- Loading ahead saves waiting, not reads: with nothing unseen there are {exact.read + exact.ahead:.1%} origin reads instead of
+  {static.read:.1%}, because the items that leave are read just as often.
 """
 
 

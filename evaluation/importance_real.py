@@ -26,7 +26,7 @@ from evaluation.importance_sides import (
     ScoreSide,
     run_sides,
 )
-from evaluation.pages import machine, picture, table, write
+from evaluation.pages import machine, numbers, picture, table, write_section
 from gateway.sim.figures import pyplot
 from gateway.sim.importance.importance import closed_form
 from gateway.sim.importance.score_scenario import ScoreRunSpec, ScoreScenario
@@ -53,19 +53,16 @@ def run(short: bool = False) -> None:
     """Measure, and write the page; a short run prints the hits of a few sides only."""
     where = machine()
     if short:
-        print(_hits(_measured([("LRU", 0.25), ("sh_app", 0.25), ("unseen 0.5", 0.25)], AT_ONCE), 0.25))
+        print(table(*_hits(_measured([("LRU", 0.25), ("sh_app", 0.25), ("unseen 0.5", 0.25)], AT_ONCE), 0.25)))
         return
     wanted = [(name, share) for share in SHARES for name in (*UNIFORM, *COARSE, *WHOLE)]
     wanted += [(name, GOAL_SHARE) for name in AT_GOAL]
     measured = _measured([*TIMED, *(one for one in wanted if one not in TIMED)], AT_ONCE)
     found = {one: measured[one] for one in wanted}
-    tables = [
-        text for share in sorted({*SHARES, GOAL_SHARE}) for text in (f"## A cache of {share:.0%}", _hits(found, share))
-    ]
-    tables = [_intro(), *tables, "## What follows", _conclusions(found), _plot_hits(found), _plot_frontier(found)]
-    times = ["## Throughput and loading times", _times({one: found[one] for one in TIMED})]
+    parts = [_intro(), _all_hits(found), _conclusions(found), _plot_hits(found), _plot_frontier(found)]
+    times = ["### Throughput and loading times", _times({one: found[one] for one in TIMED})]
     where += f", after: {os.getloadavg()[0]:.1f}"
-    write("importance_real", "Importance in the real system", where, *tables, *times)
+    write_section("importance", "importance_real", "Through real gateways", where, *parts, *times)
 
 
 def _measured(wanted: Sequence[tuple[str, float]], at_once: int) -> Found:
@@ -76,25 +73,21 @@ def _measured(wanted: Sequence[tuple[str, float]], at_once: int) -> Found:
 
 def _intro() -> str:
     return f"""
-After *SHADE: Enable Fundamental Cacheability for Distributed Deep Learning Training* (FAST 2023), Figures 7, 9 and 10: the
-runs of [the simulator's page](importance.md), here by real gateways before a real S3 store. Every side has a gateway, {ITEMS}
-objects of {LENGTH // 1024} KiB in a store that sends it {BANDWIDTH / 1e3:g} kB/s with {1000 * LATENCY:.0f} ms before the first
-byte, and one training loop: a small network learns handwritten digits of scikit-learn, 5 % of them with wrong labels, in
-mini-batches of {BATCH}, with {1000 * COMPUTE:.0f} ms of computing for each. Mini-batches are read one after the other, none
-ahead. {WARM} epochs do not count, then {EPOCHS - WARM} do. {AT_ONCE} sides run at the same time.
-Sides that only sample differently use one gateway, one after the other.
+The same runs by real gateways before a real S3 store. Every side has a gateway, {ITEMS} objects of {LENGTH // 1024} KiB in a
+store that sends {BANDWIDTH / 1e3:g} kB/s with {1000 * LATENCY:.0f} ms before the first byte, and one training loop: a small
+network learns handwritten digits, 5 % of them with wrong labels, in mini-batches of {BATCH}, with {1000 * COMPUTE:.0f} ms of
+computing for each, read one after the other. {WARM} epochs do not count, then {EPOCHS - WARM} do. {AT_ONCE} sides run at
+the same time; sides that only sample differently share a gateway, one after the other.
 
-- *hits*: reads that the cache answers; an item twice in a mini-batch is read once. *origin reads*: misses, and what is *loaded
-  ahead*. *unseen*: items that are not in the epoch's list.
-- *held*: share of the items in the cache between mini-batches, on average. It lies between the nominal share and 1.06 of it, as
-  eviction has two watermarks. While a mini-batch is loaded, room is made for all its misses at once, so up to
-  {BATCH / ITEMS:.1%} of the items fewer are kept for long. *theory* and *h - c* are [as there](importance.md), with c = held.
-- LRU, LFU and the mode `part` (never evict, for one reader) are the gateway's. Random, Belady's MIN, and the priority queues
-  `sh_pq` and `sh_pqlfu`, which have no admission, replace one for this comparison (`evaluation/variants.py`). `sh_app` is the
-  order `importance` without loading ahead, `SHADE` and `unseen u` are the whole: the loader's sampler without its guard, and the
-  order with admission and loading ahead.
-- Caches hear scores with heartbeats (every {HEARTBEAT:g} s): of `sh_pq`, `sh_pqlfu` and `sh_app` those of all mini-batches
-  so far. `SHADE` and `unseen u` send theirs when an epoch begins, so caches hear them once per epoch, with its first heartbeat.
+- *held* is the mean share of the items in the cache between mini-batches: from the nominal share to 1.06 of it, because eviction
+  has two watermarks. Room for all misses of a mini-batch is made at once, so up to {BATCH / ITEMS:.1%} of the items fewer are
+  kept for long. Here theory and h - c use c = held, and an item twice in a mini-batch is read once.
+- LRU, LFU and the mode `part` (never evict, for one reader) are the gateway's. `evaluation/variants.py` replaces a function for
+  random, Belady's MIN, and the priority queues `sh_pq` and `sh_pqlfu`, which have no admission. `sh_app` is the order
+  `importance` without loading ahead. `SHADE` and `unseen u` are the whole: the loader's sampler without its guard, and the order
+  with admission and loading ahead.
+- Caches hear scores with heartbeats (every {HEARTBEAT:g} s): for `sh_pq`, `sh_pqlfu` and `sh_app` those of all mini-batches so
+  far; `SHADE` and `unseen u` send theirs when an epoch begins.
 """
 
 
@@ -102,7 +95,8 @@ def _theory(one: ScoreRunSpec, held: float) -> float | None:
     return closed_form(one, min(held, 0.999))
 
 
-def _hits(found: Found, share: float) -> str:
+def _hits(found: Found, share: float) -> tuple[list[str], list[list[str]]]:
+    """Columns and rows of all that was measured with a share of the items cached."""
     rows = []
     for (name, of), one in found.items():
         if of == share:
@@ -110,7 +104,26 @@ def _hits(found: Found, share: float) -> str:
             said = "" if theory is None else f"{theory:.1%}"
             values = [one.held, one.ahead, one.read + one.ahead, one.unseen, max(0.0, one.hits - one.ahead - one.held)]
             rows.append([name, f"{one.hits:.1%}", said, *(f"{value:.1%}" for value in values)])
-    return table(["run", "hits", "theory", "held", "loaded ahead", "origin reads", "unseen", "h - c"], rows)
+    return ["run", "hits", "theory", "held", "loaded ahead", "origin reads", "unseen", "h - c"], rows
+
+
+def _all_hits(found: Found) -> str:
+    """Hits of each run by the share that is cached; everything else is beside the page."""
+    shares = sorted({*SHARES, GOAL_SHARE})
+    tables = {share: _hits(found, share) for share in shares}
+    everything = numbers(
+        "importance_real",
+        ["cache", *tables[GOAL_SHARE][0]],
+        [[f"{share:.0%}", *row] for share, (_, rows) in tables.items() for row in rows],
+    )
+    rows = []
+    for run in dict.fromkeys(name for name, _ in found):
+        hits = [f"{found[run, share].hits:.1%}" if (run, share) in found else "" for share in shares]
+        unseen = next(one.unseen for (name, _), one in found.items() if name == run)
+        rows.append([run, *hits, f"{unseen:.0%}"])
+    return f"Hits ({everything} has the rest):\n\n" + table(
+        ["run", *(f"{share:.0%}" for share in shares), "unseen"], rows
+    )
 
 
 def _conclusions(found: Found) -> str:
@@ -127,22 +140,21 @@ def _conclusions(found: Found) -> str:
     ]
     bound = f"broken by more than 2 points by {', '.join(broken)}" if broken else "kept by all runs, within 2 points"
     return f"""
-- {GOAL_RATIO} times LRU at 10 % (the paper): LRU hits {lru.hits:.1%}, SHADE {shade.hits:.1%}, which is {_ratio(shade, lru)} times
-  as much, with {shade.unseen:.0%} unseen. Lists that leave a quarter or half unseen hit {quarter.hits:.1%} and
-  {half.hits:.1%}. Never evicting has {static.hits:.1%}, {_ratio(static, lru)} times LRU, with nothing unseen.
-- {GOAL_HITS:.1%} at 20 % (the paper) is {reached}: {most.hits:.1%} with {most.unseen:.0%} unseen. The paper's draws have
-  {goal.hits:.1%}, with {goal.unseen:.0%} unseen.{why}
-- Hits beyond what is held are bought by items that stay unseen: the bound h - c is {bound}.
+- {GOAL_RATIO} times LRU at 10 % (the paper): LRU hits {lru.hits:.1%}, SHADE {shade.hits:.1%}, {_ratio(shade, lru)} times as much,
+  with {shade.unseen:.0%} unseen. Lists that leave a quarter or half unseen hit {quarter.hits:.1%} and {half.hits:.1%}. Never
+  evicting has {static.hits:.1%}, {_ratio(static, lru)} times LRU, with nothing unseen.
+- {GOAL_HITS:.1%} at 20 % (the paper) is {reached}: {most.hits:.1%} with {most.unseen:.0%} unseen, and {goal.hits:.1%} by the
+  paper's draws, with {goal.unseen:.0%} unseen.{why}
+- The bound h - c, by which hits beyond what is held cost unseen items, is {bound}.
 """
 
 
 def _lost(one: ScoreOutcome) -> str:
     """Why a run has fewer hits than the closed form."""
     theory = _theory(one.side.run, one.held) or 0.0
-    return f"""Theory has {theory:.1%}
-  with the repeated items in the cache when an epoch begins. They change with the scores, which come once it has
-  begun, and loading new ones ({one.ahead:.1%} of the reads) shares the {BANDWIDTH / 1e3:g} kB/s with the
-  misses. [The simulator](importance.md) loads them before the epoch, and comes closer."""
+    return f"""Theory has {theory:.1%} with the repeated items in the cache
+  when an epoch begins. Here they change with scores that come once it has begun, and loading new ones ({one.ahead:.1%} of the
+  reads) shares the {BANDWIDTH / 1e3:g} kB/s with the misses. The simulator loads them before the epoch."""
 
 
 def _ratio(one: ScoreOutcome, other: ScoreOutcome) -> str:
@@ -189,29 +201,33 @@ def _times(found: Found) -> str:
         rows.append(
             [
                 name, f"{share:.0%}", f"{one.hits:.1%}", f"{one.unseen:.0%}", f"{one.rate:.0f}", f"{faster:.2f}",
-                f"{mean(waits):.0f} ± {stdev(waits):.0f}", f"{max(waits):.0f}",
+                f"{mean(waits):.0f} ± {stdev(waits):.0f}", f"{max(waits):.0f}", "" if name == "LRU" else _as_fast(one, found),
             ]
         )  # fmt: skip
-    columns = ["run", "cache", "hits", "unseen", "samples per s", "relative to LRU", "loading, ms", "longest"]
+    columns = [
+        "run",
+        "cache",
+        "hits",
+        "unseen",
+        "samples per s",
+        "relative to LRU",
+        "loading, ms",
+        "longest",
+        "as fast as LRU with",
+    ]
     return "\n\n".join(
         [
-            "Those of the runs above that began first. A loop does not read ahead, so a mini-batch takes its loading and "
-            "computing time.",
+            "Runs that began first. A loop does not read ahead, so a mini-batch takes its loading and computing time.",
             table(columns, rows),
-            _compared(found),
             _plot_times(found),
         ]
     )
 
 
-def _compared(found: Found) -> str:
-    lines = []
-    for name, share in COMPARED:
-        one = found[name, share]
-        slower = [at for at in SHARES if found["LRU", at].rate <= one.rate]
-        as_fast = f"as fast as LRU with up to {max(slower):.0%}" if slower else "slower than LRU with any cache"
-        lines.append(f"- {name} with {share:.0%} cached is {as_fast}, and leaves {one.unseen:.0%} unseen.")
-    return "\n".join(lines)
+def _as_fast(one: ScoreOutcome, found: Found) -> str:
+    """The largest cache with which LRU is no faster."""
+    slower = [at for at in SHARES if found["LRU", at].rate <= one.rate]
+    return f"{max(slower):.0%}" if slower else "none"
 
 
 def _plot_times(found: Found) -> str:

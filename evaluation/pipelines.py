@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import mean, median
 
-from evaluation.pages import machine, picture, table, write
+from evaluation.pages import machine, numbers, picture, table, write_section
 from gateway.policies.space.autocache import COMPUTE
 from gateway.policies.space.autoscale import ScaleSettings
 from gateway.sim.figures import pyplot
@@ -63,20 +63,21 @@ def run() -> None:
     """Simulate all of it, and write the page."""
     where = machine()
     points = sweep()
-    write(
+    write_section(
         "pipelines",
-        "Pipelines",
+        "pipelines",
+        "Simulated",
         where,
         _intro(),
-        "## Where to cache",
+        "### Where to cache",
         _modes(points),
-        "## How many workers",
+        "### How many workers",
         _workers(),
-        "## The threshold",
+        "### The threshold",
         _threshold(),
-        "## Four epochs",
+        "### Four epochs",
         _timeline(),
-        "## Two jobs",
+        "### Two jobs",
         _two_jobs(),
     )
 
@@ -99,10 +100,9 @@ def _point(work: float, origin: float, size: int, share: float) -> SweepPoint:
 
 def _intro() -> str:
     return """
-After *Cachew: Machine Learning Input Data Processing as a Service* (ATC 2022), sections 6.2 to 6.6. The decisions are the
-gateway's own (`gateway/policies/space`: `autocache`, `cache_mode`, `autoscale`), and so are the client's meters; workers, queue,
-reads and the trainer are modelled (`gateway/sim/pipelines.py`), with 2 % of noise on each batch. A read from the cache takes
-0.2 ms and 1 ns per byte; the gateway fits its read model to 200 reads with 10 % of noise.
+The decisions are the gateway's own (`gateway/policies/space`: `autocache`, `cache_mode`, `autoscale`), and so are the client's
+meters. Workers, queue, reads and the trainer are modelled (`gateway/sim/pipelines.py`), with 2 % of noise on each batch. A read
+from the cache takes 0.2 ms and 1 ns per byte; the gateway fits its read model to 200 reads with 10 % of noise.
 """
 
 
@@ -121,30 +121,35 @@ def _modes(points: Sequence[SweepPoint]) -> str:
     return "\n\n".join(
         [
             f"Figure 8 over a grid: {len(WORK)} intensities x {len(ORIGINS)} times of the origin x {len(SIZES)} sizes x "
-            f"{len(ROOMS)} rooms. One worker and a trainer that does nothing, so a batch takes as long as the worker; the last "
-            "of four epochs, with the three modes fixed and with the automatic one. Elements grow by 2.5. With a room below 1, "
-            "only that share of the full cache fits.",
+            f"{len(ROOMS)} rooms, with the three modes fixed and with the automatic one. One worker and a trainer that does "
+            "nothing; the last of four epochs counts. Elements grow by 2.5. With a room below 1 only that share of the full "
+            "cache fits.",
             f"The automatic mode is within 5 % of the cheapest at {within} of {len(points)} points; at worst it takes "
             f"{worst.ratio:.3f} times as long ({1000 * worst.model.work:g} ms of work, {worst.model.size:,} bytes, room "
             f"{worst.share:g}). Chosen: {chosen}. With room for a part only, {sum(p.chosen == SOURCE for p in partial)} of "
             f"{len(partial)} points take the smaller source cache.",
             _figure8(panels),
-            table(
-                ["origin, ms", "work, ms", *(f"{name}, ms" for name in MODES.values()), "automatic, ms", "chosen"],
-                [
-                    [
-                        f"{1000 * point.model.source:g}",
-                        f"{1000 * point.model.work:g}",
-                        *(f"{1000 * point.fixed[mode]:.2f}" for mode in MODES),
-                        f"{1000 * point.automatic:.2f}",
-                        MODES[point.chosen],
-                    ]
-                    for panel in panels
-                    for point in panel
-                ],
-            ),
-            "Milliseconds per batch of 20, with elements of 100 kB at the first mark and room for everything.",
+            f"{_panels(panels)} has the milliseconds per batch of 20 in the picture: elements of 100 kB at the first mark, and "
+            "room for everything.",
         ]
+    )
+
+
+def _panels(panels: Sequence[Sequence[SweepPoint]]) -> str:
+    return numbers(
+        "pipelines-modes",
+        ["origin, ms", "work, ms", *(f"{name}, ms" for name in MODES.values()), "automatic, ms", "chosen"],
+        [
+            [
+                f"{1000 * point.model.source:g}",
+                f"{1000 * point.model.work:g}",
+                *(f"{1000 * point.fixed[mode]:.2f}" for mode in MODES),
+                f"{1000 * point.automatic:.2f}",
+                MODES[point.chosen],
+            ]
+            for panel in panels
+            for point in panel
+        ],
     )
 
 
@@ -195,7 +200,7 @@ def _workers() -> str:
     numbers = [str(workers) for workers in range(1, MOST + 1)]
     return "\n\n".join(
         [
-            "Figure 6: three ingestion rates; milliseconds per batch with 1 to 8 workers, and the number that the gateway "
+            "Figure 6: milliseconds per batch with 1 to 8 workers, for three ingestion rates, and the number that the gateway "
             f"finds with a threshold of 3 % in {SEEDS} runs. *Knee*: the fewest workers of which one more shortens a batch by "
             "no more than the threshold.",
             table(["step, ms", *numbers, "knee", "found", "knee +- 1"], rows),
@@ -216,10 +221,10 @@ def _threshold() -> str:
     columns = ["threshold", "knee of 4", "found", "knee of 6", "found", "contended knee", "found"]
     return "\n\n".join(
         [
-            f"Figure 7: workers found by threshold, median and range of {SEEDS} runs. Here the time of 100 batches varies by "
-            f"{DRIFT:.0%} together, which a mean over 100 batches does not smooth. Workers of the last pipeline slow each other "
-            "down by 30 % each, so that each adds less than the one before, as in the paper's SimCLR. A job with a clear knee "
-            "is robust; the other finds fewer workers with a higher threshold, and varies with a low one.",
+            f"Figure 7: workers found by threshold, median and range of {SEEDS} runs. The time of 100 batches varies by "
+            f"{DRIFT:.0%} together, which a mean does not smooth. Workers of the last pipeline slow each other down by 30 % "
+            "each, as in the paper's SimCLR. A job with a clear knee is robust; the other finds fewer workers with a higher "
+            "threshold, and varies with a low one.",
             table(columns, rows),
         ]
     )
@@ -257,11 +262,10 @@ def _timeline() -> str:
     saved = mean(epoch.workers for epoch in result.epochs[2:])
     return "\n\n".join(
         [
-            "Figure 9: the first four epochs of a job with both marks. One worker profiles, and workers are added once it is "
-            f"decided where to cache: {decisions}. The decision is in force from the next epoch on, which writes. Each mode "
-            f"begins with one worker. An epoch takes {first.ended - first.began:.0f} s at first and "
-            f"{last.ended - last.began:.0f} s at the end, with {saved:g} workers instead of {max(workers)}. "
-            "Yellow: compute; blue: put; green: get; dashed: the decision.",
+            "Figure 9: a job with both marks. One worker profiles; workers are added once it is decided where to cache: "
+            f"{decisions}. The decision is in force from the next epoch on, which writes; each mode begins with one worker. An "
+            f"epoch takes {first.ended - first.began:.0f} s at first and {last.ended - last.began:.0f} s at the end, with "
+            f"{saved:g} workers instead of {max(workers)}. Yellow: compute; blue: put; green: get; dashed: the decision.",
             picture("pipelines-timeline", figure),
             table(["epoch", "mode", "seconds", "ms per batch", "workers at its end"], rows),
         ]
@@ -303,10 +307,10 @@ def _two_jobs() -> str:
     return "\n\n".join(
         [
             "Figure 11: two jobs with one pipeline; the second takes elements twice as fast, and begins when the first has "
-            f"stored the full cache. Its first heartbeat finds that ({reason}), so it reads in all of its epochs, without "
-            "profiling or computing, and its workers are found from its own batch times. The same job *alone*, without the "
-            f"first, computes and writes before it reads: its first two epochs take {_seconds(alone, 2):.0f} s instead of "
-            f"{_seconds(second, 2):.0f} s. *Knee* is without noise, in the mode of the epoch.",
+            f"stored the full cache. Its first heartbeat finds that ({reason}), so it only reads, without profiling or "
+            "computing. The same job *alone* computes and writes first: its first two epochs take "
+            f"{_seconds(alone, 2):.0f} s instead of {_seconds(second, 2):.0f} s. *Knee* is without noise, in the mode of the "
+            "epoch.",
             table(["job", "epoch", "mode", "seconds", "ms per batch", "workers at its end", "knee"], rows),
         ]
     )

@@ -18,7 +18,7 @@ from typing import Any
 import larder
 from evaluation.fleet import CREDENTIALS, Fleet, fleet
 from evaluation.origin import Data, origin
-from evaluation.pages import busy, machine, picture, table, write
+from evaluation.pages import busy, machine, picture, table, write_section
 from evaluation.paused import Working
 from gateway.sim.figures import pyplot
 from larder.pipelines import Pipeline
@@ -101,15 +101,16 @@ def run() -> None:
         running.register(ticks)
         points = {seconds: _point(running, seconds) for seconds in POINTS}
         jobs = _two_jobs(running)
-    write(
+    write_section(
+        "pipelines",
         "pipelines_marks",
-        "Where pipelines cache, through a real gateway",
+        "Marks through a real gateway",
         where,
         _text(load),
-        "## The cheapest mode",
+        "### The cheapest mode",
         _sweep_text(points),
         _sweep_plot(points),
-        "## Two jobs",
+        "### Two real jobs",
         _sharing_text(jobs),
         _sharing_plot(jobs),
     )
@@ -259,13 +260,12 @@ def _sweep_text(points: Mapping[float, Mapping[str, Side]]) -> str:
         else f"The automatic side is NOT within {NEAR:.0%} of the cheapest fixed one at {far} of {len(points)} points."
     )
     return (
-        f"After Figure 8. An item becomes {DECODED // 1024} KiB in {DECODE:.0%} of the time of *work*, where the first mark is "
-        f"(*source*), and {EXPANDED // 1024} KiB in the rest, where the second one is (*full*); a last stage "
-        f"leaves {CROPPED // 1024} KiB of it. {WORKERS} workers; epochs of {SWEPT} elements. All sides take turns for "
-        f"{TIMED:g} seconds each and {ROUNDS} epochs at least; a fixed mode that takes more than {DEAR:g} times as long as the "
-        "cheapest one takes one turn. Times are medians; the ratio is the median over the turns. The automatic side is a job of "
-        "its own: its results have other fingerprints, it reports to the fleet while it is timed, and it is timed when the "
-        f"decision has stood for {SETTLED:g} seconds after the epoch that stores.\n\n{table(columns, rows)}\n\n{verdict}"
+        f"After Figure 8. An item becomes {DECODED // 1024} KiB at the first mark (*source*), after {DECODE:.0%} of the time of "
+        f"*work*, and {EXPANDED // 1024} KiB at the second (*full*); a last stage leaves {CROPPED // 1024} KiB. {WORKERS} "
+        f"workers; epochs of {SWEPT} elements. Sides take turns for {TIMED:g} seconds each and {ROUNDS} epochs at least; a "
+        f"fixed mode that takes more than {DEAR:g} times as long as the cheapest takes one turn. Times are medians, the ratio "
+        "the median over the turns. The automatic side is a job of its own with results of its own, timed when the decision "
+        f"has stood for {SETTLED:g} seconds after the epoch that stores.\n\n{table(columns, rows)}\n\n{verdict}"
     )
 
 
@@ -308,9 +308,9 @@ def _sharing_text(jobs: Mapping[str, Sharing]) -> str:
         "every element came once",
     ]
     return (
-        "After Figure 11. Two jobs with one pipeline, which has a mark after its first stage; the model of the second is twice "
-        "as fast. It begins when the first has settled. Workers are found from each job's own batches; they are shown from the "
-        "first result that is read.\n\n" + table(columns, rows)
+        "After Figure 11. Two jobs with one pipeline, which has a mark after its first stage. The second's model is twice as "
+        "fast; it begins when the first has settled. Workers are found from each job's own batches, and shown from the first "
+        "result that is read.\n\n" + table(columns, rows)
     )
 
 

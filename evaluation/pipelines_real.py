@@ -27,7 +27,7 @@ import larder
 from evaluation.fleet import CREDENTIALS, Fleet, fleet
 from evaluation.input_sides import BATCH, CROP, SIDE, SIDES, Cost, Facts
 from evaluation.origin import BUCKET, origin_of_files
-from evaluation.pages import busy, machine, picture, table, write
+from evaluation.pages import busy, machine, picture, table, write_section
 from evaluation.paused import WORK, paused
 from gateway.policies.space.autoscale import ScalePhase, ScaleSettings, Scaling, TrainerReport, scaled
 from gateway.sim.figures import pyplot
@@ -98,18 +98,19 @@ def run() -> None:
         curves = _curves(endpoint)
         found = {name: _found(endpoint, name, pause) for name, pause in RATES.items()}
         timeline = _timeline(endpoint, RATES["middle"])
-    write(
+    write_section(
+        "pipelines",
         "pipelines_real",
-        "Input pipelines through a real gateway",
+        "Workers through a real gateway",
         where,
         _text(load),
-        "## Beside PyTorch and Ray Data",
+        "### Beside PyTorch and Ray Data",
         _cost_table(costs),
-        "## Workers for three ingestion rates",
+        "### Workers for three ingestion rates",
         _knee_table(curves, found),
         _knee_plot(curves, found),
         _threshold_table(curves),
-        "## Four epochs",
+        "### Four epochs of a real job",
         _timeline_text(timeline),
         _timeline_plot(timeline),
     )
@@ -274,10 +275,10 @@ def _means(curve: Mapping[int, Sequence[float]]) -> dict[int, float]:
 
 def _text(load: float) -> str:
     return (
-        "A gateway, a Redis and an object store on one machine; the cache is warm. Every side is a process of its own, one after "
-        "the other. Where there are more workers than cores, *sleep stands for CPU*: a worker sleeps "
-        f"{WORK * 1000:.0f} ms for each element, and the training loop for as long as a model would compute. This says what the "
-        "decisions are worth, and nothing about how fast a machine is." + busy(load)
+        "A gateway, a Redis and an object store on one machine; the cache is warm, and every side is a process of its own, one "
+        f"after the other. Where there are more workers than cores, *sleep stands for CPU*: a worker sleeps {WORK * 1000:.0f} ms "
+        "for each element, the training loop for as long as a model would compute. This says what the decisions are worth, not "
+        "how fast a machine is." + busy(load)
     )
 
 
@@ -293,9 +294,9 @@ def _cost_table(costs: Mapping[tuple[str, int], Cost]) -> str:
     )
     return (
         f"{PHOTOS} JPEGs of {SIZE[0]} x {SIZE[1]} pixels, decoded, resized to {SIDE} x {SIDE}, a random {CROP} x {CROP} of them, "
-        f"batches of {BATCH}; real work, and a loop that only takes batches. All sides read whole batches of items with the same "
-        "client, so that only the workers and the way back from them differ. CPU time is that of all processes of a side, "
-        f"without the gateway.\n\n{table(columns, rows)}\n\nTime of an epoch as a multiple of the DataLoader's: {ratios}."
+        f"batches of {BATCH}, and a loop that only takes batches. All sides read with the same client, so only the workers and "
+        "the way back from them differ. CPU time is that of all processes of a side, without the gateway.\n\n"
+        f"{table(columns, rows)}\n\nTime of an epoch as a multiple of the DataLoader's: {ratios}."
     )
 
 
@@ -308,8 +309,8 @@ def _knee_table(curves: Mapping[str, Mapping[int, Sequence[float]]], found: Mapp
     columns = ["model", *(f"{workers}" for workers in range(1, MOST + 1)), "knee", "found"]
     near = all(abs(knee(_means(curve)) - found[name].settled) <= 1 for name, curve in curves.items())
     return (
-        "After Figure 6. Milliseconds per batch with 1 to 8 workers, for three models; the knee is the fewest workers of which "
-        "one more saves less than 3 %; *found* is what the gateway decided for a job that began with one worker.\n\n"
+        "After Figure 6. Milliseconds per batch with 1 to 8 workers, for three models; *found* is what the gateway decided for a "
+        "job that began with one worker, with a threshold of 3 %.\n\n"
         f"{table(columns, rows)}\n\n"
         f"What was found is {'the knee or next to it' if near else 'NOT next to the knee'} for all three."
     )
@@ -338,8 +339,8 @@ def _threshold_table(curves: Mapping[str, Mapping[int, Sequence[float]]]) -> str
             row.append(f"{all_of[DRAWS // 2]} ({all_of[DRAWS // 20]} to {all_of[-1 - DRAWS // 20]})")
         rows.append(row)
     return (
-        f"After Figure 7. The same decision with other thresholds, {DRAWS} times each: the policy of the gateway, given means of "
-        "100 batches drawn from those measured above. Median, and 5 to 95 %.\n\n"
+        f"After Figure 7. The shipped policy with other thresholds, {DRAWS} times each, on means of 100 batches drawn from those "
+        "measured above. Median, and 5 to 95 %.\n\n"
         + table(["threshold", *(f"model: {name}" for name in curves)], rows)
     )
 

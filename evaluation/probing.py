@@ -15,7 +15,7 @@ from typing import Any
 from evaluation.fleet import LOW, Fleet, fleet
 from evaluation.jobs import Log, Training, through_fleet, together
 from evaluation.origin import Data, Origin, origin
-from evaluation.pages import machine, picture, table, write
+from evaluation.pages import machine, picture, table, write_section
 from gateway.sim.figures import pyplot
 
 READ = Data("read", 320, 16 * 1024)
@@ -90,7 +90,9 @@ def publish(jobs: Sequence[Training], known: dict[str, dict[str, Found]], measur
         "step measured",
         "differs by",
     ]
-    write("probing", "Probing", where, _text(), table(columns, rows), _verdict(known), _plot(known, measured))
+    write_section(
+        "jobs", "probing", "Probing", where, _text(), table(columns, rows), _verdict(known), _plot(known, measured)
+    )
 
 
 def _row(room: str, job: Training, of: Found, without: float, full: float) -> list[str]:
@@ -164,14 +166,13 @@ def _steps(running: Fleet, training: Training, caching: str) -> float:
 
 def _text() -> str:
     return (
-        f"Two jobs on datasets of their own, three gateways, an origin that takes {LATENCY * 1e3:.0f} ms to answer. Each loads "
-        f"one mini-batch of {BATCH} ahead. One computes {IO * 1e3:.0f} ms for a mini-batch, the other {COMPUTE * 1e3:.0f} ms. "
-        "Both begin with a cold cache, once with room for both datasets, once with room for half of the first. All settings are "
-        "the defaults, probes included: the manager derives the time without hits and that with hits only from ordinary "
-        "reports, and gives the first dataset the room. Beside its benefit, in the same run: median steps of the same jobs, "
-        "alone, told not to use the cache, and told to with everything cached. The step predicted is read "
-        f"{SETTLE:g} s after the manager knows both jobs; the step measured is the mean of the next {MEASURE:g} s, as the job "
-        "sees it."
+        f"Two jobs on datasets of their own, three gateways, an origin that takes {LATENCY * 1e3:.0f} ms to answer. One computes "
+        f"{IO * 1e3:.0f} ms for a mini-batch of {BATCH}, the other {COMPUTE * 1e3:.0f} ms; each loads one ahead. Both begin with "
+        "a cold cache, once with room for both datasets, once for half of the first. With the default settings the manager "
+        "derives the times with and without hits from ordinary reports, and gives the first dataset the room. Beside its "
+        "benefit, in the same run: median steps of the same jobs, alone, without the cache and with everything cached. The "
+        f"predicted step is read {SETTLE:g} s after the manager knows both jobs; the measured one is the mean of the next "
+        f"{MEASURE:g} s."
     )
 
 

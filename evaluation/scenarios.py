@@ -64,11 +64,10 @@ def _intro() -> str:
     return (
         "`larder-gateway simulate NAME` runs jobs, a fleet and an origin under a virtual clock, with the gateway's policies and "
         "the loader's planner. The job model has two numbers per workload, from Quiver's Table 3: the time per mini-batch with a "
-        "cache is computation, the additional time without one is waiting for the store. Everything else follows from the model "
-        "and the policies.\n\nEach kind of job has its speedup over the run without a cache, and the share of its items that "
-        "were hits. `read` is the share that it fetched itself; other jobs' reads brought the rest. A dataset's mode has the "
-        "share of it that was cached at the end. `simulate` prints more columns. A simulated item may stand for many: its size "
-        "is `item` of its dataset, and the rules know items, not bytes."
+        "cache is computation, the additional time without one is waiting for the store.\n\n"
+        "Each kind of job has its speedup over no cache, and its share of hits. `read` is the share that it fetched itself; "
+        "other jobs' reads brought the rest. A dataset's mode has the share that was cached at the end. A simulated item may "
+        "stand for many: its size is `item` of its dataset."
     )
 
 

@@ -13,7 +13,7 @@ from statistics import mean
 from evaluation.fleet import LOW, fleet
 from evaluation.jobs import Log, Run, Training, s3_through, straight_to, through_fleet, together, without_job
 from evaluation.origin import Data, Origin, origin
-from evaluation.pages import machine, picture, table, write
+from evaluation.pages import machine, picture, table, write_section
 from evaluation.residency import EVERY, Residency, watched
 from gateway.sim.figures import pyplot
 
@@ -66,7 +66,8 @@ def run() -> None:
     base = others["no cache (boto3)"].rate
     rows = [[name, f"{of.hits:.1%}", f"{of.rate:.2f}", f"{of.rate / base:.2f}"] for name, of in others.items()]
     columns = ["four jobs with", "hit ratio", "mini-batches per second and job", "relative to no cache"]
-    write(
+    write_section(
+        "jobs",
         "small_cache",
         "A cache of a fifth of the dataset",
         where,
@@ -142,11 +143,10 @@ def _measured(logs: list[Log], since: float, until: float) -> Compared:
 def _setup() -> str:
     return (
         f"{DATA.items} items of {DATA.length // 1024} KiB, three gateways whose caches together have room for {FRACTION:.0%} "
-        f"of them, an origin that sends {BANDWIDTH / 1e6:g} MB/s. {EARLY} jobs compute {COMPUTE:g} s for a mini-batch of "
-        f"{BATCH}; after {JOIN:g} s {LATE} more begin; one job takes {SLOW:g} times as long throughout. All settings are the "
-        f"defaults, probes included. The table compares the {EARLY} jobs, before the others join, with the same jobs under other "
-        "ways of caching, in the same run; LRU and the cache whose first items stay (a loader without a job) begin with a full "
-        "one."
+        f"of them, an origin that sends {BANDWIDTH / 1e6:g} MB/s, default settings. {EARLY} jobs compute {COMPUTE:g} s for a "
+        f"mini-batch of {BATCH}; after {JOIN:g} s {LATE} more begin; one job takes {SLOW:g} times as long throughout. The table "
+        f"compares the first {EARLY} with the same jobs under other ways of caching, in the same run. LRU and the cache whose "
+        "first items stay (a loader without a job) begin full."
     )
 
 

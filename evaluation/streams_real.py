@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from evaluation.allocations import figure12
-from evaluation.pages import machine, picture, table, write
+from evaluation.pages import machine, numbers, picture, table, write_section
 from evaluation.sides import LATENCY, Outcome, Side, run_sides
 from evaluation.variants import TIME
 from evaluation.workloads import BLOCK, DATA, TABLE3, prefetch, table3
@@ -84,26 +84,22 @@ def run(short: bool = False) -> None:
     sections["Figure 11: time-to-live"] = _figure11(figures)
     sections["Figure 12: allocation"] = figure12()
     sections["Figure 13: space at run time"] = _figure13(suite[STREAMS])
-    parts = [text for title, section in sections.items() for text in (f"## {title}", section)]
-    write("streams_real", "Access streams by real clients", where, _intro(), *parts)
+    parts = [text for title, section in sections.items() for text in (f"### {title}", section)]
+    write_section("streams", "streams_real", "Real clients and gateways", where, _intro(), *parts)
 
 
 def _intro() -> str:
     size = sum(DATA[name].size_of_all for name in TABLE3)
     return (
-        "What the gateway does for clients that change nothing, after *Efficient Unified Caching for Accelerating "
-        "Heterogeneous AI Workloads* (IGTCache, 2025), by real S3 clients through real gateways. Everything is scaled "
-        f"down to a machine of two cores: objects have a tenth of their size, blocks {BLOCK // 1024} KiB, there are "
-        f"{size / 1e6:.0f} MB instead of 430 GB, and the cache has 35 % of it. Times are a fifth: the store gives 1 "
-        f"Gbit/s with {1000 * LATENCY:.0f} ms before the first byte, jobs compute, and policies wait, a fifth of theirs "
-        f"(space moves every {60 * TIME:.0f} s, the time-to-live has {60 * TIME:.0f} s on top). Windows of 100 reads and "
-        "depths of 4 are not scaled. Each side has clients, a gateway and a store of its own. The sides of Table 3, and those "
-        "without parts, have the machine for themselves, one after the other; those of the other tables run at the same "
-        "time, so that the load of the machine slows all of them down alike. Hits are GETs that the gateway's access log "
-        "calls so.\n\n"
-        "Parts of streams and schemes of other systems have no switch in the gateway; "
-        "`evaluation/variants.py` replaces the function in question. LRU with stride is JuiceFS's: a gateway that "
-        "recognises no streams, but loads 4 blocks after 4 consecutive ones."
+        "Real S3 clients through real gateways, scaled down to a machine of two cores: objects have a tenth of their size, "
+        f"blocks {BLOCK // 1024} KiB, there are {size / 1e6:.0f} MB instead of 430 GB, and the cache has 35 % of it. Times are a "
+        f"fifth: the store gives 1 Gbit/s with {1000 * LATENCY:.0f} ms before the first byte, jobs compute, and policies wait, "
+        f"a fifth of theirs (space moves every {60 * TIME:.0f} s, the time-to-live has {60 * TIME:.0f} s on top). Windows of "
+        "100 reads and depths of 4 are not scaled. Each side has clients, a gateway and a store of its own. The sides of Table "
+        "3, and those without parts, run one after the other; those of the other tables at the same time. Hits are GETs that "
+        "the gateway's access log calls so.\n\n"
+        "Parts of streams and schemes of other systems have no switch in the gateway; `evaluation/variants.py` replaces the "
+        "function in question. LRU with stride is JuiceFS's: no streams, but 4 blocks loaded after 4 consecutive ones."
     )
 
 
@@ -138,12 +134,11 @@ def _table3(found: Mapping[str, Outcome]) -> str:
     heads = ["job", "pattern", "client", "GETs", "hits, stride", "hits, streams", "time, stride", "time, streams"]
     return "\n\n".join(
         [
-            f"Jobs begin {ARRIVALS:.0f} s apart on average, by a Poisson process. *Ahead* is what was loaded before it was "
-            "asked for, *unread* what of it was not read in time. A time with + is of a job that was cut, one with ! of a "
-            "client that gave up.",
+            f"Jobs begin {ARRIVALS:.0f} s apart on average, by a Poisson process. *Ahead* was loaded before it was asked for, "
+            "*unread* is what of it was not read in time. + marks a job that was cut, ! a client that gave up. "
+            f"{numbers('streams_real-jobs', heads, each)} has each job.",
             _sides_table(found),
             _verdict(streams, stride),
-            table(heads, each),
         ]
     )
 
@@ -191,9 +186,9 @@ def _verdict(streams: Outcome, stride: Outcome) -> str:
     if hits < 0.556:
         bound = 1 / max(1e-9, stride.hit_ratio()) - 1
         text += (
-            f"More than {bound:+.0%} hits is impossible here, as LRU has {stride.hit_ratio():.0%}. A scan is known "
-            "after 16 reads, another stream after 100, and these jobs have hundreds of reads where the paper's have hundreds "
-            "of thousands: what is not yet known is a larger part. "
+            f"More than {bound:+.0%} hits is impossible here, as LRU has {stride.hit_ratio():.0%}. A scan is known after 16 "
+            "reads, another stream after 100: a larger part of these jobs' hundreds of reads than of the paper's hundreds of "
+            "thousands. "
         )
     if streams.origin_bytes > 1.05 * stride.origin_bytes:
         text += "Small objects get space before large blocks, so that fewer reads wait, and more bytes come from the store. "
@@ -230,9 +225,9 @@ def _figure9(found: Mapping[str, Outcome]) -> str:
     whole = found["whole prefixes"].seconds[marine] / found[STREAMS].seconds[marine]
     return "\n\n".join(
         [
-            "Four jobs with a cache that holds everything, and nothing in it. *SFP* is a Markov chain over files; *whole "
-            "prefixes* are streams that load all files of the next folders, not only the place that is read of each "
-            "month. Origin bytes are relative to no prefetch.",
+            "Four jobs with an empty cache that can hold everything. *SFP* is a Markov chain over files; *whole prefixes* are "
+            "streams that load all files of the next folders, not only the place that is read of each month. Origin bytes "
+            "are relative to no prefetch.",
             table(["prefetch", *(job.name for job in jobs.values()), "origin bytes"], rows),
             f"Streams have {found[STREAMS].hit_ratio():.0%} hits, {best}, the best of the others, "
             f"{found[best].hit_ratio():.0%}. Job 4 takes {whole:.2f} times as long when whole prefixes are loaded. "
@@ -314,22 +309,21 @@ def _rate(samples: Sequence[tuple[float, int, int]]) -> str:
 
 def _figure13(streams: Outcome) -> str:
     figure, axes = pyplot().subplots(figsize=(8, 3.5))
-    for row, (prefix, numbers) in enumerate(FIGURE13.items(), 1):
+    for row, (prefix, beginnings) in enumerate(FIGURE13.items(), 1):
         pools = [(at, (found.get(f"lake/{prefix}/") or {}).get("pool")) for at, found in streams.samples]
         sizes = [(at, pool["target"] / 1e6) for at, pool in pools if pool]
         (line,) = axes.plot(*zip(*sizes, strict=True), label=prefix) if sizes else axes.plot([], label=prefix)
         for (key, job), start in zip(table3().items(), _starts(), strict=True):
-            if f"{job.name} ".startswith(tuple(f"{number} " for number in numbers)):
+            if f"{job.name} ".startswith(tuple(f"{number} " for number in beginnings)):
                 axes.hlines(-3 * row, start, start + streams.seconds[key], color=line.get_color(), linewidth=4)
     axes.set_xlabel("seconds")
     axes.set_ylabel("target, MB")
     axes.legend()
     return (
-        "Targets of four streams in the run of Table 3, as the plan shifted space between them. Bars below show when jobs "
-        "read each. In a stream's first thousand reads it is not known how much it can use; later it has at most a tenth "
-        f"more than its size. When its jobs have ended, a random stream keeps its space for {60 * TIME:.0f} s, a skewed one or "
-        f"a scan for {10 * TIME:.0f} s, each a little longer as its reads have gaps.\n\n"
-        + picture("streams_real-space", figure)
+        "Targets of four streams in the run of Table 3; bars show when jobs read each. In a stream's first thousand reads it is "
+        "not known how much it can use; later it has at most a tenth more than its size. When its jobs have ended, a random "
+        f"stream keeps its space for {60 * TIME:.0f} s, a skewed one or a scan for {10 * TIME:.0f} s, a little longer as its "
+        "reads have gaps.\n\n" + picture("streams_real-space", figure)
     )
 
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from evaluation.pages import table
+from evaluation.pages import numbers, table
 from gateway.policies.streams.pattern import Pattern
 from gateway.sim.jobs.scenario import OriginSpec, parse_as, scenario_text
 from gateway.sim.streams.read_report import clients_table, runs_table
@@ -28,14 +28,12 @@ def table3_section() -> str:
             table(*runs_table(results)),
             _against_goals(stride, streams, _without_waiting(scenario)),
             _by_pattern(scenario, stride, streams),
-            "What streams miss of the bounds: of a scan the first 16 reads of every prefix, and of the rest the first 100, "
-            "before which nothing is known, are a larger part of a thousandth of the files; training loads at most four objects "
-            "ahead at once, 27 a second from such a store. Origin bytes are no fewer than with LRU: space goes to small files, "
-            "whose misses cost most waiting per byte, and is taken from blocks of 4 MB.",
-            table(*clients_table(streams)),
-            "AudioMNIST's folders are streams of their own, each of which begins with 16 of 150 files. "
-            "Checkpoints of 125 blocks are read ahead by runs of blocks; reads without pauses find each block on its way. "
-            "Wiki's ten objects of 40 blocks are no streams and share `default`.",
+            "What streams miss of the bounds: the first 16 reads of every scanned prefix, and the first 100 of the rest, are a "
+            "larger part of a thousandth of the files; training loads at most four objects ahead at once, 27 a second from such "
+            "a store. Origin bytes are no fewer than with LRU: space goes to small files, whose misses cost most waiting per "
+            f"byte. {numbers('streams-jobs', *clients_table(streams))} has each job. AudioMNIST's folders are streams of their "
+            "own, each of which begins with 16 of 150 files. Checkpoints of 125 blocks are read ahead by runs of blocks; reads "
+            "without pauses find each block on its way. Wiki's ten objects of 40 blocks are no streams and share `default`.",
         ]
     )
 
@@ -46,13 +44,13 @@ def _against_goals(stride: ReadRunResult, streams: ReadRunResult, computing: flo
     before, after = stride.mean_seconds(), streams.mean_seconds()
     return (
         f"Against LRU with stride prefetch, streams have {ours / lru - 1:+.1%} hits and {after / before - 1:+.1%} mean "
-        "completion time. The paper reports +55.6 % and -52.2 %. With these jobs no cache can have either. "
+        "completion time. The paper reports +55.6 % and -52.2 %, which no cache can have with these jobs. "
         f"Of {lru:.1%} hits, +55.6 % are {1.556 * lru:.1%}: more than all reads. "
-        f"Of {before:.0f} s, -52.2 % are {0.478 * before:.0f} s; with a store that answers at once jobs take "
-        f"{computing:.0f} s, as they compute. LRU misses {1 - lru:.1%} of the reads, of which streams have "
-        f"{(ours - lru) / (1 - lru):.0%}; jobs wait {before - computing:.0f} s, of which streams save "
-        f"{(before - after) / (before - computing):.0%}. The paper's jobs read more data only once: with a cache that holds all "
-        "of it JuiceFS has 64.3 % there (Figure 16), fewer hits than LRU has here with a cache of 35 %."
+        f"Of {before:.0f} s, -52.2 % are {0.478 * before:.0f} s; jobs compute for {computing:.0f} s. "
+        f"LRU misses {1 - lru:.1%} of the reads, of which streams have {(ours - lru) / (1 - lru):.0%}; jobs wait "
+        f"{before - computing:.0f} s, of which streams save {(before - after) / (before - computing):.0%}. The paper's jobs "
+        "read more data only once: with a cache that holds all of it JuiceFS has 64.3 % there (Figure 16), fewer hits than LRU "
+        "has here with a cache of 35 %."
     )
 
 
@@ -73,9 +71,9 @@ def _by_pattern(scenario: ReadScenario, stride: ReadRunResult, streams: ReadRunR
         )
     return "\n\n".join(
         [
-            "A block that nobody has read yet is a hit only if it was loaded ahead. So without prefetch the hits of a pattern "
-            "cannot exceed its share of reads that are not the first of their block, but for blocks that jobs of another "
-            "pattern read before. Nothing is loaded ahead of skewed jobs, and they have less than all space.",
+            "A block that nobody has read yet is a hit only if it was loaded ahead. So without prefetch a pattern's hits cannot "
+            "exceed its share of reads that are not the first of their block, but for blocks that other patterns read. Nothing "
+            "is loaded ahead of skewed jobs.",
             table(
                 ["pattern", "reads", "different blocks", "read again", "hits, LRU with stride", "hits, streams"], rows
             ),
