@@ -41,8 +41,6 @@ from tests.origins.processes import free_port
 FORK = multiprocessing.get_context("fork")
 SOON = 60.0
 
-pytestmark = pytest.mark.timeout(180)
-
 
 @pytest.fixture(scope="module")
 def origin() -> Iterator[FakeOrigin]:
