@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import shutil
 import sqlite3
 from contextlib import suppress
 from pathlib import Path
@@ -28,19 +29,33 @@ def content_of(name: str) -> bytes:
     return (name * BLOCK).encode()[: 2 * BLOCK + 100]
 
 
-@pytest.fixture
-async def index(open_store, root: Path) -> Path:
-    """The file of an index with the objects of NAMES, closed and without a log."""
-    store = await open_store()
-    for name in NAMES:
-        record, _ = await put(store, name, content_of(name))
-        await store.grant(record.row_id, "default/AK", 1.0, lambda: True)
-    await store.close()
-    path = root / "index.db"
-    with sqlite3.connect(path) as connection:
+async def write_cache(root: Path) -> None:
+    """Write a cache with the objects of NAMES, close it, and move its log into the index."""
+    store = await Store.open(CacheSettings(dir=str(root), capacity=10**9, reserve=0, block_size=BLOCK), now=FakeClock())
+    try:
+        for name in NAMES:
+            record, _ = await put(store, name, content_of(name))
+            await store.grant(record.row_id, "default/AK", 1.0, lambda: True)
+    finally:
+        await store.close()
+    with sqlite3.connect(root / "index.db") as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     connection.close()
-    return path
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A closed cache with the objects of NAMES; tests damage copies of it."""
+    root = tmp_path_factory.mktemp("written") / "cache"
+    asyncio.run(write_cache(root))
+    return root
+
+
+@pytest.fixture
+def index(written: Path, root: Path) -> Path:
+    """The file of an index with the objects of NAMES, closed and without a log."""
+    shutil.copytree(written, root)
+    return root / "index.db"
 
 
 def overwrite(path: Path, at: int, by: bytes) -> None:
