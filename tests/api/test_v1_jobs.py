@@ -311,7 +311,9 @@ def test_a_heartbeat_that_is_wrong_is_refused_by_the_field(
     assert field in reply.json["detail"]
     assert running.metric("larder_job_requests_total", kind="heartbeat", result="refused") == counted + 1
     after = ask(running, "GET", f"/v1/jobs/{data.job}").json
-    for changing in ("silent", "phase", "cache"):
+    # Ranks fall silent, and the plan may change, while the test waits for the processor.
+    assert after["ranks_heard"] <= before["ranks_heard"]
+    for changing in ("silent", "ranks_heard", "phase", "cache", "benefit", "t_predicted", "t_with_more"):
         before.pop(changing)
         after.pop(changing)
     assert after == before
