@@ -15,7 +15,7 @@ from tests.batches import Stock, bytes_of, decoded, stock
 from tests.gateways import Running
 from tests.v1 import Reply, ask
 
-BATCH = 16
+BATCH = 8
 CANDIDATES = 10 * BATCH
 
 

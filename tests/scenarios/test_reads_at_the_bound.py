@@ -19,7 +19,7 @@ from tests.demand import BATCH, Schedule, TrainingJob, dataset_of, run
 from tests.fleet.digests import fleet_of
 from tests.gateways import Settings, gateway
 
-ITEMS, SIZE = 480, 2048
+ITEMS, SIZE = 240, 2048
 EPOCHS = 3
 
 
