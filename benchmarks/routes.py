@@ -61,7 +61,7 @@ TIMES = 7
 FLOORS = {
     "model": 0, "policies": 1, "config_base.py": 2, "config_catalog.py": 2, "config.py": 2, "metrics.py": 2, "logs.py": 2,
     "store": 3, "origin": 3, "fleet": 3, "engine": 4, "sim": 4, "server": 5, "edge": 5, "api": 5, "admin": 5,
-    "wiring": 6, "app.py": 6, "demo": 6, "commands": 7, "cli.py": 7, "__main__.py": 7,
+    "operate": 5, "commands": 4, "wiring": 6, "app.py": 6, "demo": 6, "local": 7, "cli.py": 7, "__main__.py": 7,
 }  # fmt: skip
 BUDGETS = {
     "get-hit": {"calls": 16, "files": 12, "climbs": 3},

@@ -30,14 +30,18 @@ from gateway.base.config import Settings
 from gateway.base.imports import imported
 from gateway.base.tasks import keep_running
 from gateway.engine.base.services import Services
+from gateway.engine.engine import Engine
+from gateway.engine.operations.tenant_rates import TenantRates
 from gateway.engine.space.stream_keeper import ReadListener
 from gateway.operate.features import FEATURES
 from gateway.operate.ground import CatalogGround, Following
 from gateway.origin.listing import Listings
 from gateway.policies.health.troubles import Trouble
 from gateway.store.files.threads import within
+from gateway.wiring.config_file import ConfigFile
 from gateway.wiring.fleet import Start
-from gateway.wiring.live import Live
+from gateway.wiring.live import Changing, Live
+from gateway.wiring.traffic import rate_limits
 
 _FOLLOWING = tuple(imported(feature.wiring) for feature in FEATURES if feature.follows)
 """Imported with this module, so before workers are forked."""
@@ -68,6 +72,7 @@ class Administration:
         self.parts = AdminParts(self.catalog, lambda: live.file, lambda: live.effective)
         self.app = AdminApp(Tokens(settings.admin), self.parts, FEATURES)
         self.app.state.listings = listings
+        self.listings = listings
         self._settings = settings
         self.listeners: Sequence[ReadListener] = ()
         """Features that hear reads, which the catalog asks of them; known after ``start``."""
@@ -137,6 +142,27 @@ class Administration:
         """What follows the catalog for features."""
         ground = CatalogGround(self.catalog, self._services, lambda: self._live.effective)
         return [module.follow(ground) for module in _FOLLOWING]
+
+
+async def administrate(
+    settings: Settings, start: Start, file: ConfigFile | None, engine: Engine, rates: TenantRates, stack: AsyncExitStack
+) -> tuple[Administration, Authenticator, Live]:
+    """Enforce the credentials of the file and the catalog until the stack is closed."""
+    authenticator, services = Authenticator(settings), engine.services
+    changing = Changing(
+        authenticator,
+        services,
+        services.origin,
+        engine.settle_origins,
+        lambda limits: rates.replace(rate_limits(limits)),
+    )
+    live = Live(settings, changing)
+    stack.push_async_callback(live.close)
+    if file is not None:
+        keep_running(live.follow_file(file), stack)
+    administration = Administration(settings, live, Listings(services.origin), services)
+    await administration.start(start, authenticator, stack)
+    return administration, authenticator, live
 
 
 async def _may_have_catalog(settings: Settings) -> bool:

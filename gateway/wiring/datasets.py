@@ -2,20 +2,60 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
 
+from gateway.api.s3.accounting import Accounting
+from gateway.api.s3.auth import Authenticator
+from gateway.api.v1.accounting import AccountedCalls, BatchAccounting
+from gateway.api.v1.app import DataApp
+from gateway.api.v1.batch import BatchEndpoint
+from gateway.api.v1.identity import Identities
+from gateway.api.v1.results import ResultsEndpoint
 from gateway.base.config import Settings
+from gateway.base.tasks import keep_running
 from gateway.engine.base import homes
+from gateway.engine.engine import Engine
 from gateway.engine.items.registrations import Registrations, Shared
+from gateway.engine.items.results import Results
+from gateway.engine.operations.tenant_rates import TenantRates
+from gateway.engine.space.item_scores import ItemScores
+from gateway.engine.space.job_readers import OpenDatasets
+from gateway.engine.space.score_exchange import ScoreExchange
 from gateway.fleet.jobs.datasets import DatasetTable
 from gateway.fleet.redis.connection import commands
 from gateway.policies.items.dataset_quota import quota_of
+from gateway.server.asgi_types import Application
+from gateway.store.datasets.content import Content
 from gateway.store.datasets.conversion import Limits
+from gateway.store.datasets.folders import DATASETS
 from gateway.store.datasets.registry import RegistrationRules, Registry
+from gateway.store.files.failures import DiskFault
 from gateway.wiring.fleet import FleetServices
+from gateway.wiring.manager import Management, keep_plan
 
 _PATIENCE = 2.0
 """Seconds for one command to Redis about the table of datasets."""
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetEdge:
+    """Datasets in one worker: the application of their data paths, and what else serves them."""
+
+    app: DataApp
+    identities: Identities
+    calls: BatchAccounting
+    registrations: Registrations
+    results: Results
+    exchange: ScoreExchange
+
+    def account(self, api: Application) -> Application:
+        """The endpoints of ``/-`` that wait for no data, with their calls accounted for."""
+        return AccountedCalls(api, self.calls)
 
 
 def others_of(fleet: FleetServices) -> homes.PeerNodes | None:
@@ -44,3 +84,53 @@ def dataset_rules(settings: Settings) -> RegistrationRules:
         quota_of(datasets.tenant_registrations, datasets.tenant_items, datasets.tenant_bytes, capacity),
         datasets.keep_unused,
     )
+
+
+def serve_datasets(
+    settings: Settings,
+    redis_url: str,
+    authenticator: Authenticator,
+    rates: TenantRates,
+    engine: Engine,
+    management: Management,
+    accounting: Accounting,
+    stack: AsyncExitStack,
+) -> DatasetEdge:
+    """Serve datasets under ``/-/v1`` until the stack is closed."""
+    identities, calls = Identities(authenticator, rates), BatchAccounting(accounting)
+    services, store, planned = engine.services, engine.services.store, management.planned
+    registry = Registry(
+        Path(settings.cache.dir) / DATASETS,
+        store.directory.boot,
+        dataset_rules(settings),
+        on_open=_in_loop(store.items.adopt),
+        work=store.work,
+    )
+    stack.callback(registry.close)
+    keep_running(_swept(registry), stack)
+    registrations = share(settings, redis_url, registry, services.fleet, stack)
+    keep_running(registrations.run(), stack)
+    batches = BatchEndpoint(engine.batches, planned, calls)
+    results = Results(store, services.fleet, management.claims, management.parts.results, settings.results)
+    app = DataApp(identities, registrations, batches, ResultsEndpoint(results), store, settings.server.max_in_flight)
+    scores = services.scores
+    assert isinstance(scores, ItemScores)
+    exchange = ScoreExchange(scores, services.fleet, time.time)
+    shelves = OpenDatasets(registrations.find, registry.contents, services.origin.has)
+    keep_plan(settings, management, engine, shelves, stack)
+    return DatasetEdge(app, identities, calls, registrations, results, exchange)
+
+
+def _in_loop(hear: Callable[[Content], None]) -> Callable[[Content], None]:
+    """Schedules ``hear`` in the event loop, for calls from threads."""
+    loop = asyncio.get_running_loop()
+
+    def tell(content: Content) -> None:
+        loop.call_soon_threadsafe(hear, content)
+
+    return tell
+
+
+async def _swept(registry: Registry) -> None:
+    with suppress(DiskFault, OSError):
+        await registry.work.chore(registry.sweep)

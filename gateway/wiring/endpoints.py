@@ -15,12 +15,10 @@ from gateway.admin.app import AdminApp
 from gateway.admin.openapi import describe_all
 from gateway.api.ops import with_monitoring
 from gateway.api.v1 import datasets, fleet, homes, importance, jobs
-from gateway.api.v1.identity import Identities
 from gateway.api.v1.openapi import with_data_paths
 from gateway.api.v1.pipeline_advice import PipelineAdvice
 from gateway.edge.endpoints import build, include, new_app, share
-from gateway.engine.items.registrations import Registrations
-from gateway.engine.space.score_exchange import ScoreExchange
+from gateway.wiring.datasets import DatasetEdge
 from gateway.wiring.operations import WorkerServices
 
 ROUTERS: tuple[APIRouter, ...] = (datasets.router, homes.router, jobs.router, importance.router, fleet.router)
@@ -46,21 +44,20 @@ def _bare() -> FastAPI:
     return new_app("Larder", logging.getLogger("larder.v1"))
 
 
-def serving(
-    ground: WorkerServices, registrations: Registrations, exchange: ScoreExchange, identities: Identities
-) -> FastAPI:
-    """The application of one worker; ``exchange`` applies scores."""
+def serving(ground: WorkerServices, served: DatasetEdge) -> FastAPI:
+    """The application of one worker."""
+    registrations = served.registrations
     app, settings, management = api_of(ground.admin.app), ground.settings, ground.management
     parts, planned, find = management.parts, management.planned, registrations.find
     advice = PipelineAdvice(parts.pipelines, parts.scaling, planned)
     state = app.state
-    state.identities = identities
+    state.identities = served.identities
     state.datasets = datasets.DatasetService(
         registrations, ground.engine.services.origin, datasets.bounds_of(settings), planned
     )
     state.jobs = jobs.JobService(
         jobs.JobParts(parts.jobs, parts.plans, planned, find, settings.fleet.heartbeat, advice)
     )
-    state.importance = importance.ImportanceService(parts.jobs, find, exchange)
+    state.importance = importance.ImportanceService(parts.jobs, find, served.exchange)
     state.membership, state.local = ground.fleet.membership, ground.start.local
     return app

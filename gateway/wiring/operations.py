@@ -18,7 +18,7 @@ from gateway.api.s3.auth import Authenticator
 from gateway.base.config import Settings
 from gateway.base.imports import imported
 from gateway.base.tasks import keep_running
-from gateway.edge.asgi import Edge
+from gateway.edge.asgi import Edge, LateApp
 from gateway.engine.engine import Engine
 from gateway.engine.items.registrations import Registrations
 from gateway.engine.operations.warm_objects import WarmObjects
@@ -31,7 +31,9 @@ from gateway.model.keys import Principal
 from gateway.operate.features import FEATURES
 from gateway.operate.ground import Ground, RunningFeature
 from gateway.origin.listing import Listings
+from gateway.wiring import ENDPOINTS
 from gateway.wiring.admin import Administration
+from gateway.wiring.datasets import DatasetEdge
 from gateway.wiring.fleet import FleetServices, Start
 from gateway.wiring.live import Live
 from gateway.wiring.manager import Management
@@ -102,6 +104,11 @@ def operate(ground: WorkerServices, registrations: Registrations, stack: AsyncEx
         vars(state).update(feature.services)
         addresses |= feature.addresses
     return Operated(watch, addresses)
+
+
+def late_endpoints(ground: WorkerServices, datasets: DatasetEdge) -> LateApp:
+    """The endpoints that wait for no data; imported after the start."""
+    return LateApp(lambda: imported(ENDPOINTS).serving(ground, datasets))
 
 
 def _started(ground: Ground, stack: AsyncExitStack) -> Iterator[RunningFeature]:

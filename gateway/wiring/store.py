@@ -1,4 +1,4 @@
-"""Opens the cache of one worker."""
+"""Opens and keeps the cache of one worker."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import time
 from contextlib import AsyncExitStack
 
 from gateway.base.config import Settings
+from gateway.base.tasks import keep_running
+from gateway.engine.engine import Engine
+from gateway.engine.space.keeper import SweepLoop
 from gateway.server.files import read_cold_by
 from gateway.store.memory import share
 from gateway.store.store import Store
@@ -18,3 +21,10 @@ async def open_store(settings: Settings, stack: AsyncExitStack) -> Store:
     store.memory.budget = share(settings.cache.memory, settings.server.workers)
     read_cold_by(store.read_cold)
     return store
+
+
+def sweep(store: Store, engine: Engine, stack: AsyncExitStack) -> SweepLoop:
+    """Recover the cache and evict from it until the stack is closed."""
+    keeper = SweepLoop(store, engine.blocks)
+    keep_running(keeper.run(), stack)
+    return keeper

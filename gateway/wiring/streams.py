@@ -14,7 +14,7 @@ from gateway.engine.operations.warm_objects import WarmObjects
 from gateway.engine.space.stream_keeper import HAND_OVER, ReadListener, StreamKeeper, StreamLinks
 from gateway.engine.space.stream_prefetch import PrefetchLinks
 from gateway.model.access import ObjectRead
-from gateway.model.keys import Principal
+from gateway.model.keys import Principal, reader_of
 from gateway.origin.listing import Listings
 from gateway.policies.streams.prefetch import most_ahead
 from gateway.store.shared.accesses import Note, ObservedReads
@@ -28,6 +28,11 @@ class ReaderRights:
 
     listings: Listings
     principal: Callable[[str], Principal | None]
+
+    @classmethod
+    def of(cls, listings: Listings, find: Callable[[str], Principal | None]) -> ReaderRights:
+        """With the principals of access keys, which ``find`` gives."""
+        return cls(listings, partial(reader_of, find=find))
 
 
 def watch_streams(

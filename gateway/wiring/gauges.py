@@ -1,0 +1,63 @@
+"""The gauges of one worker, updated twice a second and for every scrape."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+from gateway.api.ops import Lifecycle, Monitoring, OpsApp
+from gateway.api.s3.accounting import Accounting
+from gateway.api.s3.app import S3App
+from gateway.base import metrics
+from gateway.base.tasks import keep_running, repeat
+from gateway.engine.operations.watch import NodeWatch
+from gateway.engine.space.keeper import SweepLoop
+from gateway.fleet.nodes.invalidations import Invalidations
+from gateway.origin.client import OriginClient
+from gateway.server.asgi_types import Scope
+from gateway.wiring.vitals import late, show_memory
+
+_REFRESH = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Gauges:
+    """What the gauges show."""
+
+    lifecycle: Lifecycle
+    watch: NodeWatch
+    s3: S3App
+    origin: OriginClient
+    keeper: SweepLoop
+    channel: Invalidations
+    accounting: Accounting
+
+    def refresh(self) -> None:
+        """Update the gauges of this worker."""
+        # If the clock was set back, everything learned from now on would count as older.
+        self.channel.heard.since = min(self.channel.heard.since, time.time())
+        metrics.IN_FLIGHT.set(self.s3.in_flight)
+        metrics.ORIGIN_IN_FLIGHT.set(self.origin.in_flight)
+        metrics.CHANNEL_HEALTHY.set(self.channel.healthy)
+        metrics.READY.set(self.lifecycle.ready(self.watch.problems()))
+        show_memory()
+        self.accounting.publish()
+        self.keeper.publish()
+        metrics.publish()
+
+    def monitor(self, may_read: Callable[[Scope], bool], waits: Callable[[float], bool]) -> OpsApp:
+        """Health, readiness and metrics; see ``Monitoring``."""
+        return OpsApp(Monitoring(self.lifecycle, self.watch.problems, self.refresh, may_read, waits))
+
+    def keep(self, stack: AsyncExitStack) -> None:
+        """Update them until the stack is closed."""
+        keep_running(repeat("gauges", lambda: _later(_REFRESH, self.refresh)), stack)
+
+
+async def _later(seconds: float, work: Callable[[], None]) -> None:
+    with late(seconds):
+        await asyncio.sleep(seconds)
+    work()
