@@ -18,6 +18,7 @@ from gateway.base.config import Settings
 from gateway.fleet.redis.background import BackgroundRedis
 from gateway.local.quick_start import QuickStart, exports
 from gateway.model.errors import ConfigError, OriginUnavailable
+from gateway.operate.features import FEATURES
 from gateway.origin.client import CHAIN
 from gateway.origin.credentials import is_chained
 from gateway.origin.trial import KeysRefused, try_keys
@@ -113,6 +114,7 @@ def _modules(settings: Settings) -> Iterator[str]:
         yield ENDPOINTS
         if settings.admin.open:
             yield ADMIN_ENDPOINTS
+            yield from (each.module for feature in FEATURES for each in feature.endpoints)
 
 
 def _announce(text: str) -> None:

@@ -6,8 +6,10 @@ from pathlib import Path
 
 from gateway import operate
 from gateway.admin.endpoints import routers
+from gateway.base.config import load_settings
 from gateway.base.imports import imported
 from gateway.cli import COMMANDS
+from gateway.local import starting
 from gateway.operate.features import FEATURES
 
 
@@ -25,6 +27,14 @@ def test_a_feature_names_modules_that_have_what_is_asked_of_them() -> None:
         assert [each.module for each in feature.endpoints if not imported(each.module).router.routes] == []
         assert not feature.wiring or callable(imported(feature.wiring).start)
         assert not feature.follows or callable(imported(feature.wiring).follow)
+
+
+def test_workers_are_forked_with_the_endpoints_of_features() -> None:
+    """Rule: the supervisor of several workers imports what each would import, if a token opens the admin API."""
+    environ = {"LARDER_ORIGINS__0__ENDPOINT": "http://origin", "LARDER_SERVER__WORKERS": "2"}
+    wanted = {each.module for feature in FEATURES for each in feature.endpoints}
+    assert wanted & {*starting._modules(load_settings(None, environ))} == set()
+    assert wanted <= {*starting._modules(load_settings(None, {**environ, "LARDER_ADMIN__TOKEN": "a-token"}))}
 
 
 def test_every_place_is_taken_once() -> None:
