@@ -1,9 +1,10 @@
 """The parameters of a request, decoded once: signing, classification and forwarding use this one form.
 
 Stores decode differently. radosgw decodes a whole ``name=value`` before it looks for the "=", so it reads ``acl%3Dx`` as ``acl``;
-it skips a second "?"; some servers end a parameter at ";", or take the first or the last of two. So a query is refused if its
-escapes are invalid, a name contains a character that no S3 name has, a name appears twice, or a name differs from a known one
-only in case. Accepted queries are encoded again towards the origin, every byte escaped except the unreserved ones.
+it skips a second "?"; some servers end a parameter at ";", or take the first or the last of two. Others replace bytes that are
+not UTF-8 before they check a signature, which then fails as if the gateway's key were wrong. So a query is refused if its escapes
+are invalid, a value is not UTF-8, a name contains a character that no S3 name has, a name appears twice, or a name differs from a
+known one only in case. Accepted queries are encoded again towards the origin, every byte escaped except the unreserved ones.
 
 Presigning moves headers into the query; ``divided`` restores them.
 """
@@ -65,12 +66,14 @@ class Query(NamedTuple):
         """Parse a query string; "+" is a space, empty parts are dropped.
 
         Raises:
-            S3Error: InvalidURI for invalid escapes, InvalidRequest for names.
+            S3Error: InvalidURI for invalid escapes and values that are not UTF-8, InvalidRequest for names.
         """
         require_valid_escapes(query)
         pairs = tuple(query_pairs(query))
         seen = set()
-        for name, _ in pairs:
+        for name, value in pairs:
+            if not _is_text(value):
+                raise S3Error("InvalidURI")
             if not _NAME.fullmatch(name):
                 raise _refusal(name, "is not an S3 parameter")
             if (spelled := _BY_LOWER_CASE.get(name.lower(), name)) != name:
@@ -127,6 +130,14 @@ def require_valid_escapes(text: bytes) -> None:
     """
     if b"%" in text and _BAD_ESCAPE.search(text):
         raise S3Error("InvalidURI")
+
+
+def _is_text(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _is_movable(name: bytes) -> bool:
