@@ -14,6 +14,7 @@ from fastapi.dependencies.utils import get_flat_params
 from fastapi.exceptions import RequestValidationError
 from fastapi.params import Query
 from fastapi.routing import APIRoute
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.datastructures import State
 from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
@@ -23,6 +24,15 @@ from gateway.edge.problems import MEDIA_TYPE, invalid_request, note_refusal, pro
 from gateway.model.datasets import ApiError
 from gateway.model.errors import CatalogUnavailable, ClientGone, DiskUnavailable, OriginUnavailable, S3Error
 from gateway.store.datasets.layout import Damaged
+
+
+class _AnyName(PathConvertor):
+    """``{name:name}`` in an address: any text. Starlette's ``path`` ends at a line feed, which names of keys may contain."""
+
+    regex = r"[\s\S]*"
+
+
+register_url_convertor("name", _AnyName())
 
 _OF_HTTP = {404: "NotFound", 405: "MethodNotAllowed"}
 

@@ -133,6 +133,7 @@ async def test_what_is_not_there_is_said_to_be_so(begun: str) -> None:
     """Rule: problem documents for unknown addresses and methods too, with the methods that there are."""
     async with AdminWorld.opened(begun, "") as world:
         assert (await world.ask("GET", "/nothing", 404))["code"] == "NotFound"
+        assert (await world.ask("GET", "/tenants/two%0Alines", 404))["code"] == "NotFound"
         assert (await world.ask("PUT", "/tenants", 405))["code"] == "MethodNotAllowed"
         refused = await world.http.request("PUT", "/admin/tenants")
         assert refused.headers["allow"] == "GET, POST"

@@ -158,7 +158,7 @@ async def rotate_credential(
     return document
 
 
-@CREDENTIALS.router.post(f"{_ONE}:path}}/revoke", summary="Revoke a credential", response_model=CREDENTIALS.answer)
+@CREDENTIALS.router.post(f"{_ONE}:name}}/revoke", summary="Revoke a credential", response_model=CREDENTIALS.answer)
 async def revoke_credential(access_key_id: str, caller: Changer, parts: Parts, response: Response) -> Any:
     """Refuse a key everywhere, permanently, including one of the configuration file. Idempotent."""
     async with parts.catalog.changes.change(caller, "credentials.revoke", access_key_id) as change:

@@ -68,7 +68,7 @@ async def list_jobs(_caller: Reader, operations: Ops, limit: Limit = 100, cursor
     return paged(found, lambda job: f"{job.tenant}/{job.job}", limit, cursor)
 
 
-@router.delete("/jobs/{tenant:path}/{job}", summary="Remove a job", tags=["jobs"], status_code=204)
+@router.delete("/jobs/{tenant:name}/{job}", summary="Remove a job", tags=["jobs"], status_code=204)
 async def remove_job(tenant: str, job: str, caller: Changer, operations: Ops, parts: Parts) -> None:
     """Forget a job, as if it had timed out. A running job registers again with its next heartbeat."""
     fleet = operations.fleet

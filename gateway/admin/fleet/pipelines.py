@@ -63,7 +63,7 @@ async def list_pipelines(
     return paged(found, lambda one: f"{one.tenant}/{one.job}", limit, cursor)
 
 
-@router.get("/pipelines/{tenant:path}/{job}", summary="Show a pipeline")
+@router.get("/pipelines/{tenant:name}/{job}", summary="Show a pipeline")
 async def show_pipeline(
     tenant: str, job: str, _caller: Reader, operations: Ops, parts: Parts, response: Response
 ) -> PipelineDocument:
@@ -74,7 +74,7 @@ async def show_pipeline(
     return found
 
 
-@router.put("/pipelines/{tenant:path}/{job}/override", summary="Override the decision for a pipeline")
+@router.put("/pipelines/{tenant:name}/{job}/override", summary="Override the decision for a pipeline")
 async def override_pipeline(
     tenant: str,
     job: str,

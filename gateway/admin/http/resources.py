@@ -244,7 +244,7 @@ class Resource(ABC, Generic[R]):
         noun = self.kind.plural if verb == "list" else self.kind.singular
         article = "" if verb == "list" else "an " if noun[0] in "aeiou" else "a "
         # Names of the file may contain slashes; those of the catalog cannot.
-        key = f"/{{{self.kind.key}{':path' if verb == 'show' else ''}}}"
+        key = f"/{{{self.kind.key}{':name' if verb == 'show' else ''}}}"
         self.router.add_api_route(
             f"/{self.kind.plural}{'' if verb in ('list', 'create') else key}",
             endpoint,

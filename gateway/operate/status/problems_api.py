@@ -53,7 +53,7 @@ async def list_past_problems(
     return sliced(past_problems(ended), limit, cursor)
 
 
-@router.put("/problems/{name:path}/mute", summary="Mute a problem")
+@router.put("/problems/{name:name}/mute", summary="Mute a problem")
 async def mute_problem(name: Name, caller: Changer, operations: Ops, parts: Parts, asked: Mute) -> Muted:
     """Meanwhile the problem is listed last and not counted in the console. Metrics, alerts and readiness stay as they are."""
     fleet = operations.fleet
@@ -66,7 +66,7 @@ async def mute_problem(name: Name, caller: Changer, operations: Ops, parts: Part
     return Muted(name=name, muted_until=moment(until))
 
 
-@router.delete("/problems/{name:path}/mute", summary="End the mute of a problem", status_code=204)
+@router.delete("/problems/{name:name}/mute", summary="End the mute of a problem", status_code=204)
 async def unmute_problem(name: Name, caller: Changer, operations: Ops, parts: Parts) -> None:
     """The problem is shown and counted again."""
     async with parts.catalog.changes.change(caller, "problems.unmute", name[:300]) as change:

@@ -92,7 +92,7 @@ def _buckets(reading: FleetReading) -> Iterator[tuple[str, Figures]]:
         )
 
 
-@router.get("/trends/{kind}/{name:path}", summary="Show a node, job, dataset, bucket or origin over time")
+@router.get("/trends/{kind}/{name:name}", summary="Show a node, job, dataset, bucket or origin over time")
 async def show_trend(
     kind: Kind,
     name: str,
