@@ -48,3 +48,13 @@ def test_the_public_api_is_the_recorded_one(module):
     public = import_module(module)
     found = {name: described(getattr(public, name)) for name in public.__all__}
     assert found == json.loads(SNAPSHOT.read_text())[module]
+
+
+@pytest.mark.parametrize(
+    ("module", "place"), [("larder.frames", "larder.reading.frames"), ("larder.source", "larder.reading.source")]
+)
+def test_programs_find_modules_where_they_were(module, place):
+    """Modules that programs imported before the packages still give the same objects."""
+    former = import_module(module)
+    assert former.__all__
+    assert all(getattr(former, name) is getattr(import_module(place), name) for name in former.__all__)
