@@ -155,9 +155,10 @@ class ItemFetches:
             return await self._outcome(self._flight.waiter(digest), wanted, patient=patient)
         if not patient and self._services.origin.lost(wanted.identity):
             return _UNREACHED
-        # This may replace another reader's fetch, whose failure may not apply to this one.
-        begun = self._flight.begin(digest, self._run(digest, wanted), wanted.who)
-        return await self._outcome(begun.waiters[0], wanted, patient=patient)
+        # This may replace another reader's fetch, whose failure may not apply to this one. The fetch has no name here: the
+        # traceback of a cancelled reader would keep it, and the file of its outcome open.
+        waiter = self._flight.begin(digest, self._run(digest, wanted), wanted.who).waiters[0]
+        return await self._outcome(waiter, wanted, patient=patient)
 
     async def _outcome(self, waiter: asyncio.Future[Outcome], wanted: Wanted, *, patient: bool) -> Outcome:
         """The outcome of a fetch in flight; unless ``patient``, it ends early if the origin is lost."""
