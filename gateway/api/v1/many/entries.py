@@ -83,7 +83,7 @@ def parse_entries(body: bytes) -> list[ManyEntry]:
     """The entries of a request's body.
 
     Raises:
-        ApiError: InvalidRequest, naming entry and field; TooLarge.
+        ApiError: InvalidRequest, naming entry and field.
     """
     try:
         document = from_json(body)
@@ -94,7 +94,7 @@ def parse_entries(body: bytes) -> list[ManyEntry]:
     given = document.get("entries")
     if isinstance(given, list) and len(given) > MOST_ENTRIES:
         many = f"entries: at most {MOST_ENTRIES}, not {len(given)}; send the rest in further requests"
-        raise ApiError("TooLarge", many)
+        raise ApiError("InvalidRequest", many)
     try:
         return ManyBody.model_validate(document).entries
     except ValidationError as error:
