@@ -261,7 +261,7 @@ def use_one_arena() -> None:
     """Have all threads of this process, and of those that it forks, allocate from one heap (mallopt(3), M_ARENA_MAX).
 
     By default glibc gives each thread a heap, up to eight per core, and returns memory only at the end of each. A worker then
-    grows for hours while short-lived buffers move between them. The event loop holds the interpreter most of the time, so one
+    keeps growing while short-lived buffers move between them. The event loop holds the interpreter most of the time, so one
     heap is not contended. ``MALLOC_ARENA_MAX`` of the environment counts instead, if it is set.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # not every libc has it
