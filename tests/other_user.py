@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import pickle
-import select
 import signal
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ class OtherUser:
         """The function's result; its exception fails the test."""
         data = b""
         while not data.endswith(_END):
-            assert select.select([self._result], [], [], WITHIN)[0], "the child is silent"
+            assert wait([self._result], WITHIN), "the child is silent"
             piece = os.read(self._result, 1 << 20)
             assert piece, "the child ended without a result"
             data += piece
@@ -96,7 +96,7 @@ class Steps:
 
     def wait(self) -> None:
         """Until the other side says so."""
-        assert select.select([self._read], [], [], WITHIN)[0], "the other side is silent"
+        assert wait([self._read], WITHIN), "the other side is silent"
         assert os.read(self._read, 1), "the other side is gone"
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gateway.base.metrics import STREAM_PREFETCHED
-from gateway.engine.operations.warm_objects import WarmObjects
+from gateway.engine.operations.warm_objects import Warmed, WarmObjects
 from gateway.engine.space.stream_prefetch import PrefetchLinks, StreamPrefetcher
 from gateway.model.access import ObjectRead
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal
@@ -152,6 +152,26 @@ async def test_depth_grows_while_the_reader_keeps_up(reading: Reading) -> None:
     assert f"/b/{NAMES[59 + DEPTH + 1]}" in fetched
     assert counted("used") - before[0] > 40 * SMALL * 0.9
     assert counted("wasted") == before[1]
+
+
+async def test_a_reader_that_comes_during_a_load_has_used_it(reading: Reading) -> None:
+    """Rule: what is loaded ahead counts as used, not wasted, also if its reader comes before the load ends."""
+
+    class Overtaken(WarmObjects):
+        async def load(self, key: ObjectKey, *asked: object) -> Warmed:
+            reading.hear(key.key)
+            return await super().load(key, *asked)  # type: ignore[arg-type]
+
+    put(reading.bench, NAMES)
+    reading.objects = Overtaken(reading.bench.engine, None)
+    reading.__post_init__()
+    before = {result: counted(result) for result in ("loaded", "used", "wasted")}
+    for name in NAMES[: WINDOW + 5]:
+        reading.hear(name)
+    await reading.turn()
+    loaded, used, wasted = (counted(result) - before[result] for result in before)
+    assert loaded == used > 0
+    assert wasted == 0
 
 
 async def test_the_next_blocks_of_a_large_object(reading: Reading) -> None:

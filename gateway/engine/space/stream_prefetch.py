@@ -174,9 +174,9 @@ class _Ahead:
         return sibling not in self.policy and (units == 1 or sibling not in self.last.values())
 
     def settle(self) -> None:
-        """Count loads as wasted that the policy no longer expects to be read."""
+        """Count loads that the policy no longer expects to be read: used by readers who came meanwhile, or wasted."""
         for name in [name for name in self.loaded if name not in self.policy]:
-            _WASTED.inc(self.loaded.pop(name))
+            (_USED if self.policy.has_read(name) else _WASTED).inc(self.loaded.pop(name))
 
     def fail(self, stream: str, why: object) -> None:
         """Log the first failure."""

@@ -258,6 +258,10 @@ class AheadOf:
         """Whether a sibling was loaded ahead and is still expected to be read."""
         return name in self._pending
 
+    def has_read(self, name: Segment) -> bool:
+        """Whether a sibling is among the last that were read."""
+        return name in self._lately
+
     @property
     def resting(self) -> bool:
         """Whether nothing is loaded ahead for now."""
