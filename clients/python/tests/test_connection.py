@@ -135,8 +135,10 @@ def test_nothing_is_left_open(server):
         thread = threading.Thread(target=_get, args=(connection,))
         thread.start()
         thread.join()
+        (kept,) = [entry[0].sock for entry in connection._idle]
         del connection, thread
         gc.collect()
+    assert kept.fileno() == -1
     assert [str(warning.message) for warning in caught if warning.category is ResourceWarning] == []
 
 

@@ -193,7 +193,13 @@ class Connection:
 
     def _new(self, longest: float | None = None) -> _Watched:
         """A connection whose silence may last ``longest`` seconds."""
-        silence = Silence(self._alive, self.timeout if longest is None else longest)
+        # Weakly: the finalizer holds idle connections, which would keep this object, and itself, for ever.
+        reference = weakref.ref(self)
+
+        def alive() -> bool:
+            return (server := reference()) is not None and server._alive()
+
+        silence = Silence(alive, self.timeout if longest is None else longest)
         host, port = self._parts.hostname or "", self._parts.port
         if (local := self.local) is not None:
             near = LocalConnection(local, host, silence, blocksize=_UPLOAD_BLOCK)
