@@ -116,6 +116,12 @@ constraints: ## Take the newest versions of all dependencies into constraints.tx
 docs: $(VENV)/.dev-installed ## Write the generated tables of docs/ again
 	$(BIN)/python scripts/generate_docs.py
 
+.PHONY: wheels
+wheels: | $(BIN)/python ## Build the packages of the gateway and of the client into dist/
+	rm -rf dist
+	$(BIN)/python -m pip wheel --disable-pip-version-check --quiet --no-deps --wheel-dir dist . ./clients/python
+	@ls dist/*.whl
+
 .PHONY: bench
 bench: $(VENV)/.dev-installed ## Measure the budgets side by side, in at most 20 minutes (ONLY="names" runs a part; accuracy, importance run by name only)
 	scripts/install-system-packages bench

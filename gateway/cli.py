@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import ArgumentParser
+from argparse import PARSER, Action, ArgumentParser
 from collections.abc import Sequence
 from contextlib import suppress
 from io import TextIOWrapper
@@ -27,60 +27,63 @@ from gateway.operate.features import FEATURES
 PROBLEM, USAGE, INTERRUPTED = 1, 2, 130
 
 _CORE = (
-    Command(10, "serve", "gateway.local.serving", "run a gateway"),
-    Command(20, "check-config", "gateway.local.configuration", "check a configuration and print it, without secrets"),
-    Command(30, "migrate", "gateway.local.migrate", "bring the catalog's tables up to this version"),
-    Command(90, "nodes", "gateway.commands.fleet.nodes", "the nodes of the fleet; drain and undrain", "list"),
-    Command(100, "tenants", "gateway.commands.configuration.tenants", "owners of access keys", "list"),
+    Command(1, "serve", "gateway.local.serving", "run a gateway"),
+    Command(2, "init", "gateway.local.init", "write a commented configuration to begin with"),
+    Command(3, "check-config", "gateway.local.configuration", "check a configuration and print it, without secrets"),
+    Command(4, "migrate", "gateway.local.migrate", "bring the catalog's tables up to this version"),
+    Command(5, "demo", "gateway.local.demo", "start a store and a gateway, and show what the cache does"),
+    Command(6, "completion", "gateway.local.completion", "the script by which a shell completes commands"),
+    Command(106, "plan", "gateway.commands.fleet.plan", "the fleet's plan, and its inputs"),
+    Command(200, "jobs", "gateway.commands.fleet.jobs", "training jobs, and their benefit from the cache", "list"),
     Command(
-        110,
+        201,
+        "datasets",
+        "gateway.commands.fleet.datasets",
+        "datasets and their space; pin one, or deny it space",
+        "list",
+    ),
+    Command(
+        202, "pipelines", "gateway.commands.fleet.pipelines", "input pipelines of jobs, and what they store", "list"
+    ),
+    Command(203, "results", "gateway.commands.fleet.results", "stored results of pipelines, and their space", "list"),
+    Command(
+        204,
+        "streams",
+        "gateway.commands.fleet.streams",
+        "access patterns of plain reads, and the space they get",
+        "list",
+    ),
+    Command(206, "simulate", "gateway.sim.command", "run jobs and a fleet under a virtual clock"),
+    Command(300, "nodes", "gateway.commands.fleet.nodes", "the nodes of the fleet; drain and undrain", "list"),
+    Command(
+        304,
+        "rules",
+        "gateway.commands.configuration.rules",
+        "how objects are cached, and which rule applies to one",
+        "list",
+    ),
+    Command(305, "origins", "gateway.commands.configuration.origins", "the object stores behind the fleet", "list"),
+    Command(400, "tenants", "gateway.commands.configuration.tenants", "owners of access keys", "list"),
+    Command(
+        401,
         "credentials",
         "gateway.commands.configuration.credentials",
         "access keys: list, create, rotate, revoke",
         "list",
     ),
     Command(
-        120,
+        402,
         "tokens",
         "gateway.commands.configuration.tokens",
         "admin tokens with names and roles: list, create, revoke",
         "list",
     ),
-    Command(130, "origins", "gateway.commands.configuration.origins", "the object stores behind the fleet", "list"),
-    Command(
-        140,
-        "rules",
-        "gateway.commands.configuration.rules",
-        "how objects are cached, and which rule applies to one",
-        "list",
-    ),
-    Command(
-        150,
-        "datasets",
-        "gateway.commands.fleet.datasets",
-        "datasets and their space; pin one, or deny it space",
-        "list",
-    ),
-    Command(160, "jobs", "gateway.commands.fleet.jobs", "training jobs, and their benefit from the cache", "list"),
-    Command(
-        170, "pipelines", "gateway.commands.fleet.pipelines", "input pipelines of jobs, and what they store", "list"
-    ),
-    Command(180, "results", "gateway.commands.fleet.results", "stored results of pipelines, and their space", "list"),
-    Command(
-        190,
-        "streams",
-        "gateway.commands.fleet.streams",
-        "access patterns of plain reads, and the space they get",
-        "list",
-    ),
-    Command(200, "plan", "gateway.commands.fleet.plan", "the fleet's plan, and its inputs"),
-    Command(260, "audit", "gateway.commands.configuration.audit", "changes: caller, time, values before and after"),
-    Command(270, "simulate", "gateway.sim.command", "run jobs and a fleet under a virtual clock"),
-    Command(280, "completion", "gateway.local.completion", "the script by which a shell completes commands"),
-    Command(290, "demo", "gateway.local.demo", "start a store and a gateway, and show what the cache does"),
+    Command(403, "audit", "gateway.commands.configuration.audit", "changes: caller, time, values before and after"),
 )
 COMMANDS = sorted([*_CORE, *(command for feature in FEATURES for command in feature.commands)], key=attrgetter("place"))
-"""Those of the core and of the features."""
+"""Those of the core and of the features, by group."""
+GROUPS = ("Begin", "Watch", "Train", "Run", "Access")
+"""Headings of the list of commands. All but the first are those of the console, too."""
 
 _EPILOG = """\
 Commands that ask a gateway find it by --endpoint or LARDER_ENDPOINT, and show it a token: --token-file, LARDER_ADMIN_TOKEN
@@ -135,19 +138,39 @@ def parser(*named: str) -> ArgumentParser:
     """The grammar: all commands, with the arguments of those that are ``named``."""
     top = Parser(
         "larder-gateway",
-        description="S3-compatible object-cache gateway: run, observe and manage it.",
+        usage="larder-gateway [-h] [--version] COMMAND ...",
+        description=f"S3-compatible object-cache gateway: run, observe and manage it.\n\n{_listed()}",
         epilog=_EPILOG,
-        formatter_class=Help,
+        formatter_class=_GroupedHelp,
     )
     top.add_argument("--version", action="version", version=f"larder-gateway {__version__}")
     top.set_defaults(whole_grammar=whole)
-    commands = top.add_subparsers(required=True, metavar="COMMAND")
+    commands = top.add_subparsers(required=True, metavar="COMMAND", prog="larder-gateway")
     for command in COMMANDS:
         own = commands.add_parser(command.name, help=command.summary, formatter_class=Help)
         if command.name in named:
             imported(command.module).add(own)
     commands.add_parser("help", help="explain a command: help warm")
     return top
+
+
+class _GroupedHelp(Help):
+    """Help whose description lists the commands (``_listed``), by group rather than in one row."""
+
+    def add_argument(self, action: Action) -> None:
+        """Add an option."""
+        if action.nargs != PARSER:
+            super().add_argument(action)
+
+
+def _listed() -> str:
+    """The commands below the headings of their groups."""
+    width = max(len(command.name) for command in COMMANDS) + 2
+    lines = []
+    for at, group in enumerate(GROUPS):
+        lines.append(f"{group}:")
+        lines += [f"  {command.name:{width}}{command.summary}" for command in COMMANDS if command.place // 100 == at]
+    return "\n".join(lines)
 
 
 def whole() -> ArgumentParser:

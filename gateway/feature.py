@@ -13,7 +13,7 @@ from dataclasses import dataclass
 class Command:
     """A top-level command: ``add`` of its module declares its arguments; ``usual`` is the default subcommand.
 
-    ``place`` is its place in the list of commands.
+    ``place`` is its place in the list of commands; its hundreds are the group in ``gateway.cli.GROUPS``.
     """
 
     place: int

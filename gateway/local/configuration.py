@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
 from gateway.base.config import Settings, load_settings, sections
 from gateway.base.config_environment import lookalikes
+from gateway.base.config_secrets import without_secrets
 from gateway.commands.common.grammar import describe
 from gateway.commands.common.output import note
 from gateway.model.errors import ConfigError, LarderError
@@ -49,7 +49,7 @@ def _check_config(options: Namespace) -> int:
     if options.origin is not None:
         print(json.dumps(_examined(settings, options.origin, options.bucket), indent=2))
         return 0
-    print(_without_secrets(settings).model_dump_json(indent=2))
+    print(without_secrets(settings).model_dump_json(indent=2))
     return 0
 
 
@@ -67,26 +67,3 @@ def _examined(settings: Settings, name: str, bucket: str) -> dict[str, Any]:
     except LarderError as error:
         raise ConfigError(f"the origin {name!r}: {error}") from None
     return {"origin": name, "read": examination.read, "lacks": list(examination.lacks)}
-
-
-def _without_secrets(settings: Settings) -> Settings:
-    hidden = "(hidden)"
-
-    def hide(section: Any) -> Any:
-        secrets = [name for name, field in type(section).model_fields.items() if field.repr is False]
-        return section.model_copy(update={name: hidden for name in secrets if getattr(section, name)})
-
-    return settings.model_copy(
-        update={
-            "redis": settings.redis.model_copy(update={"url": _without_password(settings.redis.url)}),
-            "database": hide(settings.database).model_copy(update={"url": _without_password(settings.database.url)}),
-            "fleet": hide(settings.fleet),
-            "admin": hide(settings.admin),
-            "origins": tuple(hide(origin) for origin in settings.origins),
-            "credentials": tuple(hide(credential) for credential in settings.credentials),
-        }
-    )
-
-
-def _without_password(url: str) -> str:
-    return re.sub(r"(?i)(password=)[^&]*", r"\1(hidden)", re.sub(r"://.*@", "://(hidden)@", url))

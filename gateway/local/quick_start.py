@@ -209,9 +209,11 @@ def _from_here(address: str) -> str:
 
 def _write(file: Path) -> None:
     """Write the file with a new key, unless another start has just written it."""
-    records = imported("gateway.admin.catalog.records")
-    key = {"access_key_id": records.new_key(), "secret_access_key": records.new_secret().get_secret_value()}
-    tables = {"[[credentials]]": key, "[admin]": {"token": secrets.token_hex(32)}}
+    access_key, secret = new_key()
+    tables = {
+        "[[credentials]]": {"access_key_id": access_key, "secret_access_key": secret},
+        "[admin]": {"token": new_token()},
+    }
     text = _HEADER
     for title, table in tables.items():
         text += f"\n{title}\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in table.items())
@@ -219,13 +221,34 @@ def _write(file: Path) -> None:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if (free := shutil.disk_usage(file.parent).free) < _LEAST_SPACE:
             raise OSError(errno.ENOSPC, f"only {free / 1024**2:.1f} MiB are free on its file system")
-        with tempfile.NamedTemporaryFile("w", dir=file.parent, prefix=f".{FILE}-") as new:  # mode 0600
-            new.write(text)
-            new.flush()
-            os.fsync(new.fileno())
-            with suppress(FileExistsError):
-                os.link(new.name, file)
+        with suppress(FileExistsError):
+            write_new(file, text)
     except OSError as error:
         raise ConfigError(
             f"{file}: the gateway's key cannot be written: {error.strerror}; LARDER_CACHE__DIR names another folder"
         ) from None
+
+
+def new_key() -> tuple[str, str]:
+    """An access key for clients, and its secret."""
+    records = imported("gateway.admin.catalog.records")
+    return records.new_key(), records.new_secret().get_secret_value()
+
+
+def new_token() -> str:
+    """An admin token."""
+    return secrets.token_hex(32)
+
+
+def write_new(file: Path, text: str) -> None:
+    """Write a file that only its owner can read, whole or not at all.
+
+    Raises:
+        FileExistsError: it exists.
+        OSError: it cannot be written.
+    """
+    with tempfile.NamedTemporaryFile("w", dir=file.parent, prefix=f".{FILE}-") as new:  # mode 0600
+        new.write(text)
+        new.flush()
+        os.fsync(new.fileno())
+        os.link(new.name, file)

@@ -68,3 +68,26 @@ def test_what_is_warm_is_purged_on_both(nodes):
     assert done["objects"] >= 8
     answer = first.client().get_object(Bucket="photos", Key="0.jpg")
     assert cache_status(answer).startswith("MISS")
+
+
+def test_a_job_is_shown(admin, operator):
+    """Rule: one job's facts, each with its name, what was not measured left out; an unknown job is a problem."""
+    row = {
+        "tenant": "vision",
+        "job": "run",
+        "dataset_name": "imagenet",
+        "gpus": 8,
+        "epoch": 3,
+        "phase": "measure",
+        "cache": True,
+    }
+    measured = {"measured": {"what": "misses", "until": "the end of the epoch"}, "gpu_seconds_waited": 412.8}
+    admin.answers["GET jobs"] = {"items": [{**row, **measured}, {"tenant": "nlp", "job": "other"}], "next": None}
+    facts = dict(line.split("  ", 1) for line in operator("jobs", "show", "run").out.splitlines())
+    facts = {name.strip(): value.strip() for name, value in facts.items()}
+    assert facts["job"] == "vision/run"
+    assert facts["GPUs waited"] == "413 s"
+    assert facts["being measured"] == "what misses, until the end of the epoch"
+    assert "t miss" not in facts
+    assert operator("jobs", "show", "vision/run", "--json").json["gpus"] == 8
+    assert operator("jobs", "show", "nlp/run").status == 1

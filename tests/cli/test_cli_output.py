@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from gateway.cli import COMMANDS, main
+from gateway.cli import COMMANDS, GROUPS, main
 from tests.cli.commands import OPERATOR, at_terminal, environment, run
 from tests.cli.fake_admin import OVERVIEW
 from tests.origins.processes import spawn
@@ -91,6 +91,16 @@ def test_a_refreshed_screen_keeps_its_first_lines(admin, variables):
     assert [" ".join(line.split()) for line in screen[1:3]] == ["error: The disk is down.", "Replace it."]
 
 
+def test_a_watched_status_is_refreshed(admin, variables):
+    """Rule: status --watch shows the fleet again and again; where there is no terminal it is printed once."""
+    answers = iter([(200, OVERVIEW), (200, {**OVERVIEW, "zone": "rack-2"})])
+    admin.answers["GET overview"] = lambda _asked: next(answers, (503, {"code": "x", "detail": "ended"}))
+    ran = at_terminal("status", "--watch", "10ms", variables={**variables, "NO_COLOR": "1"})
+    assert ["rack-1" in ran.out, "rack-2" in ran.out, ran.status] == [True, True, 1]
+    admin.answers["GET overview"] = OVERVIEW
+    assert run("status", "--watch", **variables).out.count("zone") == 1
+
+
 def test_names_cannot_command_a_terminal(admin, operator):
     """Rule: unprintable characters of a name are escaped: they cannot move the cursor or begin a line."""
     nodes = [{**OVERVIEW["nodes"][0], "id": "a\x1b[2J\nnode-9  READY"}]
@@ -165,11 +175,13 @@ def test_help_of_every_command(command, capsys):
 
 
 def test_help_alone_lists_all_commands(capsys):
-    """Rule: help lists every command with its summary, and the exit statuses."""
+    """Rule: help lists every command with its summary below the heading of its group, and the exit statuses."""
     with pytest.raises(SystemExit):
         main(["help"])
     text = capsys.readouterr().out
     assert all(command.name in text and command.summary in text for command in COMMANDS)
+    lines = text.splitlines()
+    assert [line for line in lines if line.rstrip(":") in GROUPS] == [f"{group}:" for group in GROUPS]
     assert "130 Ctrl-C" in text
 
 

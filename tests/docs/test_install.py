@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import tomllib
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from gateway.testing.origin import OriginThread
+from gateway.testing.origin_auth import User
+from tests.cli.commands import environment
 from tests.docs.blocks import ROOT, SHELL, blocks
+from tests.gateways import s3_client
+from tests.origins.processes import spawn
 
 OLDEST = "22.3"
 """The pip version bundled with Python 3.11.0 (its Lib/ensurepip)."""
@@ -31,12 +38,12 @@ def typed(page: str) -> list[str]:
 
 @pytest.mark.timeout(2 * BOUND)
 def test_the_line_of_the_quickstart_installs_with_the_oldest_pip(tmp_path: Path) -> None:
-    """Rule: it ends without a search for versions, everything fits together, and the programs start."""
-    environment = tmp_path / "venv"
+    """Rule: it ends without a search for versions, all fits together, the programs start, and built wheels serve a bucket."""
+    installed = tmp_path / "venv"
     # The pip that installs the oldest one is ours: a second would be unpacked only to be replaced.
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True, timeout=BOUND)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(installed)], check=True, timeout=BOUND)
     kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
-    variables = {**kept, "PATH": f"{environment}/bin:{os.environ['PATH']}", "VIRTUAL_ENV": str(environment)}
+    variables = {**kept, "PATH": f"{installed}/bin:{os.environ['PATH']}", "VIRTUAL_ENV": str(installed)}
     # pip reads PIP_NO_COMPILE=1 as an order to compile.
     variables |= {"PIP_COMPILE": "0", "PIP_PROGRESS_BAR": "off", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 
@@ -53,7 +60,7 @@ def test_the_line_of_the_quickstart_installs_with_the_oldest_pip(tmp_path: Path)
         assert ran.returncode == 0, ran.stdout + ran.stderr
         return ran.stdout + ran.stderr
 
-    run(f"{sys.executable} -m pip --python {environment} install pip=={OLDEST}")
+    run(f"{sys.executable} -m pip --python {installed} install pip=={OLDEST}")
     assert f"pip {OLDEST} " in run("pip --version")
     run("scripts/install-redis-binary python")
     [line] = typed("docs/quickstart.md")
@@ -61,6 +68,31 @@ def test_the_line_of_the_quickstart_installs_with_the_oldest_pip(tmp_path: Path)
     assert "No broken requirements" in run("pip check")
     run("larder-gateway --help && larder --help && python -c 'import boto3, aiobotocore'")
     run("moto_server --help && python -c 'import moto.server; moto.server.create_backend_app(\"s3\")'")
+    run("pip uninstall --yes larder larder-gateway")
+    run(f"make --directory={ROOT} wheels BIN={Path(sys.executable).parent}")
+    run("pip install --no-deps dist/larder-*.whl dist/larder_gateway-*.whl")
+    _serve_a_bucket(installed / "bin", tmp_path)
+
+
+def _serve_a_bucket(programs: Path, folder: Path) -> None:
+    """Serve a bucket with the installed gateway and read an object through it, outside the clone."""
+    with OriginThread([User("OK", "origin-secret")]) as origin:
+        origin.put("photos", "1.jpg", b"a photo")
+        variables = environment(
+            PATH=f"{programs}:/usr/bin:/bin", AWS_ACCESS_KEY_ID="OK", AWS_SECRET_ACCESS_KEY="origin-secret"
+        )
+        command = [str(programs / "larder-gateway"), "serve", "--port", "0", "--origin", origin.endpoint]
+        gateway = spawn(command, cwd=folder, env=variables, stdout=subprocess.PIPE, text=True)
+        exported: dict[str, str] = {}
+        for line in gateway.stdout:
+            exported.update(re.findall(r"^export (\w+)=(\S+)", line))
+            if "LARDER_ADMIN_TOKEN" in line:
+                break
+        names = ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+        with closing(s3_client(*(exported[name] for name in names))) as client:
+            assert client.get_object(Bucket="photos", Key="1.jpg")["Body"].read() == b"a photo"
+        gateway.send_signal(signal.SIGINT)
+        assert gateway.wait(60) == 0
 
 
 @pytest.mark.parametrize("page", INSTALLS)

@@ -8,7 +8,7 @@ from gateway import operate
 from gateway.admin.endpoints import routers
 from gateway.base.config import load_settings
 from gateway.base.imports import imported
-from gateway.cli import COMMANDS
+from gateway.cli import COMMANDS, GROUPS
 from gateway.local import starting
 from gateway.operate.features import FEATURES
 
@@ -35,6 +35,11 @@ def test_workers_are_forked_with_the_endpoints_of_features() -> None:
     wanted = {each.module for feature in FEATURES for each in feature.endpoints}
     assert wanted & {*starting._modules(load_settings(None, environ))} == set()
     assert wanted <= {*starting._modules(load_settings(None, {**environ, "LARDER_ADMIN__TOKEN": "a-token"}))}
+
+
+def test_every_command_has_a_group() -> None:
+    """Rule: each command is listed below a heading, and each heading has commands."""
+    assert {command.place // 100 for command in COMMANDS} == {*range(len(GROUPS))}
 
 
 def test_every_place_is_taken_once() -> None:

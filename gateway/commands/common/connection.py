@@ -136,6 +136,21 @@ class Admin:
             unsure = f"; {hint('audit')} shows whether the change was made" if sent else ""
             raise Unreachable(f"{self._no_answer(error)}{unsure}") from None
 
+    def metrics(self) -> bytes:
+        """The gateway's metrics, in Prometheus' text format.
+
+        Raises:
+            Unreachable: there was no answer.
+            Refused: the gateway does not show them.
+        """
+        try:
+            answer = self._send(self._client.build_request("GET", f"{self.endpoint}/-/metrics"), again=True)
+        except httpx.TransportError as error:
+            raise Unreachable(self._no_answer(error)) from None
+        if answer.status_code != 200:
+            raise Refused(answer.status_code, "NoMetrics", f"the gateway answers {answer.status_code} to /-/metrics")
+        return answer.content
+
     def _send(self, request: httpx.Request, *, again: bool) -> httpx.Response:
         """Send a request, and once more if that is safe and the answer was lost."""
         try:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from gateway.commands.common.connection import Admin, path
 from gateway.commands.common.grammar import subcommand, subcommands
-from gateway.commands.common.output import Column, age, hint, line, number, printable
+from gateway.commands.common.output import MISSING, Column, age, facts, hint, line, named, number, printable
 from gateway.commands.common.resources import add_list, answering, listing
 from gateway.model.errors import ConfigError, LarderError
 
@@ -47,9 +49,18 @@ def add(command: ArgumentParser) -> None:
         "space of its dataset, and with a tenth of the dataset more. The benefit is t miss by the time with hits only.\n"
         "docs/jobs.md explains phases.",
         "larder-gateway jobs list",
+        "larder-gateway jobs show vision/resnet50-17",
         "larder-gateway jobs remove vision/resnet50-17",
     )
     add_list(commands, "jobs", "list the jobs", listing("jobs", COLUMNS))
+    shown = subcommand(
+        commands,
+        "show",
+        "show all that is known of a job",
+        answering(_shown, lambda _, job: facts(_facts(job))),
+        "larder-gateway jobs show vision/resnet50-17",
+    )
+    _add_job(shown)
     removed = subcommand(
         commands,
         "remove",
@@ -58,28 +69,54 @@ def add(command: ArgumentParser) -> None:
         "larder-gateway jobs remove vision/resnet50-17",
         "larder-gateway jobs remove resnet50-17",
     )
-    removed.add_argument("job", metavar="[TENANT/]JOB", help="the tenant is optional if only one has such a job")
+    _add_job(removed)
+
+
+def _add_job(command: ArgumentParser) -> None:
+    command.add_argument("job", metavar="[TENANT/]JOB", help="the tenant is optional if only one has such a job")
+
+
+def _shown(admin: Admin, options: Namespace) -> dict[str, Any]:
+    owner, job = _named(admin, options.job, "show")
+    jobs = (row for row in admin.listed("jobs") if (row.get("tenant"), row.get("job")) == (owner, job))
+    if (row := next(jobs, None)) is None:
+        raise LarderError(f"unknown job {options.job!r}; see {hint('jobs', 'list')}")
+    return row
+
+
+def _facts(job: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    """What a person reads of a job: the columns of the list, and what has no room there."""
+    for column in COLUMNS:
+        cell = column.cell(job)
+        yield column.name, None if cell == MISSING else cell
+    if (waited := job.get("gpu_seconds_waited")) is not None:
+        yield "GPUs waited", f"{number(waited)} s"
+    if isinstance(measured := job.get("measured"), dict):
+        yield "being measured", named(measured)
 
 
 def _remove(admin: Admin, options: Namespace) -> dict[str, str]:
-    tenant, slash, job = options.job.rpartition("/")
-    if not job:
-        raise ConfigError(f"JOB: {options.job!r} must look like vision/resnet50-17, or resnet50-17")
-    owner = tenant if slash else _owner(admin, job)
+    owner, job = _named(admin, options.job, "remove")
     admin.ask("DELETE", path("jobs", owner, job))
     return {"removed": f"{owner}/{job}"}
 
 
-def _owner(admin: Admin, job: str) -> str:
-    """The tenant with a job of this name.
+def _named(admin: Admin, name: str, verb: str) -> tuple[str, str]:
+    """Tenant and name of a job.
 
     Raises:
+        ConfigError: it is no name.
         LarderError: there is no such job, or more than one.
     """
-    owners = sorted({str(each.get("tenant")) for each in admin.listed("jobs") if each.get("job") == job})
+    tenant, slash, job = name.rpartition("/")
+    if not job:
+        raise ConfigError(f"JOB: {name!r} must look like vision/resnet50-17, or resnet50-17")
+    if slash:
+        return tenant, job
+    owners = sorted({str(row.get("tenant")) for row in admin.listed("jobs") if row.get("job") == job})
     if not owners:
         raise LarderError(f"unknown job {job!r}; see {hint('jobs', 'list')}")
     if len(owners) > 1:
-        named = ", ".join(hint("jobs", "remove", f"{owner}/{job}") for owner in owners)
+        named = ", ".join(hint("jobs", verb, f"{owner}/{job}") for owner in owners)
         raise LarderError(f"several tenants have a job {job!r}: {named}")
-    return owners[0]
+    return owners[0], job

@@ -3,7 +3,7 @@
 from gateway.feature import Command, Endpoints, Feature
 
 FEATURE = Feature(
-    commands=(Command(230, "purge", "gateway.operate.purge.command", "drop cached objects below a prefix"),),
+    commands=(Command(302, "purge", "gateway.operate.purge.command", "drop cached objects below a prefix"),),
     endpoints=(Endpoints(210, "gateway.operate.purge.api"),),
     wiring="gateway.operate.purge.wiring",
     follows=True,

@@ -4,15 +4,15 @@ from gateway.feature import Command, Endpoints, Feature
 
 FEATURE = Feature(
     commands=(
-        Command(40, "status", "gateway.operate.status.command", "the fleet's current traffic and problems"),
+        Command(100, "status", "gateway.operate.status.command", "the fleet's current traffic and problems"),
         Command(
-            50,
+            101,
             "problems",
             "gateway.operate.status.problems_command",
             "what is wrong, and what was; mute a problem",
             "list",
         ),
-        Command(70, "top", "gateway.operate.status.top_command", "the fleet's traffic, space and problems, live"),
+        Command(103, "top", "gateway.operate.status.top_command", "the fleet's traffic, space and problems, live"),
     ),
     endpoints=(
         Endpoints(80, "gateway.operate.status.api"),

@@ -6,7 +6,9 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gateway.commands.common.grammar import asking, describe
+from gateway.commands.common.connection import connected
+from gateway.commands.common.grammar import asking, describe, duration
+from gateway.commands.common.live import refresh
 from gateway.commands.common.output import (
     STYLES,
     facts,
@@ -20,22 +22,42 @@ from gateway.commands.common.output import (
     size,
     speed,
     table,
+    terminal,
 )
 from gateway.commands.common.resources import answering
 from gateway.commands.fleet import datasets, jobs, nodes
+
+_EVERY = 2.0
+"""Seconds between two refreshes."""
 
 
 def add(command: ArgumentParser) -> None:
     """Define the command's arguments."""
     describe(
         command,
-        answering(lambda admin, _: admin.get("overview"), _show, _problem),
+        _status,
         "Nodes, traffic, jobs, datasets, and problems with their remedies. Exit status 1 if there is a problem of severity\n"
         "error that is not muted, for use in health checks.",
         "larder-gateway status --endpoint http://127.0.0.1:9000 --token-file /etc/larder/admin-token",
         "larder-gateway status --json | jq .now.hit_ratio",
+        "larder-gateway status --watch 5s",
+    )
+    command.add_argument(
+        "--watch",
+        metavar="TIME",
+        type=duration,
+        nargs="?",
+        const=_EVERY,
+        help="on a terminal: refresh until Ctrl-C, so often (2s)",
     )
     asking(command)
+
+
+def _status(options: Namespace) -> int:
+    if options.watch and terminal() and not options.json:
+        with connected(options) as admin:
+            refresh(lambda: _show(options, admin.get("overview")), options.watch)
+    return answering(lambda admin, _: admin.get("overview"), _show, _problem)(options)
 
 
 def _problem(_options: Namespace, overview: Mapping[str, Any]) -> int:

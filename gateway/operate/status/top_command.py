@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout
-from io import StringIO
 from typing import Any
 
-from gateway.commands.common.connection import Admin, connected
+from gateway.commands.common.connection import connected
 from gateway.commands.common.grammar import asking, count, describe, duration
+from gateway.commands.common.live import refresh
 from gateway.commands.common.output import (
     Column,
-    console,
     document,
     heading,
     line,
@@ -75,29 +72,8 @@ def _top(options: Namespace) -> int:
         elif options.once or not terminal():
             _show(admin.get("overview"), options.rows)
         else:
-            _refresh(admin, options)
+            refresh(lambda: _show(admin.get("overview"), options.rows), options.every)
     return 0
-
-
-class _Screenful(StringIO):
-    """Takes what is printed for a terminal."""
-
-    def isatty(self) -> bool:
-        """It has the terminal's colours and width."""
-        return True
-
-
-def _refresh(admin: Admin, options: Namespace) -> None:
-    paper = console()
-    with paper.screen():
-        while True:
-            overview = admin.get("overview")
-            with redirect_stdout(_Screenful()) as printed:
-                _show(overview, options.rows)
-            # A line more than the terminal has would scroll the first one away.
-            paper.clear()
-            line("\n".join(printed.getvalue().splitlines()[: paper.height - 1]))
-            time.sleep(options.every)
 
 
 def _show(overview: Mapping[str, Any], rows: int) -> None:

@@ -4,7 +4,7 @@ from gateway.feature import Command, Endpoints, Feature
 
 FEATURE = Feature(
     commands=(
-        Command(240, "verify", "gateway.operate.verify.command", "compare cached files with their digests"),
+        Command(303, "verify", "gateway.operate.verify.command", "compare cached files with their digests"),
     ),
     endpoints=(Endpoints(220, "gateway.operate.verify.api"),),
     wiring="gateway.operate.verify.wiring",

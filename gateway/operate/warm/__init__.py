@@ -5,10 +5,10 @@ from gateway.feature import Command, Endpoints, Feature
 FEATURE = Feature(
     commands=(
         Command(
-            210, "warm", "gateway.operate.warm.command", "read a prefix or dataset into the cache before it is needed"
+            301, "warm", "gateway.operate.warm.command", "read a prefix or dataset into the cache before it is needed"
         ),
         Command(
-            220,
+            205,
             "profiles",
             "gateway.operate.warm.profiles_command",
             "record the reads of a job, and replay them as a warm-up",

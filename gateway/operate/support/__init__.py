@@ -1,0 +1,14 @@
+"""Support: what someone else needs to see to find out what is wrong with a fleet."""
+
+from gateway.feature import Command, Feature
+
+FEATURE = Feature(
+    commands=(
+        Command(
+            107,
+            "support",
+            "gateway.operate.support.command",
+            "one archive of state, configuration and logs, without secrets",
+        ),
+    ),
+)
