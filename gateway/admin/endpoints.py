@@ -19,6 +19,7 @@ from gateway.admin.fleet import (
     pipelines,
     results,
     streams,
+    what_if,
 )
 from gateway.base.imports import imported
 from gateway.edge.endpoints import build, include, known_parameters, new_app, share
@@ -35,6 +36,7 @@ _CORE: tuple[tuple[int, APIRouter], ...] = (
     (130, nodes.router),
     (140, datasets.router),
     (150, jobs.router),
+    (155, what_if.router),
     (160, pipelines.router),
     (170, streams.router),
     (180, results.router),

@@ -91,3 +91,18 @@ def test_a_job_is_shown(admin, operator):
     assert "t miss" not in facts
     assert operator("jobs", "show", "vision/run", "--json").json["gpus"] == 8
     assert operator("jobs", "show", "nlp/run").status == 1
+
+
+def test_another_capacity_is_compared(admin, operator):
+    """Rule: plan --what-if shows space, steps and savings now and then; the size is sent in bytes."""
+    dataset = {"id": "33108813" * 8, "granted": 10**10, "granted_then": 4 * 10**10, "saved": 0.25, "saved_then": 1.0}
+    job = {"job": "vision/run", "seconds": 0.342, "seconds_then": 0.1}
+    sizes = {"capacity": 10**10, "capacity_then": 4 * 10**10, "saves": None, "saves_then": None}
+    worth = {"gpu_seconds": 900.0, "gpu_seconds_then": 3600.0}
+    admin.answers["GET plan/what-if"] = {**sizes, **worth, "datasets": [dataset], "jobs": [job]}
+    out = operator("plan", "--what-if", "40GB").out
+    assert admin.asked[-1].query == {"capacity": "40000000000"}
+    rows = {" ".join(line.split()) for line in out.splitlines()}
+    assert "saves 900 GPU seconds an hour now, 3,600 GPU seconds an hour then" in rows
+    assert "331088133310 10.0 GB 40.0 GB 25.0% 100.0%" in rows
+    assert "vision/run 0.342 s 0.100 s" in rows

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from gateway.commands.common.connection import Admin
 from gateway.commands.common.grammar import asking, count, describe
-from gateway.commands.common.output import Column, facts, line, moment, named, saves, share, size, table
+from gateway.commands.common.grammar import size as size_of
+from gateway.commands.common.output import Column, facts, line, moment, named, number, saves, share, size, table
 from gateway.commands.common.resources import answering
 from gateway.commands.fleet.jobs import step, times
 
@@ -42,6 +44,18 @@ _JOBS = (
     Column("with more", "t_with_more", step, number=True),
     Column("benefit", shown=times, number=True),
 )
+_SPACES = (
+    Column("dataset", lambda dataset: dataset["id"][:_DIGITS]),
+    Column("now", "granted", size),
+    Column("then", "granted_then", size),
+    Column("saved now", "saved", share),
+    Column("saved then", "saved_then", share),
+)
+_SPEEDS = (
+    Column("job"),
+    Column("step now", "seconds", step, number=True),
+    Column("step then", "seconds_then", step, number=True),
+)
 _CHANGES = (
     Column("when", "at", _when),
     Column("version", number=True),
@@ -55,19 +69,63 @@ def add(command: ArgumentParser) -> None:
     """Define the command's arguments."""
     describe(
         command,
-        answering(lambda admin, _: admin.get("plan"), _show),
+        answering(_asked, _show),
         "The plan in force: the space of each dataset and why, the manager's inputs; of each job the time of a step as\n"
         "measured, as predicted, and as predicted with a tenth of the dataset more; recent changes, newest first.\n"
         "docs/jobs.md explains the terms.",
         "larder-gateway plan",
         "larder-gateway plan --history 100",
         "larder-gateway plan --json | jq .inputs",
+        "larder-gateway plan --what-if 40TB",
     )
     command.add_argument("--history", metavar="N", type=count, default=10, help="show at most N changes (10)")
+    command.add_argument(
+        "--what-if",
+        metavar="CAPACITY",
+        type=size_of,
+        help="show instead what caches of this size, all nodes together, would save",
+    )
     asking(command)
 
 
+def _asked(admin: Admin, options: Namespace) -> Any:
+    return admin.get("plan") if options.what_if is None else admin.get("plan/what-if", capacity=options.what_if)
+
+
 def _show(options: Namespace, plan: Mapping[str, Any]) -> None:
+    if options.what_if is None:
+        _show_plan(options, plan)
+    else:
+        _show_outcome(plan)
+
+
+def _show_outcome(outcome: Mapping[str, Any]) -> None:
+    """Print what is, beside what would be."""
+    now, then = (_worth(outcome, ending) for ending in ("", "_then"))
+    facts(
+        (
+            ("capacity", _beside(size(outcome["capacity"]), size(outcome["capacity_then"]))),
+            ("saves", _beside(now, then)),
+        )
+    )
+    line()
+    table(_SPACES, outcome["datasets"], "no dataset is in the plan: no job is registered")
+    if jobs := outcome["jobs"]:
+        line()
+        table(_SPEEDS, jobs)
+
+
+def _worth(outcome: Mapping[str, Any], ending: str) -> str | None:
+    if (money := outcome[f"saves{ending}"]) is not None:
+        return saves(money)
+    return f"{number(outcome[f'gpu_seconds{ending}'])} GPU seconds an hour"
+
+
+def _beside(now: object, then: object) -> str:
+    return f"{now} now, {then} then"
+
+
+def _show_plan(options: Namespace, plan: Mapping[str, Any]) -> None:
     granted, capacity = plan.get("granted") or 0, plan.get("capacity") or 0
     part = f" ({share(granted / capacity)})" if capacity else ""
     facts(

@@ -117,7 +117,7 @@ def test_a_dataset_and_its_plan(operator, user, origin, running, tmp_path):
 
 
 def test_jobs(operator, user, origin, running, tmp_path):
-    """Rule: both command lines list a registered job until it is removed."""
+    """Rule: both command lines list and show a registered job until it is removed; a larger cache has room for its dataset."""
     made = stock(origin, tmp_path, "jobs", bytes_of(20, 1000, 8))
     made.register(running)
     body = {"job": "resnet-1", "dataset": "jobs", "gpus": 8, "batch_size": 4, "ranks": 1}
@@ -125,6 +125,11 @@ def test_jobs(operator, user, origin, running, tmp_path):
     wait_until(lambda: "a/resnet-1" in operator("jobs", "list").out, SOON, "the job")
     assert user("jobs", "show", "resnet-1", "--json").json["gpus"] == 8
     assert "resnet-1" in user("jobs", "list").out
+    assert "a/resnet-1" in operator("jobs", "show", "resnet-1").out
+    wait_until(lambda: made.id in operator("plan", "--json").json["inputs"]["datasets"], SOON, "its place in the plan")
+    then = operator("plan", "--what-if", "1GB", "--json").json
+    assert [dataset["granted_then"] for dataset in then["datasets"] if dataset["id"] == made.id] == [20_000]
+    assert "GPU seconds an hour then" in operator("plan", "--what-if", "1GB").out
     assert operator("jobs", "remove", "resnet-1").out == "a/resnet-1 is forgotten\n"
     assert user("jobs", "list").out == "no jobs\n"
     assert "jobs list" in operator("jobs", "remove", "resnet-1", status=1).err

@@ -1,0 +1,99 @@
+"""What caches of another size would save: the ledger, asked again with what the plan in force was made from.
+
+The plan has the inputs of its datasets and the measurements of its jobs. It does not have the bids of streams and results, so
+their pools keep what they have. Nothing that is held counts more than what is not: a fleet of another size fills anew.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.policies.space.allocation import Candidate, allocate
+from gateway.policies.space.forecast import Forecast, forecast_at
+from gateway.policies.space.plan import Plan
+from gateway.policies.space.prices import HOUR
+from gateway.policies.watermarks import GRANTABLE, turning
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetSpace:
+    """A dataset at one size of the caches.
+
+    ``granted`` is in bytes, ``saved`` the share of its jobs' reads that these save, ``worth`` what that is worth an hour: money
+    if the plan was made with prices, else seconds that GPUs would wait.
+    """
+
+    granted: int
+    saved: float
+    worth: float
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """The fleet at one size of the caches: ``datasets`` by id, ``jobs`` by ``tenant/job``, as far as their times are known."""
+
+    datasets: Mapping[str, DatasetSpace]
+    jobs: Mapping[str, Forecast]
+
+    @property
+    def worth(self) -> float:
+        """What all datasets save in an hour."""
+        return sum(space.worth for space in self.datasets.values())
+
+
+def as_planned(plan: Plan) -> WhatIf:
+    """The fleet as it is: what the plan in force gives."""
+    return _outcome(plan, {name: order.target for name, order in plan.datasets.items()})
+
+
+def what_if(plan: Plan, capacity: int) -> WhatIf:
+    """The fleet with caches of ``capacity`` bytes, all nodes together."""
+    others = sum(order.target for order in plan.pools.values()) - sum(order.target for order in plan.datasets.values())
+    budget = int(GRANTABLE * capacity) - turning(others)
+    allocations = allocate(list(_candidates(plan).values()), budget)
+    return _outcome(plan, {name: allocation.granted for name, allocation in allocations.items()})
+
+
+def _outcome(plan: Plan, granted: Mapping[str, int]) -> WhatIf:
+    candidates = _candidates(plan)
+    datasets = {}
+    for name, candidate in candidates.items():
+        saved = candidate.saved(granted.get(name, 0))
+        datasets[name] = DatasetSpace(granted.get(name, 0), saved, HOUR * candidate.gain * saved)
+    reading = {
+        name: known
+        for name, known in plan.memory.jobs.items()
+        if name in plan.jobs and known.dataset in candidates and candidates[known.dataset].size
+    }
+    readers = Counter(known.dataset for known in reading.values())
+    jobs = {
+        name: forecast_at(known.probe, _share(candidates[known.dataset], granted), readers[known.dataset])
+        for name, known in reading.items()
+    }
+    return WhatIf(datasets, {name: forecast for name, forecast in jobs.items() if forecast is not None})
+
+
+def _share(candidate: Candidate, granted: Mapping[str, int]) -> float:
+    return min(1.0, granted.get(candidate.dataset, 0) / candidate.size)
+
+
+def _candidates(plan: Plan) -> dict[str, Candidate]:
+    """What the datasets of the plan ask for, as its inputs have it."""
+    measured = {known.dataset for known in plan.memory.jobs.values() if known.probe.benefit > 0}
+    inputs: Mapping[str, Mapping[str, Any]] = plan.inputs.get("datasets", {})
+    return {
+        name: Candidate(
+            name,
+            facts["size"],
+            facts["gain"],
+            facts["jobs"],
+            override=facts.get("override", ""),
+            requested=facts.get("requested", "auto"),
+            quota=facts.get("quota"),
+            measured=name in measured,
+        )
+        for name, facts in inputs.items()
+    }
