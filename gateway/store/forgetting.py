@@ -176,10 +176,10 @@ class Forgetter:
         forgotten = 0
         try:
             while True:
-                found, loose = await self._disk.write(page)
-                if not found:
+                removed, loose = await self._disk.write(page)
+                if not removed:
                     break
-                forgotten += found
+                forgotten += removed
                 self._settle(Recorded(None, tuple(loose)), None)
         except DiskFault:
             self._generations.distrust_all()

@@ -164,9 +164,9 @@ class ItemBlobs:
                 rows = await self._disk.read(lambda connection: blob_rows.find_many(connection, distinct))  # noqa: B023
             except DiskFault:
                 return
-            found = {row.digest: row for row in rows}
+            by_digest = {row.digest: row for row in rows}
             for index, digest in enumerate(digests, start):
-                if (row := found.get(digest)) is not None:
+                if (row := by_digest.get(digest)) is not None:
                     self._adopt_row(content, index, row)
         content.states.surveyed = True
 
@@ -265,15 +265,15 @@ class ItemBlobs:
 
     async def among(self, digests: Sequence[bytes]) -> set[bytes]:
         """The digests among some that have a blob in the index; none while it cannot be read."""
-        found: set[bytes] = set()
+        present: set[bytes] = set()
         for start in range(0, len(digests), _PAGE):
             page = list(dict.fromkeys(digests[start : start + _PAGE]))
             try:
                 rows = await self._disk.read(lambda connection: blob_rows.find_many(connection, page))  # noqa: B023
             except DiskFault:
                 break
-            found.update(row.digest for row in rows)
-        return found
+            present.update(row.digest for row in rows)
+        return present
 
 
 async def open_blobs(disk: Disk, wanted: Mapping[K, bytes], take: Callable[[Iterable[tuple[K, int]]], None]) -> None:

@@ -156,8 +156,8 @@ class Evictor:
         async with self._evicting:
             gone = 0
             for batch in _batches(list(digests)):
-                found = await self._drop(lambda connection: blob_rows.evict_items(connection, batch))  # noqa: B023
-                gone += len(found.blobs)
+                dropped = await self._drop(lambda connection: blob_rows.evict_items(connection, batch))  # noqa: B023
+                gone += len(dropped.blobs)
             await self._space.refresh()
             return gone
 
@@ -222,8 +222,8 @@ class Evictor:
         counts = await self._disk.read(blob_rows.counts)
         together = min(_SHARDS, max(1, _SHARDS * _COMPARED // max(1, counts.blobs)))
         for first in range(0, _SHARDS, together):
-            found = await self._audit(range(first, min(_SHARDS, first + together)), before)
-            orphans, broken = orphans + found[0], broken + found[1]
+            counted = await self._audit(range(first, min(_SHARDS, first + together)), before)
+            orphans, broken = orphans + counted[0], broken + counted[1]
         wrong = await self._disk.read(pool_rows.miscount)
         if wrong:
             await self._disk.write(lambda connection: pool_rows.correct(connection, wrong))

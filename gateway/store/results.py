@@ -121,9 +121,9 @@ class ResultBlobs:
         try:
             limits = ResultLimits(largest, max(0, spare(self._space.current(), _WITHOUT_EVICTION)), replace)
             look = partial(result_rows.outlook, collection=collection, sizes=sizes, limits=limits)
-            found = await self._disk.look(look)
-            wanted = [index for index, result in found.items() if result is PutResult.STORED]
-            return {**found, **(await self._store(collection, wanted, elements, limits))}
+            outcomes = await self._disk.look(look)
+            wanted = [index for index, result in outcomes.items() if result is PutResult.STORED]
+            return {**outcomes, **(await self._store(collection, wanted, elements, limits))}
         except (DiskFault, DiskUnavailable):
             return dict.fromkeys(elements, PutResult.UNAVAILABLE)
 

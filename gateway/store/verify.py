@@ -71,14 +71,14 @@ class VerifyReport:
 
 
 async def verify_cache(
-    settings: CacheSettings, *, repair: bool = False, told: Callable[[VerifyReport], bool] | None = None
+    settings: CacheSettings, *, repair: bool = False, progress: Callable[[VerifyReport], bool] | None = None
 ) -> VerifyReport:
     """Read and verify every blob.
 
     Args:
         settings: the ``[cache]`` table; ``dir`` is verified.
         repair: drop defective blobs; needs exclusive use of the cache.
-        told: called in a thread with the results so far, after each file; returns whether to continue.
+        progress: called in a thread with the results so far, after each file; returns whether to continue.
 
     Raises:
         LarderError: no cache in ``dir``, the cache is unreadable, or ``repair`` while a gateway is running.
@@ -87,7 +87,7 @@ async def verify_cache(
     if not (root / "index.db").is_file():
         raise LarderError(f"cache.dir: no cache in {root}")
     try:
-        report = await asyncio.to_thread(_look, root, told)
+        report = await asyncio.to_thread(_look, root, progress)
     except DiskFault as fault:
         if not repair or fault.kind is not FailureKind.CORRUPT:
             raise
@@ -97,13 +97,13 @@ async def verify_cache(
     return report
 
 
-def _look(root: Path, told: Callable[[VerifyReport], bool] | None) -> VerifyReport:
+def _look(root: Path, progress: Callable[[VerifyReport], bool] | None) -> VerifyReport:
     report = VerifyReport(damaged=damage(root / "index.db", _PATIENCE))
     engine = open_engine(root / "index.db", patience=_PATIENCE)
     try:
         with disk_faults(), engine.connect() as connection:
             for number in range(256):
-                if not _compare(report, root / "blobs", number, driver_of(connection), told or _always):
+                if not _compare(report, root / "blobs", number, driver_of(connection), progress or _always):
                     break
                 report.shards = number + 1
     finally:
@@ -116,7 +116,7 @@ def _always(_report: VerifyReport) -> bool:
 
 
 def _compare(
-    report: VerifyReport, blobs: Path, number: int, index: sqlite3.Connection, told: Callable[[VerifyReport], bool]
+    report: VerifyReport, blobs: Path, number: int, index: sqlite3.Connection, progress: Callable[[VerifyReport], bool]
 ) -> bool:
     """Compare one folder with the index; ``False`` if the verification was cancelled."""
     young = time.time_ns() - _YOUNG_NS
@@ -138,14 +138,14 @@ def _compare(
             report.corrupt.append(name)
         elif digest not in rows and status.st_ctime_ns < young:
             report.orphans.append(name)
-        if not told(report):
+        if not progress(report):
             return False
     for digest in rows.keys() - present:
         name = digest.hex()[2:]
         # A blob may have been evicted, or written again, since the index was read.
         if blob_rows.find(index, digest) is not None and not (folder / name).exists():
             report.missing.append(f"{folder.name}/{name}")
-    return told(report)
+    return progress(report)
 
 
 def _blob_files(folder: Path) -> Iterator[os.DirEntry[str]]:

@@ -60,7 +60,7 @@ class Verifications:
     async def _verify(self, name: str) -> None:
         self._report, self._wanted = VerifyReport(), True
         await self.queue.say(name, self._node, _document(self._report, "running"))
-        reading = asyncio.get_running_loop().create_task(verify_cache(self._cache, told=self._note))
+        reading = asyncio.get_running_loop().create_task(verify_cache(self._cache, progress=self._note))
         try:
             while not (await asyncio.wait([reading], timeout=_SAY))[0]:
                 if not self._speaks() or not await self.queue.say(name, self._node, _document(self._report, "running")):

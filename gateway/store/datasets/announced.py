@@ -37,15 +37,15 @@ def known_of(document: Mapping[str, Any]) -> AnnouncedRegistration:
 
 def inventory(folders: Folders) -> dict[Name, AnnouncedRegistration]:
     """Every registration on this node's disk; empty if it cannot be read. Runs in a thread."""
-    found = {}
+    registrations = {}
     try:
         for path in folders.tenants.glob(f"*/*/{REGISTRATION}"):
             document = read_document(path)
             if document is not None:
-                found[str(document.get("tenant")), str(document.get("name"))] = known_of(document)
+                registrations[str(document.get("tenant")), str(document.get("name"))] = known_of(document)
     except OSError:
         return {}
-    return found
+    return registrations
 
 
 class Mark(NamedTuple):

@@ -63,11 +63,11 @@ def check_schema(schema: pa.Schema) -> None:
         BadFile: naming the column and the required type.
     """
     for name, wanted in _WANTED.items():
-        found = schema.get_all_field_indices(name)
-        if len(found) != 1:
-            count = "no column" if not found else f"{len(found)} columns"
+        positions = schema.get_all_field_indices(name)
+        if len(positions) != 1:
+            count = "no column" if not positions else f"{len(positions)} columns"
             raise BadFile(f"The file has {count} {name!r}; there must be one, of type {wanted}.")
-        kind = schema.field(found[0]).type
+        kind = schema.field(positions[0]).type
         plain = kind.value_type if pa.types.is_dictionary(kind) else kind
         if not _fits(name, plain):
             raise BadFile(f"The column {name!r} has type {str(kind)[:100]}; it must be {wanted}.")

@@ -66,8 +66,8 @@ class ItemStates:
     def believed(self, indices: NDArray[np.integer] | slice = slice(None)) -> NDArray[np.bool_]:
         """Whether these items, or all of them, are believed to be in the cache."""
         flags = self.flags[indices]
-        found: NDArray[np.bool_] = (flags == RESIDENT) | (flags == VERIFIED)
-        return found
+        resident: NDArray[np.bool_] = (flags == RESIDENT) | (flags == VERIFIED)
+        return resident
 
     @property
     def surveyed(self) -> bool:

@@ -34,8 +34,8 @@ class Repeated:
 
     def __getitem__(self, key: Any) -> NDArray[np.uint8]:
         rows, *columns = key if isinstance(key, tuple) else (key,)
-        found: NDArray[np.uint8] = self.distinct[(self.numbers[rows], *columns)]
-        return found
+        digests: NDArray[np.uint8] = self.distinct[(self.numbers[rows], *columns)]
+        return digests
 
 
 class Lengths:
@@ -46,8 +46,8 @@ class Lengths:
 
     def __getitem__(self, key: Any) -> NDArray[np.uint64]:
         # Not ``-``: for a scalar it warns about the overflow that turns 0 into NONE.
-        found: NDArray[np.uint64] = np.subtract(self._stored[key], _ONE, dtype=np.uint64)
-        return found
+        values: NDArray[np.uint64] = np.subtract(self._stored[key], _ONE, dtype=np.uint64)
+        return values
 
 
 class Index:
@@ -99,8 +99,8 @@ class Index:
         else:
             self.order = np.frombuffer(table, np.uint32, self.items, form.second)
             width = form.number_width
-            one = np.broadcast_to(np.uint8(0), (self.items,))
-            self.digests = Repeated(digests, _numbers(table, form.third, width, self.items) if width else one)
+            zeros = np.broadcast_to(np.uint8(0), (self.items,))
+            self.digests = Repeated(digests, _numbers(table, form.third, width, self.items) if width else zeros)
 
     def _open_1(self, table: mmap.mmap | bytes) -> None:
         items = self.items
@@ -137,8 +137,8 @@ class Index:
         number = bisect_left(range(len(digests.distinct)), digest, key=lambda row: bytes(digests.distinct[row]))
         low = bisect_left(self.order, number, key=lambda item: int(digests.numbers[item]))
         high = bisect_right(self.order, number, low, key=lambda item: int(digests.numbers[item]))
-        found = self.order[low:high]
-        return found if high > low and self.digest(int(found[0])) == digest else self.order[:0]
+        items = self.order[low:high]
+        return items if high > low and self.digest(int(items[0])) == digest else self.order[:0]
 
 
 def total_of(lengths: NDArray[np.uint64]) -> int:

@@ -138,7 +138,7 @@ class PackedLocations:
         for page in range(start // ROWS, -(-stop // ROWS)):
             columns = self.rows(page)
             first, last = max(0, start - page * ROWS), min(ROWS, stop - page * ROWS)
-            for key, bucket, offset, length in zip(*(each[first:last].tolist() for each in columns), strict=True):
+            for key, bucket, offset, length in zip(*(column[first:last].tolist() for column in columns), strict=True):
                 if number != key // KEYS:
                     number = key // KEYS
                     keys = self.keys(number)

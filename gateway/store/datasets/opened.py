@@ -109,21 +109,21 @@ class OpenRegistrations:
 
     def find(self, tenant: str, name_or_id: str, *, now: bool = False) -> Registration | None:
         """``Registry.get`` outside of the event loop."""
-        found = self._found(tenant, name_or_id, now)
+        registration = self._found(tenant, name_or_id, now)
         # Note the use before a sweep in a thread can expire the registration.
-        if found is not None and self.is_use_due(found):
-            self.note_use_of(found)
-        return found
+        if registration is not None and self.is_use_due(registration):
+            self.note_use_of(registration)
+        return registration
 
     def believed(self, tenant: str, name_or_id: str, within: float) -> Registration | None:
         """The registration, if it is open and was checked within the last ``within`` seconds."""
         if is_dataset_id(name_or_id):
-            entries = [each for (owner, _), each in list(self._open.items()) if owner == tenant]
-            entries = [each for each in entries if each.registration.content.id == name_or_id]
+            entries = [entry for (owner, _), entry in list(self._open.items()) if owner == tenant]
+            entries = [entry for entry in entries if entry.registration.content.id == name_or_id]
         else:
-            entries = [each for each in [self._open.get((tenant, name_or_id))] if each is not None]
+            entries = [entry for entry in [self._open.get((tenant, name_or_id))] if entry is not None]
         since = self._clock() - within
-        return next((each.registration for each in entries if each.checked_at > since), None)
+        return next((entry.registration for entry in entries if entry.checked_at > since), None)
 
     def _found(self, tenant: str, name_or_id: str, now: bool) -> Registration | None:
         look = self.refreshed if now else self.named

@@ -134,12 +134,12 @@ class _Stream:
     async def member(self, name: str, largest: int) -> int:
         """The size of the next member, which must have this name."""
         try:
-            found = tarfile.TarInfo.frombuf(await self.take(tarfile.BLOCKSIZE), "utf-8", "strict")
+            header = tarfile.TarInfo.frombuf(await self.take(tarfile.BLOCKSIZE), "utf-8", "strict")
         except tarfile.TarError:
             raise Unfit("not a TAR archive") from None
-        if found.name != name or not found.isreg() or not 0 <= found.size <= largest:
+        if header.name != name or not header.isreg() or not 0 <= header.size <= largest:
             raise Unfit(f"{name!r} is missing, misplaced, or longer than {largest} bytes")
-        return found.size
+        return header.size
 
 
 async def receive(next_chunk: NextChunk, draft: Path, output: int, reserve: int) -> dict[str, Any]:
@@ -235,8 +235,8 @@ def check_index(path: Path, tag: str) -> int:
         hashes[0].update(np.ascontiguousarray(index.digests[start : start + _BLOCK]).data)
         hashes[1].update(np.ascontiguousarray(lengths).data)
         known += total_of(lengths)
-    found = hashes[0].digest()
-    if found != index.id or tag != tag_of(found, hashes[1], index.members) or known != index.size:
+    identity = hashes[0].digest()
+    if identity != index.id or tag != tag_of(identity, hashes[1], index.members) or known != index.size:
         raise Unfit("its index belongs to another dataset")
     _check_order(index)
     return int(index.items)

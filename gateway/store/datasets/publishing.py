@@ -113,9 +113,11 @@ class Publisher:
 
     def content_names(self, tenant: str, name: str) -> list[str]:
         """The content names of the datasets that a tenant has registered under a name."""
-        found = self._content_named(tenant, f"{name[: _LONGEST - _DIGITS - 1]}-")
+        registrations = self._content_named(tenant, f"{name[: _LONGEST - _DIGITS - 1]}-")
         return [
-            path.parent.name for path, of in found if path.parent.name == content_name(name, str(of.get("content")))
+            path.parent.name
+            for path, of in registrations
+            if path.parent.name == content_name(name, str(of.get("content")))
         ]
 
     def publish(self, draft: Path, document: dict[str, Any]) -> bool:

@@ -145,18 +145,18 @@ class Registry:
         Raises:
             DiskFault: the disk hangs, and the registration is not known.
         """
-        found = None if now else self._opened.believed(tenant, name_or_id, BELIEVED)
+        registration = None if now else self._opened.believed(tenant, name_or_id, BELIEVED)
         try:
-            if found is None:
-                found = await self.work.glance(partial(self.find, tenant, name_or_id, now=now))
-            elif self._opened.is_use_due(found):
-                await self.work.glance(partial(self._opened.note_use_of, found))
+            if registration is None:
+                registration = await self.work.glance(partial(self.find, tenant, name_or_id, now=now))
+            elif self._opened.is_use_due(registration):
+                await self.work.glance(partial(self._opened.note_use_of, registration))
         except DiskFault:
-            found = self._opened.believed(tenant, name_or_id, math.inf)
-            if found is None:
+            registration = self._opened.believed(tenant, name_or_id, math.inf)
+            if registration is None:
                 raise
         self._tidy()
-        return found
+        return registration
 
     def find(self, tenant: str, name_or_id: str, *, now: bool = False) -> Registration | None:
         """``get`` outside of the event loop."""
@@ -334,10 +334,10 @@ class Registry:
         """The registration of this very file, if it exists under this name, or a content name that begins with it."""
         look = self._publisher
         names = await self.work.chore(partial(look.content_names, tenant, name)) if source.content_name else [name]
-        for each in names:
+        for written_as in names:
             terms = None if source.additive else terms_of(caching, source.pays)
-            if await self.work.chore(partial(look.known, tenant, each, terms, source.fingerprint, source.allow)):
-                return await self.work.glance(partial(self._opened.refreshed, tenant, each))
+            if await self.work.chore(partial(look.known, tenant, written_as, terms, source.fingerprint, source.allow)):
+                return await self.work.glance(partial(self._opened.refreshed, tenant, written_as))
         return None
 
     async def _converted(self, tenant: str, name: str, parquet: Path, draft: Path, allow: tuple[str, ...]) -> Converted:

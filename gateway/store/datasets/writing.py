@@ -265,8 +265,8 @@ class LocationsWriter:
     def add(self, columns: Columns) -> None:
         """Add the next rows."""
         keys = np.array([self._number(key) for key in columns.keys], np.uint64)
-        one = np.uint64(1)
-        new = (keys[columns.key_numbers], columns.buckets, columns.offsets + one, columns.lengths + one)
+        step = np.uint64(1)
+        new = (keys[columns.key_numbers], columns.buckets, columns.offsets + step, columns.lengths + step)
         rows = np.concatenate([self._rows, np.column_stack(new).astype(np.uint64)])
         whole = len(rows) - len(rows) % layout.ROWS
         for start in range(0, whole, layout.ROWS):
@@ -331,7 +331,7 @@ def pack_rows(rows: NDArray[np.uint64]) -> bytes:
 def pack_keys(keys: list[bytes]) -> bytes:
     """Encode a page of keys."""
     first, last = min(keys), max(keys)
-    size = next((at for at, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), len(first))
+    size = next((at for at, (byte, other) in enumerate(zip(first, last, strict=False)) if byte != other), len(first))
     common, rests = first[:size], [key[size:] for key in keys]
     ends = np.cumsum([len(rest) for rest in rests], dtype=np.uint32).astype("<u2")
     body = ends.tobytes() + b"".join(rests)

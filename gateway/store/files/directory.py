@@ -282,10 +282,10 @@ class CacheDirectory:
 
     def in_shards(self, shards: range) -> dict[bytes, int]:
         """Digests and sizes of the blob files whose first byte is in ``shards``; files with other names are removed."""
-        found: dict[bytes, int] = {}
+        sizes: dict[bytes, int] = {}
         for number in shards:
-            found |= self._in_shard(number)
-        return found
+            sizes |= self._in_shard(number)
+        return sizes
 
     def _in_shard(self, number: int) -> dict[bytes, int]:
         prefix = f"{number:02x}"

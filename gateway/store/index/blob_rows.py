@@ -221,13 +221,13 @@ def _untie(connection: Connection, digest: bytes) -> list[ObjectKey]:
     holders = connection.execute("SELECT DISTINCT object_id FROM object_blocks WHERE digest = ?", (digest,)).fetchall()
     connection.execute("DELETE FROM object_blocks WHERE digest = ?", (digest,))
     for holder in holders:
-        found = connection.execute(
+        orphan = connection.execute(
             "SELECT origin, bucket, key FROM objects "
             "WHERE id = ? AND NOT EXISTS (SELECT 1 FROM object_blocks WHERE object_id = objects.id)",
             holder,
         ).fetchone()
-        if found is not None:
-            lost.append(ObjectKey(*found))
+        if orphan is not None:
+            lost.append(ObjectKey(*orphan))
             connection.execute("DELETE FROM objects WHERE id = ?", holder)
     connection.execute("DELETE FROM blobs WHERE digest = ?", (digest,))
     return lost
@@ -257,10 +257,10 @@ def drop_wrong(connection: Connection, digest: bytes, path: str, wrong: tuple[in
     """
     try:
         status = os.stat(path)
-        found = (status.st_dev, status.st_ino)
+        identity = (status.st_dev, status.st_ino)
     except FileNotFoundError:
-        found = None
-    return _drop(connection, [digest]) if found == wrong else 0
+        identity = None
+    return _drop(connection, [digest]) if identity == wrong else 0
 
 
 def drop_broken(connection: Connection, digests: Sequence[bytes], path_of: Callable[[bytes], str]) -> list[bytes]:

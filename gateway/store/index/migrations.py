@@ -40,18 +40,18 @@ def _version(connection: Connection) -> int:
     """The version of an index; of a new one, this version's."""
     if not connection.exec_driver_sql("SELECT 1 FROM sqlite_master WHERE name = 'meta'").scalar():
         return SCHEMA_VERSION
-    found = connection.exec_driver_sql("SELECT value FROM meta WHERE name = 'schema'").scalar()
-    if type(found) is not int:
-        raise DiskFault(FailureKind.CORRUPT, f"index.db has schema {found!r}, which no version of Larder wrote")
-    if found > SCHEMA_VERSION:
+    version = connection.exec_driver_sql("SELECT value FROM meta WHERE name = 'schema'").scalar()
+    if type(version) is not int:
+        raise DiskFault(FailureKind.CORRUPT, f"index.db has schema {version!r}, which no version of Larder wrote")
+    if version > SCHEMA_VERSION:
         raise DiskFault(
             FailureKind.NEWER,
-            f"index.db was written by a newer version of Larder (schema {found}, this version has {SCHEMA_VERSION}); "
+            f"index.db was written by a newer version of Larder (schema {version}, this version has {SCHEMA_VERSION}); "
             "it is left unchanged. Install that version, or set another cache.dir",
         )
-    if found != SCHEMA_VERSION and found not in _STEPS:
-        raise DiskFault(FailureKind.CORRUPT, f"index.db has schema {found}, which no version of Larder wrote")
-    return found
+    if version != SCHEMA_VERSION and version not in _STEPS:
+        raise DiskFault(FailureKind.CORRUPT, f"index.db has schema {version}, which no version of Larder wrote")
+    return version
 
 
 def _from_2(connection: Connection) -> None:

@@ -98,13 +98,13 @@ def blocks(connection: Connection, row_id: int, first: int, last: int) -> dict[i
 
 def present(connection: Connection, keys: Sequence[ObjectKey]) -> set[ObjectKey]:
     """The keys that have a row."""
-    found: set[ObjectKey] = set()
+    existing: set[ObjectKey] = set()
     for origin, bucket, names in _pages(keys):
         marks, padded = listed(names)
         statement = f"SELECT key FROM objects WHERE origin = ? AND bucket = ? AND key IN ({marks})"  # noqa: S608 - "?" only
         for (key,) in connection.execute(statement, (origin, bucket, *padded)):
-            found.add(ObjectKey(origin, bucket, key))
-    return found
+            existing.add(ObjectKey(origin, bucket, key))
+    return existing
 
 
 def versions(connection: Connection, keys: Sequence[ObjectKey]) -> dict[ObjectKey, ObjectMeta]:

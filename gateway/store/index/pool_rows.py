@@ -103,29 +103,29 @@ def _row(row: tuple[int, str, str, int, int, int, int, int, int, float, int, int
 
 def pools(connection: Connection) -> dict[int, PoolRow]:
     """All pools, by number."""
-    found = connection.execute(f"SELECT {_COLUMNS} FROM pools WHERE id <> {NODE}")  # noqa: S608
-    return {row[0]: _row(row) for row in found}
+    rows = connection.execute(f"SELECT {_COLUMNS} FROM pools WHERE id <> {NODE}")  # noqa: S608
+    return {row[0]: _row(row) for row in rows}
 
 
 def _pool(connection: Connection, *names: str) -> PoolRow:
     """The active pool with the longest of these names; ``default`` if there is none."""
     marks, padded = listed(names)
-    found = connection.execute(
+    row = connection.execute(
         f"SELECT {_COLUMNS} FROM pools WHERE name IN ({marks}, '{DEFAULT}') AND NOT retired "  # noqa: S608
         f"ORDER BY name = '{DEFAULT}', length(name) DESC LIMIT 1",
         padded,
     ).fetchone()
-    return _row(found)
+    return _row(row)
 
 
 def pools_of(connection: Connection, entering: Sequence[Entering]) -> list[PoolRow]:
     """The pool of each blob that enters, of those in use."""
     wanted = [_wanted(entry) for entry in entering]
-    found = connection.execute(
+    selected = connection.execute(
         f"SELECT {_COLUMNS} FROM pools WHERE name IN (SELECT value FROM json_each(?)) AND NOT retired",  # noqa: S608
         (json.dumps([DEFAULT, *chain.from_iterable(wanted)]),),
     )
-    rows = {row[1]: _row(row) for row in found}
+    rows = {row[1]: _row(row) for row in selected}
     return [next((rows[name] for name in names if name in rows), rows[DEFAULT]) for names in wanted]
 
 
@@ -136,8 +136,8 @@ def _wanted(entry: Entering) -> tuple[str, ...]:
 
 def holder(connection: Connection, digest: bytes) -> PoolRow | None:
     """The pool that a blob is charged to; ``None`` if the blob has no row."""
-    found = connection.execute("SELECT pool FROM blobs WHERE digest = ?", (digest,)).fetchone()
-    return None if found is None else pools(connection).get(found[0])
+    row = connection.execute("SELECT pool FROM blobs WHERE digest = ?", (digest,)).fetchone()
+    return None if row is None else pools(connection).get(row[0])
 
 
 def define(connection: Connection, wanted: Iterable[Pool]) -> None:
@@ -165,18 +165,18 @@ def settle(connection: Connection, now: float, limit: int) -> int:
     They go to the pool that has the name now, and to ``default`` if there is none. On a detour through ``default`` they would
     leave before all others, being over its target.
     """
-    found = connection.execute(
+    blobs = connection.execute(
         "SELECT digest, pool FROM blobs WHERE pool IN (SELECT id FROM pools WHERE retired AND blobs > 0) LIMIT ?",
         (limit,),
     ).fetchall()
     rows = pools(connection)
     moving: dict[int, list[bytes]] = {}
-    for digest, number in found:
+    for digest, number in blobs:
         moving.setdefault(number, []).append(digest)
     for number, digests in moving.items():
         charge(connection, digests, rows[number].pool.name.removesuffix(f"#{number}"), now)
     _forget_empty(connection)
-    return len(found)
+    return len(blobs)
 
 
 def _forget_empty(connection: Connection) -> None:
@@ -194,11 +194,11 @@ def charge(
     entering = []
     for page in _pages(digests):
         marks, padded = listed(page)
-        found = connection.execute(
+        blobs = connection.execute(
             f"SELECT digest, size FROM blobs WHERE digest IN ({marks}) AND pool <> ?",  # noqa: S608
             (*padded, row.id),
         ).fetchall()
-        for digest, size in found:
+        for digest, size in blobs:
             access = Access(row.pool.name, 0, digest, False, now, _NOBODY)
             facts = BlobFacts(row.ledger, size, reads=0, score=scores.get(digest))
             entering.append((row.id, row.order.rank(access, facts, now), digest))
@@ -218,11 +218,11 @@ def charge_below(connection: Connection, place: ObjectKey, after: str, now: floa
     Returns:
         The last key processed; ``None`` at the end.
     """
-    found = connection.execute(
+    objects = connection.execute(
         "SELECT id, key FROM objects WHERE origin = ? AND bucket = ? AND key >= ? AND key > ? ORDER BY key LIMIT ?",
         (place.origin, place.bucket, place.key, after, limit),
     ).fetchall()
-    keys = {number: key for number, key in found if key.startswith(place.key)}
+    keys = {number: key for number, key in objects if key.startswith(place.key)}
     rows = pools(connection)
     numbers = _numbers(rows)
     movable = [number for number, row in rows.items() if row.pool.name == DEFAULT or row.pool.name.startswith(OF_KEYS)]
@@ -243,7 +243,7 @@ def charge_below(connection: Connection, place: ObjectKey, after: str, now: floa
                 moved.setdefault(name, []).append(digest)
     for name, digests in moved.items():
         charge(connection, digests, name, now)
-    return found[-1][1] if len(keys) == limit else None
+    return objects[-1][1] if len(keys) == limit else None
 
 
 def lowest(connection: Connection, name: str, limit: int) -> list[tuple[bytes, int]]:
@@ -297,8 +297,8 @@ def note_uses(connection: Connection, folded: Folded, now: float) -> None:
     for page in _pages(list(uses)):
         marks, padded = listed(page)
         statement = f"SELECT digest, pool, rank, size FROM blobs WHERE digest IN ({marks})"  # noqa: S608
-        found = connection.execute(statement, padded)
-        for digest, number, rank, size in found:
+        blobs = connection.execute(statement, padded)
+        for digest, number, rank, size in blobs:
             row, use = rows[number], uses[digest]
             hits[number] += use.reads
             after = row.order.rank(use.last, BlobFacts(row.ledger, size, rank, use.reads), now)
@@ -317,20 +317,20 @@ def note_uses(connection: Connection, folded: Folded, now: float) -> None:
 def _missed(rows: Mapping[int, PoolRow], misses: Mapping[ObjectKey | str, int]) -> Counter[int]:
     """Misses by the id of the pool that the blob would have been charged to."""
     numbers = _numbers(rows)
-    found: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     for key, count in misses.items():
         names = (dataset_pool(key),) if isinstance(key, str) else pools_of_key(key)
-        found[next((numbers[name] for name in names if name in numbers), numbers[DEFAULT])] += count
-    return found
+        counts[next((numbers[name] for name in names if name in numbers), numbers[DEFAULT])] += count
+    return counts
 
 
 def _recall(connection: Connection, pool: int, digest: bytes) -> float | None:
     """Delete a ghost and return its rank; ``None`` if there is none."""
-    found = connection.execute("SELECT rank FROM ghosts WHERE pool = ? AND digest = ?", (pool, digest)).fetchone()
-    if found is None:
+    row = connection.execute("SELECT rank FROM ghosts WHERE pool = ? AND digest = ?", (pool, digest)).fetchone()
+    if row is None:
         return None
     connection.execute("DELETE FROM ghosts WHERE pool = ? AND digest = ?", (pool, digest))
-    return float(found[0])
+    return float(row[0])
 
 
 def trim(connection: Connection, row: PoolRow) -> None:
@@ -372,21 +372,21 @@ class Miscount(NamedTuple):
 
 def miscount(connection: Connection) -> list[Miscount]:
     """The pools with wrong counts. A single statement, so all values are of one moment."""
-    found = connection.execute(
+    rows = connection.execute(
         "WITH held AS (SELECT pool, sum(size) AS size, count(*) AS blobs, sum(size * (rank < 0)) AS fresh FROM blobs "
         "GROUP BY pool UNION ALL SELECT 0, sum(size), count(*), sum(size * (rank < 0)) FROM blobs), "
         "wrong AS (SELECT pools.id, coalesce(held.size, 0) - bytes AS size, coalesce(held.blobs, 0) - pools.blobs AS blobs, "
         "coalesce(held.fresh, 0) - pools.fresh AS fresh FROM pools LEFT JOIN held ON held.pool = pools.id) "
         "SELECT id, size, blobs, fresh FROM wrong WHERE size <> 0 OR blobs <> 0 OR fresh <> 0"
     )
-    return [Miscount(*row) for row in found]
+    return [Miscount(*row) for row in rows]
 
 
 def correct(connection: Connection, differences: Iterable[Miscount]) -> None:
     """Add the differences found by ``miscount``; counts by other workers since then are kept."""
     connection.executemany(
         "UPDATE pools SET bytes = bytes + ?, blobs = blobs + ?, fresh = fresh + ? WHERE id = ?",
-        [(one.size, one.blobs, one.fresh, one.pool) for one in differences],
+        [(difference.size, difference.blobs, difference.fresh, difference.pool) for difference in differences],
     )
 
 

@@ -107,20 +107,20 @@ def record(
         capacity: of the node, in bytes.
         now: the clock, in seconds since the epoch.
     """
-    found: list[Recorded] = []
+    results: list[Recorded] = []
     counts = blob_rows.counts(connection)
     for start in range(0, len(recordings), ROWS):
         page = recordings[start : start + ROWS]
         recorded, counts = _record_page(connection, page, capacity, now(), counts)
-        found += recorded
-    return [(recorded, counts) for recorded in found]
+        results += recorded
+    return [(recorded, counts) for recorded in results]
 
 
 def _record_page(
     connection: Connection, page: Sequence[Recording], capacity: int, now: float, counts: Counts
 ) -> tuple[list[Recorded], Counts]:
     known = objects.present(connection, [recording.key for recording in page])
-    found: dict[int, Recorded] = {}
+    results: dict[int, Recorded] = {}
     new: dict[int, _Arrived] = {}
     for place, recording in enumerate(page):
         if recording.key in known:
@@ -130,22 +130,22 @@ def _record_page(
             new[place] = _Arrived(recording, present)
             known.add(recording.key)
         else:
-            found[place] = recording.refused()
+            results[place] = recording.refused()
     held = blob_rows.held(connection, [digest for arrived in new.values() for digest in arrived.sizes()])
     taken = set(held)
     for place, arrived in tuple(new.items()):
         entering = {digest: size for digest, size in arrived.sizes().items() if digest not in taken}
         after = Counts(counts.size + sum(entering.values()), counts.blobs + len(entering))
         if entering and after.size > capacity:
-            found[place] = new.pop(place).recording.refused()
+            results[place] = new.pop(place).recording.refused()
         else:
             counts = after
             taken |= entering.keys()
-    found.update(zip(new, _insert(connection, tuple(new.values()), held, now), strict=True))
-    rest = [place for place in range(len(page)) if place not in found]
+    results.update(zip(new, _insert(connection, tuple(new.values()), held, now), strict=True))
+    rest = [place for place in range(len(page)) if place not in results]
     for place in rest:
-        found[place] = _merge(connection, page[place], capacity, now)
-    return [found[place] for place in range(len(page))], blob_rows.counts(connection) if rest else counts
+        results[place] = _merge(connection, page[place], capacity, now)
+    return [results[place] for place in range(len(page))], blob_rows.counts(connection) if rest else counts
 
 
 def _present(recording: Recording) -> dict[int, tuple[Kept, int]]:
@@ -153,34 +153,34 @@ def _present(recording: Recording) -> dict[int, tuple[Kept, int]]:
 
     Files are evicted under the write lock that this transaction holds, so they cannot vanish before the commit.
     """
-    found = {}
+    blocks = {}
     for number, block in recording.blocks.items() if recording.still_valid() else ():
         try:
             status = os.stat(block.path)
         except FileNotFoundError:
             continue
         if status.st_size == block.ref.size:
-            found[number] = (block, status.st_mtime_ns)
-    return found
+            blocks[number] = (block, status.st_mtime_ns)
+    return blocks
 
 
 def _insert(connection: Connection, arrived: Sequence[_Arrived], held: Collection[bytes], now: float) -> list[Recorded]:
     """Insert objects without a row; ``held`` are the digests among theirs that have one."""
     if not arrived:
         return []
-    rows = [one.recording.columns() for one in arrived]
+    rows = [arrival.recording.columns() for arrival in arrived]
     last = insert(connection, _OBJECTS, rows)
     # SQLite numbers the rows of one statement consecutively, and the write lock excludes other writers.
     first = last - len(rows) + 1
-    _enter(connection, [blob for one in arrived for blob in one.blobs()], held, now)
-    insert(connection, _TIES, [tie for row_id, one in enumerate(arrived, first) for tie in one.ties(row_id)])
+    _enter(connection, [blob for arrival in arrived for blob in arrival.blobs()], held, now)
+    insert(connection, _TIES, [tie for row_id, arrival in enumerate(arrived, first) for tie in arrival.ties(row_id)])
     grants = [
         (row_id, *grant, grant_seal(row_id, *grant))
-        for row_id, one in enumerate(arrived, first)
-        for grant in one.recording.grants.items()
+        for row_id, arrival in enumerate(arrived, first)
+        for grant in arrival.recording.grants.items()
     ]
     insert(connection, _GRANTS, grants)
-    return [Recorded(one.recording.row(row_id)) for row_id, one in enumerate(arrived, first)]
+    return [Recorded(arrival.recording.row(row_id)) for row_id, arrival in enumerate(arrived, first)]
 
 
 def _enter(connection: Connection, blobs: Sequence[NewBlob], held: Collection[bytes], now: float) -> None:

@@ -73,8 +73,8 @@ def find(connection: Connection, collection: str, indices: Iterable[int]) -> dic
     """The blobs of the stored ones among some results."""
     keys = {result_key(collection, index).key: index for index in indices}
     place = result_key(collection, 0)
-    found = connection.execute(_FIND, (place.origin, place.bucket, json.dumps(list(keys))))
-    return {keys[key]: _sound(ObjectKey(place.origin, place.bucket, key), *row) for key, *row in found}
+    rows = connection.execute(_FIND, (place.origin, place.bucket, json.dumps(list(keys))))
+    return {keys[key]: _sound(ObjectKey(place.origin, place.bucket, key), *row) for key, *row in rows}
 
 
 def _sound(key: ObjectKey, seal: Any, *row: Any) -> BlobRow:
@@ -137,15 +137,15 @@ def put(
         now: seconds since the epoch.
     """
     sizes = {new.index: new.kept.ref.size for new in results}
-    found = outlook(connection, collection, sizes, limits)
-    chosen = [new for new in results if found[new.index] is PutResult.STORED]
-    loose = [new.kept.ref.digest for new in results if found[new.index] is not PutResult.STORED]
+    outcomes = outlook(connection, collection, sizes, limits)
+    chosen = [new for new in results if outcomes[new.index] is PutResult.STORED]
+    loose = [new.kept.ref.digest for new in results if outcomes[new.index] is not PutResult.STORED]
     recorded = recording.record(connection, [_recording(collection, new, now()) for new in chosen], capacity, now)
     for new, (done, _) in zip(chosen, recorded, strict=True):
         loose += done.loose
         if done.record is None:
-            found[new.index] = PutResult.FULL
-    return PutRows(found, loose, blob_rows.counts(connection))
+            outcomes[new.index] = PutResult.FULL
+    return PutRows(outcomes, loose, blob_rows.counts(connection))
 
 
 def _recording(collection: str, new: NewResult, now: float) -> Recording:

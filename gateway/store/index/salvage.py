@@ -111,17 +111,17 @@ class _Copying:
 
     def ties(self, row_id: int, blob_of: Callable[[bytes], Row | None]) -> list[tuple[int, bytes, int, int]]:
         """The sound ties of an object to blobs that ``blob_of`` knows: number, digest, size and CRC-32."""
-        found = []
+        ties = []
         for number, digest, seal in self._all(_TIES.format(seal=self._seal), (row_id,)):
             if (blob := blob_of(digest) if seals.is_digest(digest) else None) is None:
                 self.lost += not seals.is_digest(digest)
                 continue
             size, crc = blob
             if seals.tie_is_sound(row_id, number, digest, size, crc, seal):
-                found.append((number, digest, size, crc))
+                ties.append((number, digest, size, crc))
             else:
                 self.lost += 1
-        return found
+        return ties
 
     def blob(self, digest: bytes) -> Row | None:
         """Size and CRC-32 of a blob; ``None`` if there is none that can be read."""
@@ -132,13 +132,13 @@ class _Copying:
 
     def grants(self, row_id: int) -> list[tuple[str, float]]:
         """The sound grants of an object."""
-        found = []
+        grants = []
         for identity, granted_at, seal in self._all(_GRANTS.format(seal=self._seal), (row_id,)):
             if seals.grant_is_sound(row_id, identity, granted_at, seal) and _is_text(identity):
-                found.append((identity, granted_at))
+                grants.append((identity, granted_at))
             else:
                 self.lost += 1
-        return found
+        return grants
 
     def marks(self) -> tuple[dict[str, int], set[str]]:
         """Which store the objects of an origin came from, and the origins of which that cannot be read any more."""

@@ -18,9 +18,9 @@ def rank(connection: Connection, name: str, scores: Mapping[bytes, float]) -> No
 
 def level(connection: Connection, name: str) -> PoolLevel | None:
     """Fill level of an active pool; ``None`` if there is none with this name."""
-    found = connection.execute(
+    row = connection.execute(
         "SELECT bytes, target, (SELECT rank FROM blobs WHERE pool = pools.id ORDER BY rank LIMIT 1) FROM pools "
         "WHERE name = ? AND NOT retired",
         (name,),
     ).fetchone()
-    return None if found is None else PoolLevel(*found)
+    return None if row is None else PoolLevel(*row)

@@ -105,11 +105,11 @@ class _Queue:
     def _next(self, span: tuple[float, float]) -> tuple[bytes, int, float] | None:
         ahead = self._ahead.get(span)
         if ahead is None:
-            found = self._connection.execute(
+            rows = self._connection.execute(
                 "SELECT digest, size, rank FROM blobs WHERE pool = ? AND rank >= ? AND rank < ? ORDER BY rank LIMIT ?",
                 (self._row.id, *span, self._limit),
             )
-            ahead = self._ahead[span] = iter([*self._preferred(), *found.fetchall()])
+            ahead = self._ahead[span] = iter([*self._preferred(), *rows.fetchall()])
         for row in ahead:
             if row[0] not in self._left:
                 return row

@@ -53,12 +53,12 @@ class DecileReads:
 
     def all(self, dataset: str) -> Counts:
         """The counts of all workers since the node's start."""
-        found = np.zeros((2, ROWS), dtype=np.uint64)
+        counts = np.zeros((2, ROWS), dtype=np.uint64)
         for path in self._table.parent.glob(f"{self._prefix(dataset)}*"):
             data = read_own(path)
-            if len(data) == found.nbytes:
-                found += np.frombuffer(data, dtype=np.uint64).reshape(found.shape)
-        return found
+            if len(data) == counts.nbytes:
+                counts += np.frombuffer(data, dtype=np.uint64).reshape(counts.shape)
+        return counts
 
     def _prefix(self, dataset: str) -> str:
         return f"{self._table.name}{_NAMES}{dataset[:_DIGITS]}-"

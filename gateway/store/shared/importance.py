@@ -195,18 +195,18 @@ class ScoreTables:
             last, other = table.received(way), table.received(1 - way)
             # A client behind a balancer meets now this node and now another one, which forwards: its sequence is one.
             last = other if part.base == other.sequence > last.sequence else last
-            found = verdict(last, part.sequence, part.base, checksum, whole=part.whole)
-            if found is PartVerdict.APPLY:
+            judgement = verdict(last, part.sequence, part.base, checksum, whole=part.whole)
+            if judgement is PartVerdict.APPLY:
                 table.apply(part, checksum, way, now)
             known = max(table.received(DIRECT).sequence, table.received(FORWARDED).sequence)
-            return Receipt(found, known if found is PartVerdict.UNKNOWN_BASE else part.sequence, table.scored)
+            return Receipt(judgement, known if judgement is PartVerdict.UNKNOWN_BASE else part.sequence, table.scored)
 
     def of(self, dataset: str, items: int) -> list[JobTable]:
         """The tables of a dataset, by job; those with a part in progress or interrupted are left out."""
-        found = {path.name: table for path in self._paths(dataset) if (table := self._mapped(path, items)) is not None}
+        tables = {path.name: table for path in self._paths(dataset) if (table := self._mapped(path, items)) is not None}
         prefix = f"{self._table.name}{_NAMES}{dataset[:_DIGITS]}-"
-        self._open = {name: table for name, table in self._open.items() if not name.startswith(prefix)} | found
-        return sorted((table for table in found.values() if table.whole and table.scored), key=lambda one: one.job)
+        self._open = {name: table for name, table in self._open.items() if not name.startswith(prefix)} | tables
+        return sorted((table for table in tables.values() if table.whole and table.scored), key=lambda table: table.job)
 
     def drop(self, dataset: str, job: str) -> None:
         """Forget a job's scores."""

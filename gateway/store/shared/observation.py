@@ -48,7 +48,7 @@ class ReadChannel:
         self._path = path
         self._receiver: socket.socket | None = None
         self._bound: tuple[int, int] | None = None
-        self._told = False
+        self._warned = False
         self._sender = _socket()
 
     @property
@@ -72,11 +72,11 @@ class ReadChannel:
             self._complain(error)
             return
         self.stop_receiving()
-        self._receiver, self._told = receiver, False
+        self._receiver, self._warned = receiver, False
 
     def _complain(self, error: OSError) -> None:
-        if not self._told:
-            self._told = True
+        if not self._warned:
+            self._warned = True
             log.warning(
                 "reads of the other workers are not observed: %(path)s cannot be a socket of this gateway (%(error)s); remove it",
                 {"path": str(self._path), "error": error.strerror},

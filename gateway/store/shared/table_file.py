@@ -138,9 +138,9 @@ def hold(path: Path, root: Path) -> None:
 
 def release(path: Path) -> None:
     """Undo ``hold`` in this process."""
-    for each in (path, leases_of(path), removals_of(path)):
-        if each in _held:
-            os.close(_held.pop(each))
+    for file in (path, leases_of(path), removals_of(path)):
+        if file in _held:
+            os.close(_held.pop(file))
 
 
 def held(path: Path) -> int | None:
