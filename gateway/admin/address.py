@@ -83,7 +83,9 @@ class OperatorPages(Edge):
         if raw_path in (b"/", b"/-"):
             await _redirect(send, "/-/")
             return
-        if not raw_path.startswith(b"/-/") or any(path == each or path.startswith(f"{each}/") for each in _ELSEWHERE):
+        if not raw_path.startswith(b"/-/") or any(
+            path == prefix or path.startswith(f"{prefix}/") for prefix in _ELSEWHERE
+        ):
             raise ApiError("NotFound", _NOT_HERE)
         await self._choose(path)({**scope, "path": path}, receive, send)
 

@@ -46,7 +46,9 @@ _CORE: tuple[tuple[int, APIRouter], ...] = (
 
 def routers(features: tuple[Feature, ...]) -> list[APIRouter]:
     """All endpoints, in the order of the description."""
-    added = [(each.place, imported(each.module).router) for feature in features for each in feature.endpoints]
+    added = [
+        (endpoint.place, imported(endpoint.module).router) for feature in features for endpoint in feature.endpoints
+    ]
     return [router for _, router in sorted([*_CORE, *added], key=itemgetter(0))]
 
 

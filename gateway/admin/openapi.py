@@ -111,8 +111,8 @@ def merged(own: Mapping[str, Any], admin: Mapping[str, Any]) -> Document:
 
 
 def _schemas(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = document.get("components", {}).get("schemas", {})
-    return found
+    schemas: Mapping[str, Any] = document.get("components", {}).get("schemas", {})
+    return schemas
 
 
 def _with_references(part: Any, moved: Mapping[str, str]) -> Any:
@@ -143,9 +143,9 @@ def _answered(path: str, item: Mapping[str, Any]) -> Document:
         method: {
             **operation,
             "responses": {
-                status: each
-                for status, each in sorted(operation["responses"].items())
-                if _is_answered(status, each.get("description", ""), path, method, operation)
+                status: answer
+                for status, answer in sorted(operation["responses"].items())
+                if _is_answered(status, answer.get("description", ""), path, method, operation)
             },
         }
         if isinstance(operation, Mapping)

@@ -64,7 +64,7 @@ class Callers:
         self._open.setdefault(holder, {})[connection] = None
         self.shares.take(holder)
         if self.shares.exceeds(holder):
-            self._close_one(holder)
+            self._close_idlest(holder)
 
     def rest(self, connection: ClientSide, holder: Holder) -> None:
         """Note that a connection is idle from now on: it becomes the last to be closed."""
@@ -89,19 +89,22 @@ class Callers:
             log.warning("a client speaks TLS to this plain address: give clients http://, or set server.tls_cert")
             self._said_tls = now
 
-    def _close_one(self, holder: Holder) -> None:
+    def _close_idlest(self, holder: Holder) -> None:
         connections = self._open[holder]
-        idle = (each for each in connections if each.idle)
-        # Those without a key are in the order of their last request. With one, the deadline tells: a request should cost nothing.
-        longest = next(idle, None) if holder is None else min(idle, key=lambda each: each.deadline, default=None)
-        victim = longest or next((each for each in connections if each.waits), None)
+        idle = (connection for connection in connections if connection.idle)
+        # Strangers' connections are in the order of their last request. Those of a key are not, so that a request costs nothing
+        # here: compare their deadlines.
+        longest = (
+            next(idle, None) if holder is None else min(idle, key=lambda connection: connection.deadline, default=None)
+        )
+        victim = longest or next((connection for connection in connections if connection.waits), None)
         if victim is None:
             return
         self.discard(victim, holder)
         victim.turn_away()
-        self._tell(known=holder is not None)
+        self._count_closed(known=holder is not None)
 
-    def _tell(self, *, known: bool) -> None:
+    def _count_closed(self, *, known: bool) -> None:
         """Count a closed connection, and log once a minute how many there were."""
         (metrics.CALLERS_CLOSED if known else metrics.STRANGERS_CLOSED).inc()
         self._closed[known] = self._closed.get(known, 0) + 1

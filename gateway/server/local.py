@@ -59,9 +59,9 @@ class LocalAddress(NamedTuple):
         return cls(path, status.st_ino, status.st_ctime_ns)
 
     @classmethod
-    def parse(cls, told: str) -> LocalAddress | None:
+    def parse(cls, text: str) -> LocalAddress | None:
         """Parse the result of ``str``; ``None`` if it is empty."""
-        return cls(*json.loads(told)) if told else None
+        return cls(*json.loads(text)) if text else None
 
     def __str__(self) -> str:
         return json.dumps(self)
@@ -214,11 +214,11 @@ class Passing:
 
 def in_flight_of(server_state: Any) -> DescriptorsInFlight:
     """The descriptors in flight of a connection's server; its connections share its state."""
-    found: DescriptorsInFlight | None = getattr(server_state, "descriptors", None)
-    if found is None:
+    descriptors: DescriptorsInFlight | None = getattr(server_state, "descriptors", None)
+    if descriptors is None:
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        found = server_state.descriptors = DescriptorsInFlight(min(IN_FLIGHT, files // 4))
-    return found
+        descriptors = server_state.descriptors = DescriptorsInFlight(min(IN_FLIGHT, files // 4))
+    return descriptors
 
 
 def unreceived_bytes(descriptor: int) -> int:

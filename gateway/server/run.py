@@ -159,7 +159,7 @@ def before_stop(work: Callable[[], None], notice: float = 0.0) -> None:
     if threading.current_thread() is not threading.main_thread():
         return
     following = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    stop = _Stop(loop, work, notice, {number: each for number, each in following.items() if callable(each)})
+    stop = _Stop(loop, work, notice, {number: handler for number, handler in following.items() if callable(handler)})
     for number in stop.following:
         signal.signal(number, stop)
 
@@ -172,10 +172,10 @@ class _Stop:
     work: Callable[[], None]
     notice: float
     following: Mapping[int, Callable[[int, FrameType | None], Any]]
-    told: bool = False
+    notified: bool = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        first, self.told = not self.told, True
+        first, self.notified = not self.notified, True
         open_ = not self.loop.is_closed()
         if first and open_:
             self.loop.call_soon_threadsafe(self.work)
@@ -357,7 +357,7 @@ class _Supervisor(Multiprocess):
         self.processes.append(self._started())
 
     def _has_answered(self, process: Process) -> bool:
-        self._answered = {each: known for each, known in self._answered.items() if each in self.processes}
+        self._answered = {worker: known for worker, known in self._answered.items() if worker in self.processes}
         try:
             if process not in self._answered:
                 self._answered[process] = False
@@ -376,8 +376,8 @@ class _Supervisor(Multiprocess):
 
     def terminate_all(self) -> None:
         """Stop listening first: no worker would accept connections made while they drain."""
-        for each in self.sockets:
-            each.close()
+        for listener in self.sockets:
+            listener.close()
         self.signal_queue.clear()
         super().terminate_all()
 

@@ -40,7 +40,7 @@ def job(name: str) -> KnownJob:
 
 def reading(**parts: Any) -> FleetReading:
     """A zone of one node that is well."""
-    given = {"at": AT, "nodes": {"a": node("a")}, "told": {"a": NodeSample(1.0, {"version": "1"})}, **parts}
+    given = {"at": AT, "nodes": {"a": node("a")}, "statuses": {"a": NodeSample(1.0, {"version": "1"})}, **parts}
     return FleetReading(**given)
 
 
@@ -60,27 +60,27 @@ def test_what_nodes_say_of_themselves_is_told_with_their_name() -> None:
     """Rule: a node's own words, since when it says; words of another version are left out."""
     own = {"kind": "churn", "severity": "warning", "what": "<b>What.</b>", "remedy": "R.", "since": AT - 60}
     told = {"a": NodeSample(1.0, {"problems": [own, {"text": "of another version"}, 7]})}
-    [problem] = problems_of(reading(told=told), 0.0)
+    [problem] = problems_of(reading(statuses=told), 0.0)
     assert (problem.node, problem.what, problem.since) == ("a", "<b>What.</b>", "2027-01-15T07:59:00.000Z")
 
 
 def test_a_node_that_is_gone_or_silent_is_missed() -> None:
     """Rule: a member without reports is silent; a node that vanished without leaving counts as gone after ten seconds."""
-    assert "is a member, but" in whats(reading(told={"a": NodeSample(30.0, {})}))[0]
+    assert "is a member, but" in whats(reading(statuses={"a": NodeSample(30.0, {})}))[0]
     for age in (11.0, 60.0):
-        assert "is gone" in whats(reading(told={"a": NodeSample(1.0, {}), "b": NodeSample(age, {})}))[0]
-    assert whats(reading(told={"a": NodeSample(1.0, {}), "b": NodeSample(10.0, {})})) == []
+        assert "is gone" in whats(reading(statuses={"a": NodeSample(1.0, {}), "b": NodeSample(age, {})}))[0]
+    assert whats(reading(statuses={"a": NodeSample(1.0, {}), "b": NodeSample(10.0, {})})) == []
 
 
 def test_a_node_that_is_gone_stays_listed() -> None:
     """Rule: meanwhile the node is listed as GONE, with its last report, unless another has its address."""
     said = {"address": "http://127.0.0.1/b", "capacity": 7, "bytes": 5, "version": "1"}
-    gone = reading(told={"a": NodeSample(1.0, {}), "b": NodeSample(1e6, said)})
+    gone = reading(statuses={"a": NodeSample(1.0, {}), "b": NodeSample(1e6, said)})
     [_, listed] = nodes_of(gone)
     assert (listed.id, listed.state, listed.capacity, listed.bytes, listed.silent_seconds) == ("b", "GONE", 7, 5, 1e6)
     assert "is gone" in whats(gone)[0]
     replaced = reading(
-        nodes={"c": replace(node("b"), id="c")}, told={"b": NodeSample(1e6, said), "c": NodeSample(1.0, {})}
+        nodes={"c": replace(node("b"), id="c")}, statuses={"b": NodeSample(1e6, said), "c": NodeSample(1.0, {})}
     )
     assert [each.id for each in nodes_of(replaced)] == ["c"]
     assert whats(replaced) == []
@@ -122,7 +122,7 @@ def test_a_dataset_that_is_not_kept_whole_says_why(size: int, parts: dict[str, A
     told = {"a": NodeSample(1.0, {"datasets": {name: [ITEMS, size, 500] for name in (DATASET, OTHER)}})}
     if (back := given.pop("gone", None)) is not None:
         told["b"] = NodeSample(100.0, {"capacity": back})
-    found = reading(told=told, **given)
+    found = reading(statuses=told, **given)
     [shown] = [each for each in datasets_of(found) if each.id == DATASET[:12]]
     assert shown.caching == "full"
     assert why in shown.shortfall
@@ -130,7 +130,7 @@ def test_a_dataset_that_is_not_kept_whole_says_why(size: int, parts: dict[str, A
     assert (problem.kind, problem.remedy) == (kind, KINDS[kind].remedy)
     assert why in problem.what
     fits = {"a": NodeSample(1.0, {"datasets": {DATASET: [ITEMS, 8 * 10**8, 500]}})}
-    assert "shortfall=''" in repr(datasets_of(reading(told=fits, plan=Plan(pools=dataset_pools({DATASET: WHOLE})))))
+    assert "shortfall=''" in repr(datasets_of(reading(statuses=fits, plan=Plan(pools=dataset_pools({DATASET: WHOLE})))))
 
 
 def test_each_cause_has_its_own_remedy() -> None:
@@ -145,10 +145,10 @@ def test_datasets_that_are_only_registered_miss_nothing() -> None:
     sizes = {f"{number:064x}": 300_000_000 for number in range(5)}
     told = {"a": NodeSample(1.0, {"datasets": {name: [ITEMS, size, 0] for name, size in sizes.items()}})}
     registered = {("t", name[-4:]): name for name in sizes}
-    assert whats(reading(told=told, datasets=registered)) == []
+    assert whats(reading(statuses=told, datasets=registered)) == []
     idle = replace(WHOLE, why=WhyCaching.NO_JOBS)
-    assert whats(reading(told=told, datasets=registered, plan=Plan(pools=dataset_pools({f"{0:064x}": idle})))) == []
-    assert whats(reading(told=told, datasets=registered, jobs=(on(f"{0:064x}", "one"),))) == []
+    assert whats(reading(statuses=told, datasets=registered, plan=Plan(pools=dataset_pools({f"{0:064x}": idle})))) == []
+    assert whats(reading(statuses=told, datasets=registered, jobs=(on(f"{0:064x}", "one"),))) == []
 
 
 def test_datasets_with_the_same_reason_are_one_problem() -> None:
@@ -156,7 +156,7 @@ def test_datasets_with_the_same_reason_are_one_problem() -> None:
     sizes = {f"{number:064x}": 300_000_000 for number in range(5)}
     told = {"a": NodeSample(1.0, {"datasets": {name: [ITEMS, size, 0] for name, size in sizes.items()}})}
     jobs = tuple(on(name, f"set-{number}") for number, name in enumerate(sizes))
-    [problem] = problems_of(reading(told=told, jobs=jobs), 0.0)
+    [problem] = problems_of(reading(statuses=told, jobs=jobs), 0.0)
     assert (
         "Datasets set-0, set-1, set-2, set-3, set-4 should be cached whole, but are not: all datasets" in problem.what
     )
@@ -165,7 +165,7 @@ def test_datasets_with_the_same_reason_are_one_problem() -> None:
 def test_a_problem_of_the_zone_began_when_it_was_first_seen() -> None:
     """Rule: the time of a problem of the zone is the one that the leading gateway noted, not that of a job or of the look."""
     told = {"a": NodeSample(1.0, {"datasets": {DATASET: [ITEMS, 5 * 10**9, 500]}})}
-    found = reading(told=told, plan=Plan(pools=dataset_pools({DATASET: WHOLE})), jobs=(job("j"),))
+    found = reading(statuses=told, plan=Plan(pools=dataset_pools({DATASET: WHOLE})), jobs=(job("j"),))
     [(name, kind)] = zone_problems(found).items()
     assert kind == "not-whole"
     [problem] = problems_of(replace(found, begun={name: AT - 60}), 0.0)
@@ -204,7 +204,7 @@ def idle_cache(hits: int, held: int, resident: int, known: KnownJob, **parts: An
     samples = {
         "a": [Sample(AT - 50, "b", Counters()), Sample(AT, "b", Counters(batch_items=1000, batch_hits=hits))],
     }
-    return reading(told=told, samples=samples, jobs=(known,), **parts)
+    return reading(statuses=told, samples=samples, jobs=(known,), **parts)
 
 
 def test_a_cache_that_stays_empty_while_jobs_read_the_origin_is_a_problem() -> None:
@@ -237,7 +237,9 @@ def test_a_job_that_gains_nothing_is_named() -> None:
 def test_redis_lost_is_said_once() -> None:
     """Rule: if this gateway has lost Redis itself, the nodes' reports of that are not repeated."""
     own = {"kind": "redis", "severity": "warning", "what": "W.", "remedy": "R.", "since": AT}
-    found = problems_of(reading(lost="Redis is not reachable", told={"a": NodeSample(1.0, {"problems": [own]})}), 30.0)
+    found = problems_of(
+        reading(lost="Redis is not reachable", statuses={"a": NodeSample(1.0, {"problems": [own]})}), 30.0
+    )
     assert [each.severity for each in found] == ["error"]
     assert found[0].since == "2027-01-15T07:59:30.000Z"
 
@@ -283,7 +285,7 @@ def test_a_dataset_is_known_from_any_report() -> None:
         ("ab" * 6, ["one", "two"], None),
     ]
     told = {"a": NodeSample(1.0, {"datasets": {DATASET: [100, 10**6, 40]}})}
-    [known] = datasets_of(reading(datasets={("t", "one"): DATASET}, told=told))
+    [known] = datasets_of(reading(datasets={("t", "one"): DATASET}, statuses=told))
     assert (known.items, known.bytes, known.resident_share, known.caching, known.why) == (
         100,
         10**6,
@@ -318,7 +320,7 @@ def test_a_problem_of_several_datasets_began_once() -> None:
     sizes = {f"{number:064x}": 300_000_000 for number in range(5)}
     told = {"a": NodeSample(1.0, {"datasets": {name: [ITEMS, size, 0] for name, size in sizes.items()}})}
     jobs = tuple(on(name, f"set-{number}") for number, name in enumerate(sizes))
-    [before], [after] = (zone_problems(reading(told=told, jobs=some)) for some in (jobs, jobs[:4]))
+    [before], [after] = (zone_problems(reading(statuses=told, jobs=some)) for some in (jobs, jobs[:4]))
     assert before == after
 
 
@@ -326,7 +328,7 @@ def test_a_muted_problem_comes_last() -> None:
     """Rule: a mute has an end, and a muted error is listed behind warnings; a mute that is over changes nothing."""
     told = {"a": NodeSample(30.0, {}), "b": NodeSample(60.0, {})}
     for until, names in ((AT + 60, ["silent a", "gone b"]), (AT - 60, ["gone b", "silent a"])):
-        found = problems_of(reading(told=told, mutes={"gone b": until}), 0.0)
+        found = problems_of(reading(statuses=told, mutes={"gone b": until}), 0.0)
         assert [each.name for each in found] == names
         assert [each.muted_until is not None for each in found] == [False, until > AT]
 

@@ -51,7 +51,7 @@ def test_the_rates_of_a_bucket_are_those_of_all_tenants() -> None:
         "data/b": {"requests": 60.0, "sent_bytes": 600.0, "cache_bytes": 0.0},
     }
     told = {"a": NodeSample(1.0, {"answers": {"statuses": {}, "seconds": {}, "traffic": traffic, "for": 60.0}})}
-    assert noted_figures(reading(told=told))["bucket:data"] == {
+    assert noted_figures(reading(statuses=told))["bucket:data"] == {
         "requests_per_second": 2.0, "cache_bytes_per_second": 10.0, "origin_bytes_per_second": 10.0, "hit_ratio": 0.5,
     }  # fmt: skip
 

@@ -41,7 +41,7 @@ def counted(kind: str) -> float:
 async def test_the_leader_notes_and_counts_problems_and_nobody_else() -> None:
     """Rule: only the leader notes problems and counts them; without Redis it leaves both as they are, and it counts nothing once
     it leads no more."""
-    gone = FleetReading(at=100.0, told={"b": NodeSample(60.0, {})})
+    gone = FleetReading(at=100.0, statuses={"b": NodeSample(60.0, {})})
     state = {"reading": gone, "leads": False}
 
     async def look() -> Any:

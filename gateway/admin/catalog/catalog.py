@@ -96,10 +96,10 @@ class Catalog:
     async def withdraw(self, withdrawals: Iterable[Withdrawal]) -> None:
         """Refuse keys and tenants until a snapshot includes their withdrawal."""
         new = self._withdrawn.hold(withdrawals, self._newest.version if self._newest else -1)
-        for each in new:
+        for withdrawal in new:
             log.info(
                 "the %(kind)s %(target)s is refused: revoked or disabled at version %(version)d",
-                {"kind": each.what, "target": each.name, "version": each.version},
+                {"kind": withdrawal.what, "target": withdrawal.name, "version": withdrawal.version},
             )
         if new and self._newest is not None:
             await self._put_into_force(self._newest)

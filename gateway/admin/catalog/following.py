@@ -143,7 +143,7 @@ class Announcements:
 
     async def say(self, withdrawn: Sequence[Withdrawal]) -> None:
         """Announce a change, and the rights that it withdrew."""
-        self._pending.update((each.to_text(self._secret, self._place), None) for each in withdrawn)
+        self._pending.update((withdrawal.to_text(self._secret, self._place), None) for withdrawal in withdrawn)
         with suppress(*_DOWN):
             await self._flush()
             await self._redis.publish(self._channel, self._me)
@@ -171,14 +171,14 @@ class Announcements:
     async def _hear_once(self, wake: Callable[[], None], withdraw: Withdraw) -> None:
         wake()
         kept: list[bytes] = await self._redis.zrange(self._place, 0, -1)  # type: ignore[assignment]  # without scores
-        read = [Withdrawal.from_text(each, self._secret, self._place) for each in kept]
+        read = [Withdrawal.from_text(text, self._secret, self._place) for text in kept]
         if None in read:
             log.warning(
                 "ignoring an entry of %(place)s in Redis that is not signed with this fleet.secret",
                 {"place": self._place},
             )
         try:
-            await withdraw(each for each in read if each is not None)
+            await withdraw(withdrawal for withdrawal in read if withdrawal is not None)
         except Exception:
             log.exception("applying withdrawn rights failed; trying again")
 
@@ -186,8 +186,8 @@ class Announcements:
         """Write pending withdrawals to Redis."""
         if pending := list(self._pending):
             await self._keep(keys=[self._place], args=[_KEPT, *pending])
-            for each in pending:
-                self._pending.pop(each, None)
+            for text in pending:
+                self._pending.pop(text, None)
 
     async def close(self) -> None:
         """Close the connections."""

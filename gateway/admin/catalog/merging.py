@@ -95,5 +95,5 @@ def merged(file: Settings, catalog: Snapshot) -> Settings:
 
 def _limits(view: View) -> dict[str, TenantLimit]:
     """The limits in force, by tenant."""
-    found = {limit.tenant: limit for limit in view.file.limits}
-    return found | {name: tenant.limit for name, tenant in view.catalog.tenants.items()}
+    in_file = {limit.tenant: limit for limit in view.file.limits}
+    return in_file | {name: tenant.limit for name, tenant in view.catalog.tenants.items()}

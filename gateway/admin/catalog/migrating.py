@@ -46,15 +46,15 @@ async def migrate(database: CatalogDatabase) -> tuple[str, str]:
     if database.path is not None:
         await within(PATIENCE, partial(_prepare, database.path))
     async with database.reading() as connection:
-        found, missing = await connection.run_sync(_found)
-    if found and missing:
+        revision, missing = await connection.run_sync(_revision_and_missing)
+    if revision and missing:
         raise ConfigError(
-            f"database.url: the catalog is marked as revision {found}, but lacks the tables {', '.join(missing)}; "
-            "restore the backup. To begin anew, with nothing revoked, first drop alembic_version and the remaining tables"
+            f"database.url: the catalog is marked as revision {revision}, but lacks the tables {', '.join(missing)}; "
+            "restore the backup. To start over, with nothing revoked, first drop alembic_version and the remaining tables"
         )
-    if found == REVISION:
-        return found, found
-    if not found and (written := await within(PATIENCE, partial(read_before, database))) is not None:
+    if revision == REVISION:
+        return revision, revision
+    if not revision and (written := await within(PATIENCE, partial(read_before, database))) is not None:
         raise ConfigError(f"database.url: {lost_tables(written, 'has no tables')}")
     upgrade = (await asyncio.to_thread(imported, _UPGRADING)).upgrade
     async with database.writing() as connection:
@@ -88,7 +88,7 @@ def lost_tables(written: Path, what: str) -> str:
 
 
 def _lost(path: Path, what: str) -> ConfigError:
-    witness = next(each for each in witnesses(path) if each.exists())
+    witness = next(file for file in witnesses(path) if file.exists())
     return ConfigError(
         f"{path}: {what}, though {witness} of its catalog exists; restore it from the backup, or all revocations are lost. "
         f"To begin anew, remove {witness.name} too"
@@ -102,18 +102,18 @@ def revision_of(connection: Connection) -> str:
     return connection.scalar(select(_VERSION.c.version_num)) or ""
 
 
-def _found(connection: Connection) -> tuple[str, list[str]]:
+def _revision_and_missing(connection: Connection) -> tuple[str, list[str]]:
     """The revision of the tables, and those of this revision that are missing."""
-    there, found = set(inspect(connection).get_table_names()), revision_of(connection)
-    wanted = metadata.tables if found == REVISION else (meta.name,)
-    return found, sorted({*wanted} - there)
+    there, revision = set(inspect(connection).get_table_names()), revision_of(connection)
+    wanted = metadata.tables if revision == REVISION else (meta.name,)
+    return revision, sorted({*wanted} - there)
 
 
 def _upgrade(connection: Connection, upgrade: Callable[[Connection, str], None], path: Path | None) -> tuple[str, str]:
-    found = revision_of(connection)
+    revision = revision_of(connection)
     # Under the lock: a gateway that starts at the same moment has committed its tables before it writes the key.
-    if not found and path is not None and was_begun(path):
+    if not revision and path is not None and was_begun(path):
         raise _lost(path, "has no tables")
-    if found != REVISION:
-        upgrade(connection, found)
-    return found, REVISION
+    if revision != REVISION:
+        upgrade(connection, revision)
+    return revision, REVISION

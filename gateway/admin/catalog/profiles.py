@@ -72,9 +72,9 @@ def rows_of() -> Select[tuple[object, ...]]:
 
 async def read_recordings(connection: AsyncConnection) -> tuple[ProfileRecording, ...]:
     """The recordings that end last, including ended ones."""
-    found = await connection.execute(select(profiles).order_by(profiles.c.until.desc()).limit(_RECENT))
+    rows = await connection.execute(select(profiles).order_by(profiles.c.until.desc()).limit(_RECENT))
     return tuple(
-        ProfileRecording(row.id, row.access_key_id, row.bucket, json.loads(row.prefix), row.until) for row in found
+        ProfileRecording(row.id, row.access_key_id, row.bucket, json.loads(row.prefix), row.until) for row in rows
     )
 
 

@@ -202,12 +202,12 @@ class Record(BaseModel):
 
 
 def _role(field: FieldInfo) -> Role:
-    return next((each for each in field.metadata if isinstance(each, Role)), Role())
+    return next((mark for mark in field.metadata if isinstance(mark, Role)), Role())
 
 
 def _annotation(field: FieldInfo) -> Any:
     """The type with its constraints."""
-    kept = [each for each in field.metadata if each is not TIME and not isinstance(each, Role)]
+    kept = [mark for mark in field.metadata if mark is not TIME and not isinstance(mark, Role)]
     return Annotated[(field.annotation, *kept)] if kept else field.annotation
 
 
@@ -221,7 +221,7 @@ def _is_list(field: FieldInfo) -> bool:
 
 def _required(annotation: Any) -> Any:
     """The type without ``None``."""
-    return next((each for each in get_args(annotation) if type(None) in get_args(annotation)), annotation)
+    return next((member for member in get_args(annotation) if type(None) in get_args(annotation)), annotation)
 
 
 def _shown_type(field: FieldInfo) -> Any:
@@ -240,7 +240,7 @@ def _shown(field: FieldInfo, value: Any) -> Any:
 def _configured(record: Record, section: type[config.Credential | config.Origin]) -> dict[str, Any]:
     """The values that a section of the configuration takes."""
     values = {name: getattr(record, name) for name in section.model_fields if name in type(record).model_fields}
-    return {name: each.get_secret_value() if isinstance(each, SecretStr) else each for name, each in values.items()}
+    return {name: value.get_secret_value() if isinstance(value, SecretStr) else value for name, value in values.items()}
 
 
 class TenantRecord(Record):

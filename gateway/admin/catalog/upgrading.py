@@ -14,17 +14,17 @@ from gateway.model.errors import ConfigError
 SCRIPTS = Path(__file__).parent / "migrations"
 
 
-def upgrade(connection: Connection, found: str) -> None:
-    """Run the scripts after revision ``found``, which is empty for a new database.
+def upgrade(connection: Connection, revision: str) -> None:
+    """Run the scripts after ``revision``, which is empty for a new database.
 
     Raises:
         ConfigError: the catalog was written by a newer version of Larder.
     """
     known = [script.revision for script in ScriptDirectory(str(SCRIPTS)).walk_revisions()]
-    if found and found not in known:
+    if revision and revision not in known:
         raise ConfigError(
-            f"database.url: the catalog was written by a newer version of Larder (revision {found}, this one knows {known[0]}); "
-            "run that version, or restore a backup"
+            f"database.url: the catalog was written by a newer version of Larder (revision {revision}, this one knows "
+            f"{known[0]}); run that version, or restore a backup"
         )
     config = Config()
     config.set_main_option("script_location", str(SCRIPTS).replace("%", "%%"))

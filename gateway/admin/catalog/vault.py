@@ -45,16 +45,16 @@ class Vault:
             ConfigError: they were sealed with another key or for another owner, or were modified.
         """
         try:
-            found = from_json(self._fernet.decrypt(sealed.encode()))
+            opened = from_json(self._fernet.decrypt(sealed.encode()))
         except (InvalidToken, ValueError):
             raise ConfigError(
                 f"database.encryption_key: cannot decrypt the secrets of {owner} in the catalog"
             ) from None
-        if found["owner"] != owner:
+        if opened["owner"] != owner:
             raise ConfigError(
-                f"the secrets at {owner} in the catalog belong to {found['owner']}; restore it from a backup"
+                f"the secrets at {owner} in the catalog belong to {opened['owner']}; restore it from a backup"
             )
-        secrets: Secrets = found["secrets"]
+        secrets: Secrets = opened["secrets"]
         return secrets
 
     def check(self) -> str:

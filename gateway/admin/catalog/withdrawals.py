@@ -44,24 +44,26 @@ class Withdrawal:
 
     def to_text(self, secret: str, place: str) -> str:
         """The text for Redis at ``place``; ``secret`` is the fleet's; empty: unsigned."""
-        told: dict[str, Any] = asdict(self)
+        document: dict[str, Any] = asdict(self)
         if secret:
-            told["proof"] = proof(secret, {**told, "place": place}, _KIND)
-        return to_json(told).decode()
+            document["proof"] = proof(secret, {**document, "place": place}, _KIND)
+        return to_json(document).decode()
 
     @classmethod
     def from_text(cls, text: bytes | str, secret: str, place: str) -> Withdrawal | None:
         """Parse ``to_text``; ``None`` unless a gateway of this fleet wrote it."""
         try:
-            told = from_json(text)
-            claimed = str(told.pop("proof", ""))
-            found = cls(str(told["what"]), str(told["name"]), int(told["version"]), float(told["at"]))
+            document = from_json(text)
+            claimed = str(document.pop("proof", ""))
+            withdrawal = cls(
+                str(document["what"]), str(document["name"]), int(document["version"]), float(document["at"])
+            )
             right = not secret or hmac.compare_digest(
-                claimed.encode(), proof(secret, {**told, "place": place}, _KIND).encode()
+                claimed.encode(), proof(secret, {**document, "place": place}, _KIND).encode()
             )
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
             return None
-        return found if right and found.what in (KEY, TENANT, TOKEN) else None
+        return withdrawal if right and withdrawal.what in (KEY, TENANT, TOKEN) else None
 
 
 class Withdrawn:
@@ -73,32 +75,32 @@ class Withdrawn:
     def hold(self, withdrawals: Iterable[Withdrawal], known: int) -> list[Withdrawal]:
         """Add withdrawals; returns those that are new and later than the version ``known``."""
         new = []
-        for each in withdrawals:
-            before = self._held.get((each.what, each.name))
-            if each.version > max(known, before.version if before else 0):
-                self._held[each.what, each.name] = each
-                new.append(each)
+        for withdrawal in withdrawals:
+            before = self._held.get((withdrawal.what, withdrawal.name))
+            if withdrawal.version > max(known, before.version if before else 0):
+                self._held[withdrawal.what, withdrawal.name] = withdrawal
+                new.append(withdrawal)
         return new
 
     def over(self, snapshot: Snapshot) -> Snapshot:
         """A snapshot without the rights that were withdrawn after it."""
-        later = [each for each in self._held.values() if each.version > snapshot.version]
+        later = [withdrawal for withdrawal in self._held.values() if withdrawal.version > snapshot.version]
         if not later:
             return snapshot
         revocations, tenants, tokens = dict(snapshot.revocations), dict(snapshot.tenants), dict(snapshot.tokens)
-        for each in later:
-            if each.what == KEY:
-                revocations.setdefault(each.name, RevocationRow(each.at, each.version))
+        for withdrawal in later:
+            if withdrawal.what == KEY:
+                revocations.setdefault(withdrawal.name, RevocationRow(withdrawal.at, withdrawal.version))
                 continue
-            if each.what == TOKEN:
-                tokens.pop(each.name, None)
+            if withdrawal.what == TOKEN:
+                tokens.pop(withdrawal.name, None)
                 continue
-            known = tenants.get(each.name) or TenantRecord.model_construct(
-                name=each.name, created_at=each.at, revision=each.version
+            known = tenants.get(withdrawal.name) or TenantRecord.model_construct(
+                name=withdrawal.name, created_at=withdrawal.at, revision=withdrawal.version
             )
-            tenants[each.name] = known.changed(enabled=False)
+            tenants[withdrawal.name] = known.changed(enabled=False)
         return replace(snapshot, revocations=revocations, tenants=tenants, tokens=tokens)
 
     def settle(self, version: int) -> None:
         """Forget withdrawals that a catalog of this version includes."""
-        self._held = {place: each for place, each in self._held.items() if each.version > version}
+        self._held = {place: withdrawal for place, withdrawal in self._held.items() if withdrawal.version > version}

@@ -185,6 +185,6 @@ async def _revoke(key: str, parts: AdminParts, change: CatalogChange) -> Revocat
 
 def _revocation(key: str, revision: int, view: View) -> dict[str, Any]:
     """The revocation of a key; the entity tag is that of the later change."""
-    found = view.catalog.revocations.get(key) or RevocationRow(0.0, 0)
-    at = moment(found.revoked_at) if found.revision else None
-    return {"revoked": bool(found.revision), "revoked_at": at, "etag": etag_of(max(revision, found.revision))}
+    revocation = view.catalog.revocations.get(key) or RevocationRow(0.0, 0)
+    at = moment(revocation.revoked_at) if revocation.revision else None
+    return {"revoked": bool(revocation.revision), "revoked_at": at, "etag": etag_of(max(revision, revocation.revision))}

@@ -55,8 +55,8 @@ async def probe_rule(listings: Listings, glob: str, origin: Origin) -> RuleMatch
 
 
 def _judged(glob: str, bucket: str, prefix: str, page: ListingPage) -> RuleMatch:
-    for each in page.objects:
-        if glob_matches(glob, path := f"{bucket}/{each.key}"):
+    for listed in page.objects:
+        if glob_matches(glob, path := f"{bucket}/{listed.key}"):
             return RuleMatch("matches", "", path)
     where = f"below {bucket}/{prefix}" if prefix else f"in bucket {bucket!r}"
     if not page.objects:

@@ -78,7 +78,7 @@ async def check_rules(
     rules = [*catalog, *file]
     path = f"{asked.bucket}/{asked.key}"
     counts = next((place for place, rule in enumerate(rules) if asked.bucket and glob_matches(rule.match, path)), None)
-    found = await _found(rules, parts.effective().origins, listings if asked.reach else None)
+    matches = await _verdicts(rules, parts.effective().origins, listings if asked.reach else None)
     items = [
         Checked(
             position=place,
@@ -88,7 +88,7 @@ async def check_rules(
             why=why,
             example=example,
         )
-        for place, (rule, (verdict, why, example)) in enumerate(zip(rules, found, strict=True))
+        for place, (rule, (verdict, why, example)) in enumerate(zip(rules, matches, strict=True))
     ]
     return CheckResult(position=counts, items=items)
 
@@ -96,7 +96,9 @@ async def check_rules(
 _Verdict = tuple[Literal["matches", "nothing", "hidden", "unknown"], str, str]
 
 
-async def _found(rules: Sequence[Configured], origins: Sequence[Origin], listings: Listings | None) -> list[_Verdict]:
+async def _verdicts(
+    rules: Sequence[Configured], origins: Sequence[Origin], listings: Listings | None
+) -> list[_Verdict]:
     hidden = hidden_by([rule.match for rule in rules])
     turn = asyncio.Semaphore(_AT_ONCE)
 

@@ -49,7 +49,7 @@ class Tenants(Resource[TenantRecord]):
     def describe_filed(self, name: str, view: View) -> ResponseModel:
         """A tenant that the file's credentials name."""
         state = {"source": "file", "credentials": view.by_tenant[name], "etag": etag_of(0)}
-        limit = next((one for one in view.file.limits if one.tenant == name), TenantLimit(tenant=name))
+        limit = next((limit for limit in view.file.limits if limit.tenant == name), TenantLimit(tenant=name))
         limits = {"requests_per_second": limit.requests_per_second, "bytes_per_second": limit.bytes_per_second}
         return self.answer(name=name, description="", enabled=True, created_at=None, **limits, **state)
 

@@ -86,8 +86,8 @@ async def list_datasets(
     _caller: Reader, operations: Ops, limit: Limit = 100, cursor: Cursor = ""
 ) -> Page[DatasetSummary]:
     """The datasets of all tenants, by id."""
-    found = datasets_of(await operations.fleet.look())
-    return paged(found, lambda dataset: dataset.id, limit, cursor)
+    summaries = datasets_of(await operations.fleet.look())
+    return paged(summaries, lambda dataset: dataset.id, limit, cursor)
 
 
 @router.get(
@@ -100,18 +100,20 @@ async def show_dataset(
 ) -> DatasetDocument:
     """One dataset: its plan and the reason, and its jobs."""
     reading = await operations.fleet.look()
-    found = _one(reading, dataset)
-    override = override_document(await decision_of(parts.catalog, found))
+    full_id = _full_id(reading, dataset)
+    override = override_document(await decision_of(parts.catalog, full_id))
     response.headers["ETag"] = override.etag
     inputs = reading.plan.inputs.get("datasets", {})
-    registered = sorted(name for name, identity in reading.datasets.items() if identity == found)
+    registered = sorted(name for name, identity in reading.datasets.items() if identity == full_id)
     return DatasetDocument(
-        **dataset_summary(reading, found).model_dump(),
-        full_id=found,
+        **dataset_summary(reading, full_id).model_dump(),
+        full_id=full_id,
         registered=[Registered(tenant=tenant, name=name) for tenant, name in registered],
         override=override,
-        inputs=dict(inputs.get(found, {})),
-        jobs=[job for job, known in zip(jobs_of(reading), reading.jobs, strict=True) if known.record.dataset == found],
+        inputs=dict(inputs.get(full_id, {})),
+        jobs=[
+            job for job, known in zip(jobs_of(reading), reading.jobs, strict=True) if known.record.dataset == full_id
+        ],
     )
 
 
@@ -128,25 +130,25 @@ async def override_dataset(
     """Pin a dataset, deny it space, or set a quota; the next plan, a heartbeat later, follows. Omitted fields are reset, so
     `{"mode": null}` lets the manager decide again."""
     reading = await operations.fleet.look()
-    found = _one(reading, dataset)
+    full_id = _full_id(reading, dataset)
     decision = Decision(asked.mode, asked.quota)
     document = override_document(
-        await replace_override(caller, operations, parts, "datasets.override", found, decision, if_match)
+        await replace_override(caller, operations, parts, "datasets.override", full_id, decision, if_match)
     )
     with suppress(*DOWN):  # the override is stored, and Overrides reports the size again
-        await note_sizes(operations.fleet.sources.coordination, reading, [found])
+        await note_sizes(operations.fleet.sources.coordination, reading, [full_id])
     response.headers["ETag"] = document.etag
     return document
 
 
-def _one(reading: FleetReading, digits: str) -> str:
+def _full_id(reading: FleetReading, digits: str) -> str:
     """The id that begins with ``digits``."""
-    found = sorted(each for each in dataset_ids(reading) if each.startswith(digits))
-    if not found:
+    matching = sorted(full_id for full_id in dataset_ids(reading) if full_id.startswith(digits))
+    if not matching:
         raise ApiError("UnknownDataset", f"Unknown dataset {digits[:SHORT]}; larder-gateway datasets lists them.")
-    if len(found) > 1:
-        raise ApiError("Conflict", f"{digits} begins {len(found)} ids; give more digits.")
-    return found[0]
+    if len(matching) > 1:
+        raise ApiError("Conflict", f"{digits} begins {len(matching)} ids; give more digits.")
+    return matching[0]
 
 
 def override_document(decision: Decision) -> OverrideDocument:

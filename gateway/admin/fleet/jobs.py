@@ -64,8 +64,8 @@ class PlanShown(ResponseModel):
 @router.get("/jobs", summary="List jobs", tags=["jobs"])
 async def list_jobs(_caller: Reader, operations: Ops, limit: Limit = 100, cursor: Cursor = "") -> Page[JobDocument]:
     """The jobs of all tenants, by tenant and name."""
-    found = jobs_of(await operations.fleet.look())
-    return paged(found, lambda job: f"{job.tenant}/{job.job}", limit, cursor)
+    jobs = jobs_of(await operations.fleet.look())
+    return paged(jobs, lambda job: f"{job.tenant}/{job.job}", limit, cursor)
 
 
 @router.delete("/jobs/{tenant:name}/{job}", summary="Remove a job", tags=["jobs"], status_code=204)
@@ -104,7 +104,7 @@ async def show_plan(_caller: Reader, operations: Ops) -> PlanShown:
             }
             for dataset, order in reading.plan.datasets.items()
         },
-        jobs={name: {**told, **_times(expected.get(name))} for name, told in plan["jobs"].items()},
+        jobs={name: {**stored, **_times(expected.get(name))} for name, stored in plan["jobs"].items()},
         inputs=plan["inputs"],
         memory=plan["memory"],
         overrides=dict(reading.overrides),

@@ -33,8 +33,8 @@ async def list_nodes(
     reading = await operations.fleet.look()
     if reading.lost:
         response.headers["X-Larder-Stale"] = "redis"
-    found = nodes_of(reading)
-    return paged(found, lambda node: node.id, limit, cursor)
+    nodes = nodes_of(reading)
+    return paged(nodes, lambda node: node.id, limit, cursor)
 
 
 @router.post("/nodes/{node}/drain", summary="Take a node out of the ring")
@@ -45,7 +45,7 @@ async def drain_node(
 
     Other nodes take over its objects, from its cache while it is up. The last READY node is drained only with `force`.
     """
-    wanted = _found(operations, node)
+    wanted = _known_node(operations, node)
     async with parts.catalog.changes.change(caller, "nodes.drain", node) as change:
         # Changes are serialized, so two concurrent drains cannot each rely on the other's node.
         if not (asked is not None and asked.force):
@@ -58,7 +58,7 @@ async def drain_node(
 @router.post("/nodes/{node}/undrain", summary="Bring a node back into the ring")
 async def undrain_node(node: str, caller: Changer, operations: Ops, parts: Parts) -> NodeDocument:
     """The node owns its share again within a heartbeat, and uses what it has cached; the rest comes from the other nodes."""
-    wanted = _found(operations, node)
+    wanted = _known_node(operations, node)
     async with parts.catalog.changes.change(caller, "nodes.undrain", node) as change:
         change.before, change.after = await _drained(operations, node), {"drained": False}
         await through_redis(operations.fleet.sources.membership.drain(wanted, False))
@@ -96,7 +96,11 @@ async def _check_others(operations: Operations, node: str) -> None:
     """
     membership = operations.fleet.sources.membership
     drained = await through_redis(membership.drained())
-    ready = [one.id for one in membership.nodes.values() if one.state is NodeState.READY and one.id not in drained]
+    ready = [
+        member.id
+        for member in membership.nodes.values()
+        if member.state is NodeState.READY and member.id not in drained
+    ]
     if ready == [node]:
         raise ApiError(
             "Conflict",
@@ -105,7 +109,7 @@ async def _check_others(operations: Operations, node: str) -> None:
         )
 
 
-def _found(operations: Operations, name: str) -> Node:
+def _known_node(operations: Operations, name: str) -> Node:
     node = operations.fleet.sources.membership.nodes.get(name)
     if node is None:
         raise _unknown(name)
@@ -121,5 +125,5 @@ def _document(operations: Operations, node: Node, state: NodeState) -> NodeDocum
     fleet = operations.fleet
     known = replace(fleet.last, nodes={**fleet.last.nodes, node.id: node})
     fleet.stale()
-    found = next(each for each in nodes_of(known) if each.id == node.id)
-    return found.model_copy(update={"state": state.value})
+    document = next(shown for shown in nodes_of(known) if shown.id == node.id)
+    return document.model_copy(update={"state": state.value})

@@ -178,13 +178,13 @@ class Overrides:
             # Only a shared catalog is complete: with a catalog per node, unknown overrides may be another node's.
             wanted |= dict.fromkeys({*known, *quotas} - wanted.keys(), ("", None))
         different = {
-            _Difference(dataset, *one, *there)
-            for dataset, one in wanted.items()
-            if one != (there := (known.get(dataset, ""), quotas.get(dataset)))
+            _Difference(dataset, *override, *there)
+            for dataset, override in wanted.items()
+            if override != (there := (known.get(dataset, ""), quotas.get(dataset)))
         }
-        for one in different & self._different:
-            await plans.override(one.dataset, one.mode)
-            await plans.limit(one.dataset, one.quota)
+        for difference in different & self._different:
+            await plans.override(difference.dataset, difference.mode)
+            await plans.limit(difference.dataset, difference.quota)
         self._different = different
         if decided := {row.dataset for row in rows if row.mode is not None or row.quota is not None}:
             await note_sizes(self._together, await self._look(), decided)

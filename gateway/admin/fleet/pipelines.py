@@ -59,8 +59,8 @@ async def list_pipelines(
     _caller: Reader, operations: Ops, limit: Limit = 100, cursor: Cursor = ""
 ) -> Page[PipelineDocument]:
     """The pipelines of all tenants' jobs, by tenant and job."""
-    found = pipelines_of(await operations.fleet.look())
-    return paged(found, lambda one: f"{one.tenant}/{one.job}", limit, cursor)
+    pipelines = pipelines_of(await operations.fleet.look())
+    return paged(pipelines, lambda pipeline: f"{pipeline.tenant}/{pipeline.job}", limit, cursor)
 
 
 @router.get("/pipelines/{tenant:name}/{job}", summary="Show a pipeline")
@@ -68,10 +68,10 @@ async def show_pipeline(
     tenant: str, job: str, _caller: Reader, operations: Ops, parts: Parts, response: Response
 ) -> PipelineDocument:
     """One pipeline: the costs of its stages, decisions with their numbers, and workers over time."""
-    found = await _one(operations.fleet, tenant, job)
-    decision = await decision_of(parts.catalog, override_name(f"{found.tenant}/{found.job}"))
+    pipeline = await _pipeline(operations.fleet, tenant, job)
+    decision = await decision_of(parts.catalog, override_name(f"{pipeline.tenant}/{pipeline.job}"))
     response.headers["ETag"] = etag_of(decision.revision)
-    return found
+    return pipeline
 
 
 @router.put("/pipelines/{tenant:name}/{job}/override", summary="Override the decision for a pipeline")
@@ -89,8 +89,8 @@ async def override_pipeline(
     on. `{"mode": null}` lets the fleet decide again."""
     if asked.mark is not None and asked.mode != PIN:
         raise ApiError("InvalidRequest", "mark: only a pin names a mark; leave it out, or send the mode pin.")
-    found = await _one(operations.fleet, tenant, job)
-    name = override_name(f"{found.tenant}/{found.job}")
+    pipeline = await _pipeline(operations.fleet, tenant, job)
+    name = override_name(f"{pipeline.tenant}/{pipeline.job}")
     decision = Decision(asked.mode if asked.mark is None else f"{PIN}:{asked.mark}")
     after = await replace_override(caller, operations, parts, "pipelines.override", name, decision, if_match)
     document = PipelineOverrideDocument(
@@ -103,9 +103,11 @@ async def override_pipeline(
     return document
 
 
-async def _one(fleet: FleetReader, tenant: str, job: str) -> PipelineDocument:
-    if (found := await fleet.find(pipelines_of, lambda one: (one.tenant, one.job) == (tenant, job))) is None:
+async def _pipeline(fleet: FleetReader, tenant: str, job: str) -> PipelineDocument:
+    if (
+        document := await fleet.find(pipelines_of, lambda pipeline: (pipeline.tenant, pipeline.job) == (tenant, job))
+    ) is None:
         raise ApiError(
             "NotFound", f"No pipeline of {tenant[:128]!r} and {job[:128]!r}; larder-gateway pipelines lists them."
         )
-    return found
+    return document

@@ -53,12 +53,12 @@ class ResultsDetail(ResultsDocument):
 
 def results_of(reading: FleetReading) -> list[ResultsDocument]:
     """All results in use, by the names of their pools."""
-    found, names = [], dataset_names(reading)
+    documents, names = [], dataset_names(reading)
     for name, used in sorted(reading.results.items()):
         pool = f"{RESULTS}{name}"
         order = reading.plan.pools.get(pool)
-        held = [told[pool] for told in reading.held.values() if pool in told]
-        found.append(
+        held = [by_pool[pool] for by_pool in reading.held.values() if pool in by_pool]
+        documents.append(
             ResultsDocument.of(
                 used,
                 pool=pool,
@@ -67,11 +67,11 @@ def results_of(reading: FleetReading) -> list[ResultsDocument]:
                 why=None if order is None else order.why.value,
                 order="uniform",
                 # Copies on two nodes, as after a change of homes, are two files but one element.
-                blobs=min(used.items, sum(one.blobs for one in held)),
-                **{name: sum(getattr(one, name) for one in held) for name in _SUMS},
+                blobs=min(used.items, sum(pool_report.blobs for pool_report in held)),
+                **{name: sum(getattr(pool_report, name) for pool_report in held) for name in _SUMS},
             )
         )
-    return found
+    return documents
 
 
 @router.get("/results", summary="List results of pipelines")
@@ -79,7 +79,7 @@ async def list_results(
     _caller: Reader, operations: Ops, limit: Limit = 100, cursor: Cursor = ""
 ) -> Page[ResultsDocument]:
     """The results that were used within `results.idle`, by pool."""
-    return paged(results_of(await operations.fleet.look()), lambda one: one.pool, limit, cursor)
+    return paged(results_of(await operations.fleet.look()), lambda results: results.pool, limit, cursor)
 
 
 @router.get("/results/{pool}", summary="Show results of pipelines")
@@ -87,10 +87,10 @@ async def show_results(
     pool: PoolName, _caller: Reader, operations: Ops, parts: Parts, response: Response
 ) -> ResultsDetail:
     """One pool of results: its space, what was read from it, and the override in force."""
-    found = await _one(operations.fleet, pool)
+    results = await _results(operations.fleet, pool)
     override = override_document(await decision_of(parts.catalog, pool))
     response.headers["ETag"] = override.etag
-    return ResultsDetail(**found.model_dump(), override=override)
+    return ResultsDetail(**results.model_dump(), override=override)
 
 
 @router.put("/results/{pool}/override", summary="Override the plan for results of pipelines")
@@ -105,7 +105,7 @@ async def override_results(
 ) -> OverrideDocument:
     """Pin results, store none, or set a quota; the next plan, a heartbeat later, follows. Omitted fields are reset, so
     `{"mode": null}` lets the plan decide again."""
-    await _one(operations.fleet, pool)
+    await _results(operations.fleet, pool)
     decision = Decision(asked.mode, asked.quota)
     after = await replace_override(caller, operations, parts, "results.override", pool, decision, if_match)
     document = override_document(after)
@@ -113,7 +113,7 @@ async def override_results(
     return document
 
 
-async def _one(fleet: FleetReader, pool: str) -> ResultsDocument:
-    if (found := await fleet.find(results_of, lambda one: one.pool == pool)) is None:
+async def _results(fleet: FleetReader, pool: str) -> ResultsDocument:
+    if (document := await fleet.find(results_of, lambda results: results.pool == pool)) is None:
         raise ApiError("NotFound", f"No results {pool!r} are in use; larder-gateway results lists them.")
-    return found
+    return document

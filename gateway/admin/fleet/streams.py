@@ -55,7 +55,7 @@ class StreamOverride(RequestModel):
 
 def streams_of(reading: FleetReading) -> list[StreamDocument]:
     """All streams and prefixes with an override, by name."""
-    return [stream_document(reading, one) for _, one in sorted(_known(reading).items())]
+    return [stream_document(reading, stream) for _, stream in sorted(_known(reading).items())]
 
 
 def _known(reading: FleetReading) -> dict[str, ZoneStream]:
@@ -64,15 +64,15 @@ def _known(reading: FleetReading) -> dict[str, ZoneStream]:
     return {name: ZoneStream(name) for name in pins} | zone_streams(reading.streams)
 
 
-def stream_document(reading: FleetReading, one: ZoneStream) -> StreamDocument:
+def stream_document(reading: FleetReading, stream: ZoneStream) -> StreamDocument:
     """The document of one stream."""
-    seen, order = one.seen, reading.plan.pools.get(f"{STREAM}{one.name}")
+    seen, order = stream.seen, reading.plan.pools.get(f"{STREAM}{stream.name}")
     pool = None
     if order is not None:
-        held = {name: value for name, value in asdict(one.pool).items() if name != "target"}
-        pool = StreamPool(name=f"{STREAM}{one.name}", order=order.eviction, target=order.target, **held)
+        held = {name: value for name, value in asdict(stream.pool).items() if name != "target"}
+        pool = StreamPool(name=f"{STREAM}{stream.name}", order=order.eviction, target=order.target, **held)
     return StreamDocument(
-        name=one.name,
+        name=stream.name,
         pattern=None if seen.pattern is None else seen.pattern.value,
         evidence=None if seen.evidence is None else EvidenceDocument(**asdict(seen.evidence)),
         accesses=seen.accesses,
@@ -80,10 +80,10 @@ def stream_document(reading: FleetReading, one: ZoneStream) -> StreamDocument:
         misses=seen.accesses - seen.hits,
         bytes=seen.bytes,
         idle_seconds=round(seen.idle, 3),
-        nodes=list(one.seen_by),
+        nodes=list(stream.seen_by),
         ahead=StreamAhead(**asdict(seen.ahead), accuracy=_accuracy(seen.ahead)),
-        override=Decision(reading.overrides.get(f"{STREAM}{one.name}")).known_mode,
-        pinned=pins_of(reading.overrides, reading.quotas).get(one.name) or None,
+        override=Decision(reading.overrides.get(f"{STREAM}{stream.name}")).known_mode,
+        pinned=pins_of(reading.overrides, reading.quotas).get(stream.name) or None,
         pool=pool,
     )
 
@@ -98,8 +98,8 @@ async def list_streams(
     _caller: Reader, operations: Ops, limit: Limit = 100, cursor: Cursor = ""
 ) -> Page[StreamDocument]:
     """The streams of all nodes, by name."""
-    found = streams_of(await operations.fleet.look())
-    return paged(found, lambda stream: stream.name, limit, cursor)
+    streams = streams_of(await operations.fleet.look())
+    return paged(streams, lambda stream: stream.name, limit, cursor)
 
 
 @router.get("/streams/{name:stream}", summary="Show an access stream")
@@ -108,11 +108,11 @@ async def show_stream(
 ) -> StreamDocument:
     """One stream: its pattern, the evidence, and its share of the cache."""
     reading = await operations.fleet.look()
-    found = _known(reading).get(name)
-    if found is None:
+    stream = _known(reading).get(name)
+    if stream is None:
         raise ApiError("NotFound", f"Unknown stream {name[:140]!r}; larder-gateway streams lists them.")
     response.headers["ETag"] = etag_of((await decision_of(parts.catalog, f"{STREAM}{name}")).revision)
-    return stream_document(reading, found)
+    return stream_document(reading, stream)
 
 
 @router.put("/streams/{name:stream}/override", summary="Override the plan for a prefix")

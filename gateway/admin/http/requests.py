@@ -190,9 +190,9 @@ async def change_once(
         CatalogUnavailable: nothing was changed.
     """
     async with catalog.changes.change(actor, action, "") as change:
-        if once.name and (found := await _answered(catalog, change, once)) is not None:
+        if once.name and (earlier := await _answered(catalog, change, once)) is not None:
             change.done = False
-            return answer.model_validate_json(found)
+            return answer.model_validate_json(earlier)
         made = await work(change)
         if once.name:
             sealed = catalog.vault.seal(f"idempotency/{once.name}", {"answer": made.model_dump_json()})

@@ -112,12 +112,12 @@ def check_role(actor: Actor, method: str, path: str) -> None:
 
 def _headers(scope: Mapping[str, Any]) -> dict[bytes, bytes]:
     """Headers by name. A repeated header among those checked here is refused."""
-    found: dict[bytes, bytes] = {}
+    headers: dict[bytes, bytes] = {}
     for name, value in scope["headers"]:
-        if name in (b"authorization", b"origin", b"host") and name in found:
+        if name in (b"authorization", b"origin", b"host") and name in headers:
             raise ApiError("InvalidRequest", f"The header {name.decode()} is given more than once.")
-        found[name] = value
-    return found
+        headers[name] = value
+    return headers
 
 
 def _refuse_other_sites(headers: Mapping[bytes, bytes]) -> None:

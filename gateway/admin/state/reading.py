@@ -68,7 +68,7 @@ class FleetReading:
     at: float = 0.0
     lost: str = ""
     nodes: Mapping[str, Node] = field(default_factory=dict)
-    told: Mapping[str, NodeSample] = field(default_factory=dict)
+    statuses: Mapping[str, NodeSample] = field(default_factory=dict)
     samples: Mapping[str, list[Sample]] = field(default_factory=dict)
     counted: Mapping[str, Sample] = field(default_factory=dict)
     retired: Counters = field(default_factory=Counters)
@@ -98,9 +98,9 @@ class FleetReading:
         """
         taken = {node.address for node in self.nodes.values()}
         return {
-            name: told
-            for name, told in self.told.items()
-            if name not in self.nodes and told.age > GONE and told.document.get("address") not in taken
+            name: sample
+            for name, sample in self.statuses.items()
+            if name not in self.nodes and sample.age > GONE and sample.document.get("address") not in taken
         }
 
     @property
@@ -110,20 +110,20 @@ class FleetReading:
 
     def status(self, node: str) -> Mapping[str, Any]:
         """What a node reported last; empty before its first report."""
-        return self.told[node].document if node in self.told else {}
+        return self.statuses[node].document if node in self.statuses else {}
 
-    def told_datasets(self) -> Iterator[Mapping[str, Any]]:
+    def reported_datasets(self) -> Iterator[Mapping[str, Any]]:
         """Reports of each node on datasets: items, bytes and resident items by id."""
         for name in self.nodes:
-            told = self.status(name).get("datasets")
-            if isinstance(told, Mapping):
-                yield told
+            datasets = self.status(name).get("datasets")
+            if isinstance(datasets, Mapping):
+                yield datasets
 
     def size_of(self, dataset: str) -> tuple[int | None, int | None]:
         """Items and bytes of a dataset, if a node or a job reports them."""
-        said = [told[dataset] for told in self.told_datasets() if dataset in told]
+        said = [report[dataset] for report in self.reported_datasets() if dataset in report]
         if said:
-            return max(int(each[0]) for each in said), max(int(each[1]) for each in said)
+            return max(int(sizes[0]) for sizes in said), max(int(sizes[1]) for sizes in said)
         records = [job.record for job in self.jobs if job.record.dataset == dataset]
         if records:
             return max(record.items for record in records), max(record.size for record in records)
@@ -167,9 +167,9 @@ class FleetReader:
     async def find(self, list_of: Callable[[FleetReading], Iterable[T]], wanted: Callable[[T], bool]) -> T | None:
         """The wanted one of a list, which may be younger than the last look; ``None`` if there is none."""
         for _ in range(2):
-            for one in list_of(await self.look()):
-                if wanted(one):
-                    return one
+            for entry in list_of(await self.look()):
+                if wanted(entry):
+                    return entry
             self.stale()
         return None
 
@@ -196,7 +196,7 @@ class FleetReader:
         return FleetReading(
             at=statuses.now,
             nodes=nodes,
-            told=statuses.nodes,
+            statuses=statuses.nodes,
             samples=await sources.samples.recent(nodes, _ENOUGH),
             counted=statuses.counted,
             retired=statuses.retired,
@@ -225,18 +225,18 @@ class FleetReader:
         """Ids of registered datasets: from the fleet's table, or from this node's disk."""
         if self.sources.table is not None:
             _, listed = await self.sources.table.all()
-            return {name: one.tag.partition("-")[0] for name, one in listed.items()}
+            return {name: listing.tag.partition("-")[0] for name, listing in listed.items()}
         if self._clock() - self._own[0] >= _LOOK_AT_DISK:
-            found = await asyncio.to_thread(inventory, self.sources.folders)
-            self._own = (self._clock(), {name: known.id for name, known in found.items()})
+            registrations = await asyncio.to_thread(inventory, self.sources.folders)
+            self._own = (self._clock(), {name: known.id for name, known in registrations.items()})
         return self._own[1]
 
     def _alone(self, before: FleetReading) -> FleetReading:
         """The last reading, with this node's own part updated."""
         watch, me = self.sources.watch, self.sources.membership.me
-        told, samples = dict(before.told), dict(before.samples)
+        statuses, samples = dict(before.statuses), dict(before.samples)
         if watch.document:
-            told[me] = NodeSample(0.0, watch.document)
+            statuses[me] = NodeSample(0.0, watch.document)
         if watch.recent:
             samples[me] = list(watch.recent)
-        return replace(before, nodes=dict(self.sources.membership.nodes), told=told, samples=samples)
+        return replace(before, nodes=dict(self.sources.membership.nodes), statuses=statuses, samples=samples)

@@ -46,48 +46,50 @@ def nodes_of(reading: FleetReading) -> list[NodeDocument]:
     """The nodes of the zone by id, including those that are gone."""
     there = [_node(node.id, node.address, node.state.value, node.capacity, reading) for node in reading.nodes.values()]
     gone = [
-        _node(name, str(told.document.get("address", "")), "GONE", int(told.document.get("capacity", 0)), reading)
-        for name, told in reading.gone.items()
+        _node(name, str(sample.document.get("address", "")), "GONE", int(sample.document.get("capacity", 0)), reading)
+        for name, sample in reading.gone.items()
     ]
     return sorted([*there, *gone], key=lambda node: node.id)
 
 
 def _node(name: str, address: str, state: State, capacity: int, reading: FleetReading) -> NodeDocument:
-    known, told = reading.told.get(name), reading.status(name)
-    disk = told.get("disk")
+    known, status = reading.statuses.get(name), reading.status(name)
+    disk = status.get("disk")
     return NodeDocument(
         id=name,
         address=address,
         state=state,
         capacity=capacity,
-        bytes=int(told.get("bytes", 0)),
-        blobs=int(told.get("blobs", 0)),
-        dataset_bytes=int(told.get("dataset_bytes", 0)),
+        bytes=int(status.get("bytes", 0)),
+        blobs=int(status.get("blobs", 0)),
+        dataset_bytes=int(status.get("dataset_bytes", 0)),
         disk=disk if disk in _DISKS else "normal",
-        redis=state != "GONE" and bool(told.get("redis", True)),
-        version=str(told.get("version", "")),
-        uptime_seconds=float(told.get("uptime", 0.0)),
+        redis=state != "GONE" and bool(status.get("redis", True)),
+        version=str(status.get("version", "")),
+        uptime_seconds=float(status.get("uptime", 0.0)),
         silent_seconds=None if known is None else round(known.age, 3),
     )
 
 
 def now_of(reading: FleetReading) -> Now:
     """The rates of the zone."""
-    found = rates([reading.samples[name] for name in reading.nodes if name in reading.samples], reading.at)
+    zone = rates([reading.samples[name] for name in reading.nodes if name in reading.samples], reading.at)
     return Now(
-        requests_per_second=round(found.requests, 3),
-        batch_items_per_second=round(found.batch_items, 3),
-        hit_ratio=found.hit_ratio,
-        cache_bytes_per_second=round(found.cache_bytes, 1),
-        origin_bytes_per_second=round(found.origin_bytes, 1),
-        origin_requests_per_second=round(found.origin_requests, 3),
+        requests_per_second=round(zone.requests, 3),
+        batch_items_per_second=round(zone.batch_items, 3),
+        hit_ratio=zone.hit_ratio,
+        cache_bytes_per_second=round(zone.cache_bytes, 1),
+        origin_bytes_per_second=round(zone.origin_bytes, 1),
+        origin_requests_per_second=round(zone.origin_requests, 3),
     )
 
 
 def answered(reading: FleetReading) -> list[tuple[Answers, float]]:
     """The answers of each node that reports some within about the last minute, and the seconds that they cover."""
-    told = [reading.status(name).get("answers", {}) for name in reading.nodes]
-    return [(Answers.from_json(one), seconds) for one in told if (seconds := float(one.get("for", 0.0))) > 0]
+    answers = [reading.status(name).get("answers", {}) for name in reading.nodes]
+    return [
+        (Answers.from_json(report), seconds) for report in answers if (seconds := float(report.get("for", 0.0))) > 0
+    ]
 
 
 def last_minute(reading: FleetReading) -> tuple[Answers, Answers]:
@@ -105,7 +107,7 @@ def answers_of(reading: FleetReading) -> AnswersDocument:
     latency = [_latency(name, everything.seconds[name], rates_of.seconds[name]) for name in outcomes]
     of_all = _latency("", together(everything.seconds.values()), together(rates_of.seconds.values()))
     statuses = {name: round(count, 3) for name, count in sorted(rates_of.statuses.items())}
-    return AnswersDocument(statuses=statuses, latency=[of_all, *(each for each in latency if each.p50 is not None)])
+    return AnswersDocument(statuses=statuses, latency=[of_all, *(row for row in latency if row.p50 is not None)])
 
 
 def _latency(outcome: str, buckets: Buckets, rates_of: Buckets) -> Latency:
@@ -163,11 +165,11 @@ def job_document(reading: FleetReading, known: KnownJob, expected: Forecast | No
 
 
 def _measuring(reading: FleetReading, probe: ProbeState | None) -> MeasuringDocument | None:
-    found = measuring(probe, reading.probe_batches)
-    if found is None:
+    progress = measuring(probe, reading.probe_batches)
+    if progress is None:
         return None
-    until = None if found.seconds is None else moment(reading.at + found.seconds)
-    return MeasuringDocument(stage=found.stage, batches=found.batches, needed=reading.probe_batches, until=until)
+    until = None if progress.seconds is None else moment(reading.at + progress.seconds)
+    return MeasuringDocument(stage=progress.stage, batches=progress.batches, needed=reading.probe_batches, until=until)
 
 
 def gpu_seconds_waited(known: KnownJob) -> float:
@@ -192,8 +194,8 @@ def dataset_ids(reading: FleetReading) -> set[str]:
 def datasets_of(reading: FleetReading) -> list[DatasetSummary]:
     """The datasets of the zone, by name."""
     short, names = shortfalls(reading), dataset_names(reading)
-    found = [dataset_summary(reading, dataset, short, names) for dataset in dataset_ids(reading)]
-    return sorted(found, key=lambda each: (each.names[:1], each.id))
+    summaries = [dataset_summary(reading, dataset, short, names) for dataset in dataset_ids(reading)]
+    return sorted(summaries, key=lambda summary: (summary.names[:1], summary.id))
 
 
 def dataset_summary(
@@ -226,7 +228,9 @@ def savings_of(plan: Plan, datasets: Iterable[str]) -> Savings | None:
     """The money that the space of datasets saves; ``None`` if the plan was made without prices, or knows none of them."""
     inputs, currency = plan.inputs.get("datasets", {}), plan.inputs.get("currency")
     saved = [
-        told["saves"] for name in datasets if isinstance(inputs, Mapping) and "saves" in (told := inputs.get(name, {}))
+        facts["saves"]
+        for name in datasets
+        if isinstance(inputs, Mapping) and "saves" in (facts := inputs.get(name, {}))
     ]
     if not saved or not currency:
         return None
@@ -239,9 +243,9 @@ def importance_document(reading: FleetReading, dataset: str) -> ImportanceDocume
     order = reading.plan.of(dataset)
     if order is None or order.importance is None:
         return None
-    told = [of_node[dataset] for of_node in reading.scores.values() if dataset in of_node]
-    reads = [sum(counts) for counts in zip(*(one.reads for one in told), strict=False)] or [0]
-    hits = [sum(counts) for counts in zip(*(one.hits for one in told), strict=False)] or [0]
+    reports = [of_node[dataset] for of_node in reading.scores.values() if dataset in of_node]
+    reads = [sum(counts) for counts in zip(*(report.reads for report in reports), strict=False)] or [0]
+    hits = [sum(counts) for counts in zip(*(report.hits for report in reports), strict=False)] or [0]
     rows = [
         ImportanceTenth(
             reads=count,
@@ -254,7 +258,7 @@ def importance_document(reading: FleetReading, dataset: str) -> ImportanceDocume
         threshold=order.importance.threshold,
         partial=order.importance.partial,
         jobs={job: weight.share for job, weight in order.importance.jobs.items()},
-        scored=sum(job.scored for one in told for job in one.jobs.values()),
+        scored=sum(job.scored for report in reports for job in report.jobs.values()),
         tenths=rows[:-1],
         unscored=rows[-1],
     )
@@ -262,18 +266,20 @@ def importance_document(reading: FleetReading, dataset: str) -> ImportanceDocume
 
 def dataset_names(reading: FleetReading) -> Mapping[str, list[str]]:
     """The names under which datasets are registered or used by jobs, by id."""
-    found: defaultdict[str, set[str]] = defaultdict(set)
+    names_of: defaultdict[str, set[str]] = defaultdict(set)
     for (_, name), dataset in reading.datasets.items():
-        found[dataset].add(name)
+        names_of[dataset].add(name)
     for job in reading.jobs:
-        found[job.record.dataset].add(job.record.name)
-    return {dataset: sorted(names) for dataset, names in found.items()}
+        names_of[job.record.dataset].add(job.record.name)
+    return {dataset: sorted(names) for dataset, names in names_of.items()}
 
 
 def resident_share(reading: FleetReading, dataset: str, items: int | None) -> float:
     """The share of a dataset's items that the caches hold; a copy on another node may count for a missing item."""
     reported = [report[dataset].resident for report in reading.reports.values() if dataset in report]
-    resident = sum(reported) or sum(int(told[dataset][2]) for told in reading.told_datasets() if dataset in told)
+    resident = sum(reported) or sum(
+        int(report[dataset][2]) for report in reading.reported_datasets() if dataset in report
+    )
     return min(1.0, resident / items) if items else 0.0
 
 
@@ -312,14 +318,14 @@ def shortfalls(reading: FleetReading) -> dict[str, Shortfall]:
             continue  # what fits is kept, by importance
         if size and _decision(order, size, reading.capacity)[0] is CachingMode.FULL:
             whole[dataset] = size
-    found = {dataset: _shortfall(reading, dataset, size, room) for dataset, size in whole.items()}
+    shortages = {dataset: _shortfall(reading, dataset, size, room) for dataset, size in whole.items()}
     if sum(whole.values()) > room:
         all_of_them = (
             f"all datasets in use take {format_size(sum(whole.values()))}, and the caches hold {format_size(room)}"
         )
         together = Shortfall("not-whole", all_of_them, together=True)
-        found = {dataset: why or together for dataset, why in found.items()}
-    return {dataset: why for dataset, why in found.items() if why is not None}
+        shortages = {dataset: why or together for dataset, why in shortages.items()}
+    return {dataset: why for dataset, why in shortages.items() if why is not None}
 
 
 def used_datasets(reading: FleetReading) -> list[str]:
@@ -341,7 +347,7 @@ def _shortfall(reading: FleetReading, dataset: str, size: int, room: int) -> Sho
     if size > room:
         gone = f" without {', '.join(sorted(reading.gone))}" if reading.gone else ""
         why = f"it takes {format_size(size)}, and the caches{gone} hold {format_size(room)}"
-        back = sum(int(told.document.get("capacity", 0)) for told in reading.gone.values())
+        back = sum(int(sample.document.get("capacity", 0)) for sample in reading.gone.values())
         return Shortfall("part-gone" if gone and size <= room + GRANTABLE * back else "not-whole", why)
     if order is not None and order.target < size:
         why = (

@@ -97,7 +97,7 @@ async def _with_the_absent(done: dict[str, Purged], operations: Operations, part
     if parts.file().in_fleet:
         reading = await operations.fleet.look()
         within = _LATELY if shared else float("inf")
-        for name, told in reading.told.items():
+        for name, told in reading.statuses.items():
             if name not in named and told.age <= within:
                 named[name] = Purged(failure=f"it has been silent for {told.age:.0f} s; {back}")
     return named

@@ -126,7 +126,7 @@ def _redis(reading: FleetReading, lost_for: float) -> Iterator[_Found]:
 
 def _of_nodes(reading: FleetReading) -> Iterator[_Found]:
     for name in reading.nodes:
-        told = reading.told.get(name)
+        told = reading.statuses.get(name)
         if told is None:
             continue
         if told.age > _SILENT and not reading.lost:

@@ -115,7 +115,7 @@ async def show_trend(
 
 
 async def _node(operations: Operations, reading: FleetReading, name: str, start: float) -> list[tuple[float, Figures]]:
-    if name not in reading.nodes and name not in reading.told:
+    if name not in reading.nodes and name not in reading.statuses:
         raise ApiError("NotFound", f"Unknown node {name[:140]!r}; larder-gateway nodes lists them.")
     samples = (await operations.fleet.sources.samples.long([name])).get(name, [])
     if not samples:
