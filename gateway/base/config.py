@@ -403,12 +403,12 @@ def _refuse_twice(section: str, field: str, values: list[str]) -> None:
 
 def sections() -> Sections:
     """The tables of a configuration, with their keys."""
-    found = {}
+    tables = {}
     for name, field in Settings.model_fields.items():
         listed = get_origin(field.annotation) is tuple
         table: type[Section] = get_args(field.annotation)[0] if listed else field.annotation  # type: ignore[assignment]
-        found[name] = (listed, tuple(table.model_fields))
-    return found
+        tables[name] = (listed, tuple(table.model_fields))
+    return tables
 
 
 def load_settings(

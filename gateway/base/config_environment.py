@@ -40,17 +40,17 @@ def settings_in(environ: Mapping[str, str]) -> list[tuple[str, list[str], str]]:
 def lookalikes(environ: Mapping[str, str], sections: Sections) -> list[str]:
     """Warnings about ignored variables that resemble settings."""
     known = {_flat(name): name for name in _names(sections)}
-    found = []
+    warnings = []
     for name, value in sorted(environ.items()):
         rest = _rest(name)
         if not rest or _BETWEEN in rest or name in _OTHER_PROGRAMS or _of_a_service(name, value):
             continue
         meant = get_close_matches(_flat(name), list(known), n=1, cutoff=_ALIKE)
         if meant:
-            found.append(f"{name} is not a setting and is ignored; did you mean {known[meant[0]]}?")
+            warnings.append(f"{name} is not a setting and is ignored; did you mean {known[meant[0]]}?")
         elif rest.lower().startswith(tuple(f"{section}_" for section in sections)):
-            found.append(f"{name} is not a setting and is ignored: separate section and key by two underscores")
-    return found
+            warnings.append(f"{name} is not a setting and is ignored: separate section and key by two underscores")
+    return warnings
 
 
 def _rest(name: str) -> str:

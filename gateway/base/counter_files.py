@@ -23,8 +23,8 @@ _LONGEST_ENTRY = 64
 """Bytes that an entry takes beside its key, at most."""
 
 log = logging.getLogger("larder.app")
-_told: list[int] = []
-"""The process that has said that counters are missing: once is enough."""
+_complained: list[int] = []
+"""The process that has logged that counters are missing: once is enough."""
 
 
 class AllocatedDict(MmapedDict):
@@ -81,8 +81,8 @@ def _allocate(path: Path) -> None:
 
 
 def _complain(path: str, error: OSError) -> None:
-    if os.getpid() not in _told:
-        _told[:] = [os.getpid()]
+    if os.getpid() not in _complained:
+        _complained[:] = [os.getpid()]
         log.error(
             "what this worker counts is missing in /-/metrics from now on: %(path)s has no room (%(error)s); free memory in "
             "%(place)s and restart the gateway",

@@ -16,9 +16,9 @@ def imported(module: str) -> ModuleType:
     collects = gc.isenabled()
     gc.disable()
     try:
-        found = import_module(module)
+        loaded = import_module(module)
         gc.freeze()
-        return found
+        return loaded
     finally:
         if collects:
             gc.enable()

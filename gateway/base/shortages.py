@@ -82,21 +82,21 @@ SHORTAGES = Shortages()
 
 def shortage_of(error: BaseException) -> str:
     """What an error says is wanting; empty if it has another cause."""
-    for each in _chain(error):
-        if isinstance(each, MemoryError):
+    for cause in _chain(error):
+        if isinstance(cause, MemoryError):
             return _ERRNO[errno.ENOMEM]
-        if isinstance(each, RuntimeError) and str(each) == _THREADS:
+        if isinstance(cause, RuntimeError) and str(cause) == _THREADS:
             return "threads or memory"
-        if isinstance(each, sqlite3.Error):
-            code = getattr(each, "sqlite_errorcode", 0) & 0xFF
+        if isinstance(cause, sqlite3.Error):
+            code = getattr(cause, "sqlite_errorcode", 0) & 0xFF
             if code == sqlite3.SQLITE_NOMEM:
                 return _ERRNO[errno.ENOMEM]
             if code in _NAMELESS:
                 return _descriptors()
-        elif isinstance(each, socket.gaierror):
-            return _ERRNO[errno.ENOMEM] if each.errno == socket.EAI_MEMORY else _descriptors()
-        elif isinstance(each, OSError) and each.errno in _ERRNO:
-            return _ERRNO[each.errno]
+        elif isinstance(cause, socket.gaierror):
+            return _ERRNO[errno.ENOMEM] if cause.errno == socket.EAI_MEMORY else _descriptors()
+        elif isinstance(cause, OSError) and cause.errno in _ERRNO:
+            return _ERRNO[cause.errno]
     return ""
 
 
@@ -114,15 +114,15 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
     waiting: list[BaseException | None] = [error]
     seen: set[int] = set()
     while waiting:
-        each = waiting.pop()
-        if each is None or id(each) in seen:
+        cause = waiting.pop()
+        if cause is None or id(cause) in seen:
             continue
-        seen.add(id(each))
-        yield each
-        inner = getattr(each, "orig", None)  # SQLAlchemy's
-        waiting += [each.__cause__, each.__context__, inner if isinstance(inner, BaseException) else None]
-        if isinstance(each, BaseExceptionGroup):
-            waiting += each.exceptions
+        seen.add(id(cause))
+        yield cause
+        inner = getattr(cause, "orig", None)  # SQLAlchemy's
+        waiting += [cause.__cause__, cause.__context__, inner if isinstance(inner, BaseException) else None]
+        if isinstance(cause, BaseExceptionGroup):
+            waiting += cause.exceptions
 
 
 def _descriptors() -> str:

@@ -104,9 +104,9 @@ class Traced:
         if telemetry is None or scope["type"] != "http":
             await self._application(scope, receive, send)
             return
-        told = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         path = _path(scope["raw_path"].decode("ascii", "replace"))
-        with telemetry.received(scope["method"], path, told) as answered:
+        with telemetry.received(scope["method"], path, headers) as answered:
 
             async def watched(message: Any) -> None:
                 if "status" in message:

@@ -85,7 +85,7 @@ def profile() -> tuple[str, str]:
         ConfigError: there is no such profile, or the files cannot be read.
     """
     try:
-        found = AioSession().get_scoped_config()
+        settings = AioSession().get_scoped_config()
     except BotoCoreError as error:
         raise ConfigError(f"AWS_PROFILE: {error}") from None
-    return found.get("endpoint_url", ""), found.get("region", "")
+    return settings.get("endpoint_url", ""), settings.get("region", "")

@@ -67,7 +67,7 @@ class KeyRing:
                     self._own.add(identity)
                 self.fixed[identity] = keys
         # Tuples of strings, which are hashed without a call of Python: every read of another node looks one up.
-        self._known = {(each.origin, each.access_key_id) for each in self.fixed}
+        self._known = {(fixed.origin, fixed.access_key_id) for fixed in self.fixed}
         self._known |= {(origin.name, "") for origin in origins}
         self._known |= {(origin.name, CHAIN_KEY) for origin in origins if not origin.access_key_id}
 

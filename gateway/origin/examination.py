@@ -99,7 +99,7 @@ async def _subject(client: OriginClient, identity: OriginIdentity, bucket: str) 
         status, body = await _document(client, identity, f"/{quote(name)}", "list-type=2&max-keys=100")
         listed = ListingScanner(encoded=False).feed(body) if status == 200 else []
         if listed:
-            chosen = next((each for each in listed if each.size > 1), listed[0])
+            chosen = next((entry for entry in listed if entry.size > 1), listed[0])
             return _Subject(client, identity, ObjectKey(identity.origin, name, chosen.key), chosen)
         if bucket:
             raise Unexaminable(f"it answers {status} to a listing of {bucket!r}, and shows no object")

@@ -62,12 +62,12 @@ def entity_headers(headers: Sequence[Header], *, checksums_asked: bool = True) -
     """
     kept: list[Header] = []
     checksums: list[Header] = []
-    found: dict[str, str] = {}
+    by_name: dict[str, str] = {}
     nominated: set[str] = set()
     for pair in headers:
         name, value = pair
         lowered = name.lower()
-        found.setdefault(lowered, value)
+        by_name.setdefault(lowered, value)
         if lowered in _NOT_OF_THE_OBJECT:
             if lowered == "connection" and value.lower() not in HOP_BY_HOP:
                 nominated.update(_tokens(value))
@@ -79,19 +79,19 @@ def entity_headers(headers: Sequence[Header], *, checksums_asked: bool = True) -
             kept.append(pair)
     if nominated:
         kept = [pair for pair in kept if pair[0].lower() not in nominated]
-    told = checksums_asked and "content-range" not in found
-    length = found.get("content-length", "")
-    if "content-range" in found:
-        exact = content_range(found["content-range"])
+    states_checksums = checksums_asked and "content-range" not in by_name
+    length = by_name.get("content-length", "")
+    if "content-range" in by_name:
+        exact = content_range(by_name["content-range"])
         size = exact[2] if exact else -1
     else:
         size = int(length) if length.isascii() and length.isdigit() else -1
     return ObjectMeta(
-        etag=found.get("etag", ""),
+        etag=by_name.get("etag", ""),
         size=size,
-        last_modified=found.get("last-modified", ""),
+        last_modified=by_name.get("last-modified", ""),
         headers=tuple(kept),
-        checksums=tuple(checksums) if told else None,
+        checksums=tuple(checksums) if states_checksums else None,
     )
 
 

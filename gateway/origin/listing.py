@@ -139,8 +139,8 @@ class Listings:
 
 def _page(answer: dict[str, Any]) -> ListingPage:
     page = ListingPage(
-        tuple(ListedObject(each["Key"], each["Size"]) for each in answer.get("Contents", ()) if each["Key"]),
-        tuple(each["Prefix"] for each in answer.get("CommonPrefixes", ())),
+        tuple(ListedObject(entry["Key"], entry["Size"]) for entry in answer.get("Contents", ()) if entry["Key"]),
+        tuple(entry["Prefix"] for entry in answer.get("CommonPrefixes", ())),
         answer.get("IsTruncated", False),
         answer.get("NextContinuationToken", ""),
     )

@@ -175,5 +175,5 @@ class Refusals:
 
 def _element(body: bytes, name: str) -> str:
     """The text of an element of an error document; empty without one."""
-    found = re.search(rf"<{name}>([^<]*)</{name}>".encode(), body)
-    return unescape(found[1].decode("utf-8", "replace")).rstrip(". ") if found else ""
+    match = re.search(rf"<{name}>([^<]*)</{name}>".encode(), body)
+    return unescape(match[1].decode("utf-8", "replace")).rstrip(". ") if match else ""

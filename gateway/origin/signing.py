@@ -81,13 +81,13 @@ class Signer:
 
     def _signing_key(self, keys: Keys, day: str, region: str) -> bytes:
         name = (keys, day, region)
-        found = self._signing_keys.get(name)
-        if found is None:
+        key = self._signing_keys.get(name)
+        if key is None:
             if len(self._signing_keys) >= _KEPT_KEYS:
                 self._signing_keys.clear()
-            found = sigv4.signing_key(keys.secret_access_key, day, region)
-            self._signing_keys[name] = found
-        return found
+            key = sigv4.signing_key(keys.secret_access_key, day, region)
+            self._signing_keys[name] = key
+        return key
 
 
 def own_headers(headers: Sequence[Header], host: str) -> list[Header]:

@@ -115,11 +115,11 @@ class PipelineDecisions:
         pipeline.pexpire(name, self._silence)
         for pool in pools:
             pipeline.get(self._stored(pool))
-        override, _, _, *found = await pipeline.execute()
+        override, _, _, *stored = await pipeline.execute()
         facts = CacheFacts(
             fit_reads(await self._reads.of(tenant)),
             room(pools),
-            {pool: other for pool, other in zip(pools, map(_DECISION.read, found), strict=True) if other is not None},
+            {pool: other for pool, other in zip(pools, map(_DECISION.read, stored), strict=True) if other is not None},
             "" if override is None else text_of(override),
         )
         decision = await self._swap(partial(self._decide, job, profile, facts))
@@ -161,13 +161,13 @@ class PipelineDecisions:
     async def of(self, jobs: Collection[str]) -> dict[str, KnownPipeline]:
         """The pipelines of these jobs, by job; jobs without one are left out."""
         names = sorted(jobs)
-        found = await hashes(self._redis, [*map(self._name, names)])
-        return {job: _known(fields) for job, fields in zip(names, found, strict=True) if fields}
+        rows = await hashes(self._redis, [*map(self._name, names)])
+        return {job: _known(fields) for job, fields in zip(names, rows, strict=True) if fields}
 
     async def overrides(self) -> dict[str, str]:
         """Operators' overrides, by job."""
-        found = await self._redis.hgetall(f"{self._prefix}overrides")
-        known = {text_of(name): text_of(decision) for name, decision in found.items()}
+        modes = await self._redis.hgetall(f"{self._prefix}overrides")
+        known = {text_of(name): text_of(decision) for name, decision in modes.items()}
         return {name.removeprefix(PIPELINE): mode for name, mode in known.items() if name.startswith(PIPELINE)}
 
     async def forget(self, job: str) -> None:

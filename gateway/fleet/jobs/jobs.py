@@ -138,10 +138,10 @@ _SIZE = Document[tuple[int, int, str]](tuple[NonNegativeInt, NonNegativeInt, str
 
 def _beat(rank: bytes, text: bytes, now: float) -> tuple[float, Beat] | None:
     """A rank's heartbeat, and the seconds since it was received."""
-    found = _SAID.timed(text)
-    if found is None or not rank.isdigit():
+    timed = _SAID.timed(text)
+    if timed is None or not rank.isdigit():
         return None
-    at, said = found
+    at, said = timed
     totals = {phase: PhaseTotals(*values) for phase, values in said.t.items()}
     return now - at, Beat(int(rank), said.e, totals, said.q)
 
@@ -271,8 +271,8 @@ class Jobs:
     async def find(self, key: str) -> KnownJob | None:
         """One job."""
         now, value = await self._clock(), await self._redis.hget(f"{self._prefix}jobs", key)
-        found = [] if value is None else await self._read(now, {key: value})
-        return found[0] if found else None
+        jobs = [] if value is None else await self._read(now, {key: value})
+        return jobs[0] if jobs else None
 
     async def record(self, key: str) -> JobRecord | None:
         """A job's registration; ``None`` if there is none. A small request, as thousands of ranks send it at one moment."""
@@ -311,14 +311,14 @@ class Jobs:
                 pipeline.zscore(f"{self._prefix}jobs:seen", name)
             seen += await pipeline.execute()
         beats = await hashes(self._redis, [f"{self._prefix}job:{text_of(name)}" for name in values])
-        found, ranks_read = [], 0
+        jobs, ranks_read = [], 0
         for value, at, ranks in zip(values.values(), seen, beats, strict=True):
-            found.append(self._job(now, value, at or 0, ranks))
+            jobs.append(self._job(now, value, at or 0, ranks))
             ranks_read += len(ranks)
             if ranks_read > _AT_ONCE:
                 ranks_read = 0
                 await asyncio.sleep(0)  # requests wait for the event loop meanwhile
-        return sorted(filter(None, found), key=lambda job: job.record.key)
+        return sorted(filter(None, jobs), key=lambda job: job.record.key)
 
     async def records(self) -> list[JobRecord]:
         """The registrations of the zone's jobs, without heartbeats, by tenant and name.
@@ -338,8 +338,8 @@ class Jobs:
         ``note_size``."""
         if not datasets:
             return {}
-        found = await self._redis.hmget(f"{self._prefix}sizes", list(datasets))
-        sizes = zip(datasets, map(_SIZE.read, found), strict=True)
+        texts = await self._redis.hmget(f"{self._prefix}sizes", list(datasets))
+        sizes = zip(datasets, map(_SIZE.read, texts), strict=True)
         return {dataset: size for dataset, size in sizes if size is not None}
 
     async def note_size(self, dataset: str, size: int, items: int) -> None:
@@ -356,16 +356,16 @@ class Jobs:
         return await script(keys=[self._prefix], args=[round(1000 * self._silence), *arguments])
 
     def _job(self, now: int, value: bytes | str, seen: float, ranks: Mapping[bytes, bytes]) -> KnownJob | None:
-        found = _RECORD.timed(value)
+        timed = _RECORD.timed(value)
         beats = {field: _beat(field, text, now / 1000) for field, text in ranks.items()}
-        if found is None or None in beats.values():
+        if timed is None or None in beats.values():
             return None
-        joined, record = found
+        joined, record = timed
         of_ranks = [beat for field, beat in beats.items() if beat is not None and int(field) != SLOWEST]
         return merged(record, joined, (now - seen) / 1000, of_ranks, self._silence)
 
 
 def _readable(value: bytes | str) -> JobRecord | None:
     """A registration; ``None`` if another version wrote it: the job is unknown here until it registers again."""
-    found = _RECORD.timed(value)
-    return None if found is None else found[1]
+    timed = _RECORD.timed(value)
+    return None if timed is None else timed[1]

@@ -68,7 +68,7 @@ _PLAN: TypeAdapter[Plan] = TypeAdapter(Plan)
 _MEMORY: TypeAdapter[ManagerMemory] = TypeAdapter(ManagerMemory)
 _ENTRIES = ("jobs",)
 """Parts of the memory of which each entry is read by itself."""
-_FIELDS = tuple(one.name for one in fields(Plan))
+_FIELDS = tuple(column.name for column in fields(Plan))
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def read_memory(document: Any) -> ManagerMemory:
     try:
         return _MEMORY.validate_python(document)
     except ValidationError as error:
-        wrong = {one["loc"][:2] for one in error.errors()}
+        wrong = {problem["loc"][:2] for problem in error.errors()}
     if not isinstance(document, dict):
         return ManagerMemory()
     parts = {place[0] for place in wrong}.union(_ENTRIES)
@@ -145,10 +145,10 @@ class Plans:
         return await self._take("", whole=True)
 
     async def _take(self, known: str, *, whole: bool) -> bool:
-        found = await self._read(keys=[self._prefix], args=[known, int(whole)])
-        if found is None:
+        stored = await self._read(keys=[self._prefix], args=[known, int(whole)])
+        if stored is None:
             return False
-        stamp, document, memory = (text.decode() for text in found)
+        stamp, document, memory = (text.decode() for text in stored)
         try:
             plan = self._plan(json.loads(document), memory)
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -195,8 +195,8 @@ class Plans:
 
     async def overrides(self) -> dict[str, str]:
         """Operators' overrides by dataset, and by the name of a job's pipeline (gateway/fleet/jobs/caching.py)."""
-        found = await self._redis.hgetall(f"{self._prefix}overrides")
-        known = {text_of(dataset): text_of(decision) for dataset, decision in found.items()}
+        decided = await self._redis.hgetall(f"{self._prefix}overrides")
+        known = {text_of(dataset): text_of(decision) for dataset, decision in decided.items()}
         return {dataset: decision for dataset, decision in known.items() if _OVERRIDE.fullmatch(decision)}
 
     async def override(self, dataset: str, decision: str) -> None:
@@ -214,8 +214,8 @@ class Plans:
 
     async def quotas(self) -> dict[str, int]:
         """Operators' quotas in bytes, by dataset."""
-        found = await self._redis.hgetall(f"{self._prefix}quotas")
-        known = {text_of(dataset): text_of(quota) for dataset, quota in found.items()}
+        decided = await self._redis.hgetall(f"{self._prefix}quotas")
+        known = {text_of(dataset): text_of(quota) for dataset, quota in decided.items()}
         return {dataset: int(quota) for dataset, quota in known.items() if quota.isdecimal()}
 
     async def limit(self, dataset: str, quota: int | None) -> None:

@@ -59,8 +59,8 @@ class ReadTimes:
 
     async def of(self, tenant: str) -> list[ReadSums]:
         """The sums of a tenant, one of each class of sizes."""
-        found: Any = await self._redis.hgetall(self._name(tenant))
-        return [sums for sums in map(_SUMS.read, found.values()) if sums is not None]
+        texts: Any = await self._redis.hgetall(self._name(tenant))
+        return [sums for sums in map(_SUMS.read, texts.values()) if sums is not None]
 
     def _name(self, tenant: str) -> str:
         return f"{self._prefix}reads:{tenant}"

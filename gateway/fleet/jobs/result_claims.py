@@ -86,9 +86,9 @@ class ResultClaims:
         pipeline = self._redis.pipeline(transaction=False)
         pipeline.time()
         pipeline.hmget(name, list(map(str, indices)))
-        (at, micros), found = await pipeline.execute()
+        (at, micros), claims = await pipeline.execute()
         now = 1000 * at + micros // 1000
-        held = dict(zip(indices, found, strict=True))
+        held = dict(zip(indices, claims, strict=True))
         granted = claimable({index: _claim(text) for index, text in held.items()}, owner, now)
         change = Change(set(granted), [(name, str(index), held[index]) for index in granted])
         if granted and seconds is not None:

@@ -49,22 +49,22 @@ class ResultUses:
         seen.bytes += size
 
     async def turn(self) -> None:
-        """Tell what was used since the last turn. Raises one of ``DOWN`` if Redis is down, slow or refuses."""
+        """Report the results used since the last call. Raises one of ``DOWN`` if Redis is down, slow or refuses."""
         seen, self._seen = self._seen, {}
-        told = (
-            await self.all() if any(not one.elements and name not in self._sizes for name, one in seen.items()) else {}
+        reported = (
+            await self.all() if any(not use.elements and name not in self._sizes for name, use in seen.items()) else {}
         )
-        for name, one in seen.items():
+        for name, use in seen.items():
             elements, size = self._sizes.get(name, (0, 0))
-            if elements + one.elements:
-                elements, size = self._sizes[name] = (elements + one.elements, size + one.bytes)
-            known = one.items * size // elements if elements else 0
-            if not known and name in told:
-                known = told[name].size
-            of = one.collection
+            if elements + use.elements:
+                elements, size = self._sizes[name] = (elements + use.elements, size + use.bytes)
+            known = use.items * size // elements if elements else 0
+            if not known and name in reported:
+                known = reported[name].size
+            of = use.collection
             if not await self._pools.admit(of.tenant, name):
                 continue
-            await self._reports.tell(name, ResultsUsed(of.tenant, of.dataset, of.fingerprint, one.items, known))
+            await self._reports.tell(name, ResultsUsed(of.tenant, of.dataset, of.fingerprint, use.items, known))
 
     async def all(self) -> dict[str, ResultsUsed]:
         """The results in use, by the hash that names their pool. Raises as ``turn``."""

@@ -77,15 +77,15 @@ class WorkerScaling:
         left out."""
         names = sorted(jobs)
         fields = [f"past:{rank}" for rank in range(DETAILED)]
-        found: list[Any] = []
+        rows: list[Any] = []
         for start in range(0, len(names), PAGE):
             pipeline = self._redis.pipeline(transaction=False)
             for job in names[start : start + PAGE]:
                 pipeline.hmget(self._name(job), fields)
-            found += await pipeline.execute()
+            rows += await pipeline.execute()
         known = {
             job: {rank: past for rank, past in enumerate(map(_PAST.read, texts)) if past is not None}
-            for job, texts in zip(names, found, strict=True)
+            for job, texts in zip(names, rows, strict=True)
         }
         return {job: past for job, past in known.items() if past}
 

@@ -237,13 +237,13 @@ class Announcer:
             everything, batch = self._owe_everything, list(itertools.islice(self._owed, _BATCH))
             self._owe_everything = False
             self._owed.difference_update(batch)
-            told = False
+            accepted = False
             try:
-                told = await self._tell(None if everything else batch)
+                accepted = await self._tell(None if everything else batch)
             finally:
-                if not told:
+                if not accepted:
                     self._owe(batch, everything=everything)
-            if not told:
+            if not accepted:
                 return
             self._debts.paid(None if everything else batch)
             # Keys may have been written again during the announcement, or share a slot with an announced key.
@@ -258,16 +258,16 @@ class Announcer:
         self._debts.owe(None if self._owe_everything else self._owed)
 
     async def _announce(self, keys: Sequence[ObjectKey]) -> None:
-        told = False
+        accepted = False
         try:
-            told = await self._tell(keys)
-            if not told:
+            accepted = await self._tell(keys)
+            if not accepted:
                 self.unannounced += len(keys)
                 metrics.LATE_INVALIDATIONS.labels("unannounced").inc(len(keys))
                 # Redis may be back: a worker that has received a heartbeat since then trusts its cache again.
-                told = await self._outwait_trust() and await self._tell(keys)
+                accepted = await self._outwait_trust() and await self._tell(keys)
         finally:
-            if not told:
+            if not accepted:
                 self._owe(keys)
         await self._outwait_trust()
 

@@ -95,8 +95,8 @@ class Beginnings:
     async def ended(self) -> list[Ended]:
         """The problems that are over, those that ended last first."""
         rows = await self._redis.lrange(f"{self._key}:ended", 0, _MOST - 1)
-        found = [text_of(row).split(" ", 2) for row in rows]
-        return [Ended(int(since) / 1000, int(until) / 1000, words) for since, until, words in found]
+        problems = [text_of(row).split(" ", 2) for row in rows]
+        return [Ended(int(since) / 1000, int(until) / 1000, words) for since, until, words in problems]
 
     async def mutes(self) -> dict[str, float]:
         """Seconds of Redis's clock until which each is muted, by name; some may be over."""
@@ -111,5 +111,5 @@ class Beginnings:
         return bool(await self._redis.hdel(self._mutes, name))
 
     async def _times(self, key: str) -> dict[str, float]:
-        found = await self._redis.hgetall(key)
-        return {text_of(name): int(at) / 1000 for name, at in found.items()}
+        times = await self._redis.hgetall(key)
+        return {text_of(name): int(at) / 1000 for name, at in times.items()}

@@ -128,7 +128,7 @@ class Invalidations:
         """The failure of Redis, while not ``healthy``."""
         self._announcer = Announcer(self._redis, self._me, timing, others, debts)
         self._tasks = Tasks()
-        self._missed = self._told = False
+        self._missed = self._warned = False
 
     @property
     def healthy(self) -> bool:
@@ -196,21 +196,21 @@ class Invalidations:
                 self._subscribed = True
                 self.unreachable = NOT_REACHABLE
                 await self._publish_beat()
-                if self._told:
+                if self._warned:
                     log.info("the invalidation channel is back")
-                self._told = False
+                self._warned = False
                 await self._follow(subscription)
         except DOWN as error:
             self.unreachable = why_down(error)
             if self._subscribed:
                 # Commands may not fail at all, on a new connection to a restarted Redis.
                 self._announcer.lost(time.monotonic())
-            if not self._told:
+            if not self._warned:
                 log.warning(
                     "the invalidation channel is lost: %(error)r; path reads are checked with the origin",
                     {"error": error},
                 )
-            self._told = True
+            self._warned = True
         finally:
             self._missed = True
             self._subscribed = False

@@ -211,22 +211,22 @@ class Membership:
 
         If several nodes were drained one after the other, each has keys that have not been read since.
         """
-        found = []
+        owners = []
         if self._wide is not None:
             for name in self._wide.ranked(key, _MOST_PREVIOUS):
                 if name in self.ring.weights:
                     break
-                found.append(self.nodes[name])
+                owners.append(self.nodes[name])
         earlier = self.previous_owner(key)
-        return found + ([earlier] if earlier is not None else [])
+        return owners + ([earlier] if earlier is not None else [])
 
     @property
     def isolation_reason(self) -> str:
         """Why other nodes do not share with this one, with the remedy; empty if they do."""
         now = time.monotonic()
-        told = [self._apart(name, address) for name, address in sorted(self.unproven.items())]
-        told += [text for _, (text, until) in sorted(self._refusals.items()) if until > now]
-        return "; ".join(told)
+        reasons = [self._apart(name, address) for name, address in sorted(self.unproven.items())]
+        reasons += [text for _, (text, until) in sorted(self._refusals.items()) if until > now]
+        return "; ".join(reasons)
 
     def suspect(self, node_id: str, refused: str = "") -> None:
         """A call to a node failed: leave it out of the ring for two seconds.
@@ -420,7 +420,7 @@ class Membership:
             self.nodes = nodes
             self.version += 1
         self._suspects = {name: until for name, until in self._suspects.items() if name in nodes}
-        self._refusals = {name: told for name, told in self._refusals.items() if name in nodes}
+        self._refusals = {name: refusal for name, refusal in self._refusals.items() if name in nodes}
         there = {*nodes, *self.unproven}
         self._complained = {about: when for about, when in self._complained.items() if about[1] in there}
         ready = [known.ready_since for known in self._known.values() if known.node.state is NodeState.READY]

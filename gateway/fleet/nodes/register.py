@@ -98,15 +98,15 @@ class _Members:
         """The nodes that have expired since: those that were listed in the epoch of ``later``, and are not any more."""
         if _epoch(self.version) != _epoch(later.version):
             return frozenset()
-        return frozenset(each.node.id for each in self.entries) - {each.node.id for each in later.entries}
+        return frozenset(entry.node.id for entry in self.entries) - {entry.node.id for entry in later.entries}
 
     def still(self, own: NodeEntry | None, now: int, expire: float) -> Heard:
         """The same nodes now; none has expired, so each lasts for at most ``expire`` seconds."""
         passed = (now - self.at) / 1000
         same = (
-            NodeEntry(each.node, expire, each.ready_for + passed if each.ready_for >= 0 else -1.0)
-            for each in self.entries
-            if own is None or each.node.id != own.node.id
+            NodeEntry(entry.node, expire, entry.ready_for + passed if entry.ready_for >= 0 else -1.0)
+            for entry in self.entries
+            if own is None or entry.node.id != own.node.id
         )
         return Heard([*same, *([] if own is None else [own])], unproven=self.unproven)
 
@@ -186,11 +186,11 @@ class Register:
         self._look(pipeline, name)
         pipeline.hget(self._key, name)
         pipeline.hlen(self._key)
-        time, decided, version, expiries, first, found, nodes = await pipeline.execute()
-        seen = _Reading(_milliseconds(time), found, decided, version)
+        time, decided, version, expiries, first, registered, nodes = await pipeline.execute()
+        seen = _Reading(_milliseconds(time), registered, decided, version)
         if version != members.version or nodes != expiries or _expired(first, seen.now):
             return await self._beat_and_read(name, asked)
-        known = None if found is None else _live({name.encode(): found}, seen.now).get(name.encode())
+        known = None if registered is None else _live({name.encode(): registered}, seen.now).get(name.encode())
         answer = take_heartbeat(asked, known, seen.decision, seen.now)
         own = None if answer.entry is None else _entry(replace(answer.entry, state=answer.state), seen.now)
         heard = members.still(own, seen.now, self._expire)
@@ -201,20 +201,20 @@ class Register:
         self._look(pipeline, name)
         for key in (self._key, *self._others):
             pipeline.hgetall(key)
-        time, decided, version, _, first, found, *others = await pipeline.execute()
+        time, decided, version, _, first, registered, *others = await pipeline.execute()
         own = name.encode()
-        seen = _Reading(_milliseconds(time), found.get(own), decided, version)
-        known = _live(found, seen.now)
+        seen = _Reading(_milliseconds(time), registered.get(own), decided, version)
+        known = _live(registered, seen.now)
         answer = take_heartbeat(asked, known.get(own), seen.decision, seen.now)
         alive = known if answer.entry is None else {**known, own: replace(answer.entry, state=answer.state)}
         heard = self._heard(name, alive, _live(others[0] if others else {}, seen.now), seen.now)
         heard = replace(heard, gone=self._remember(version, seen.now, heard))
-        gone = found.keys() - known.keys() - {own}
+        gone = registered.keys() - known.keys() - {own}
         renew = bool(gone) or version is None or _expired(first, seen.now)
         change = self._change(name, seen, known.get(own), answer, heard, renew=renew)
-        for one in gone:
-            change.unchanged.append((self._key, one, found[one]))
-            change.commands.append(("HDEL", self._key, one))
+        for expired in gone:
+            change.unchanged.append((self._key, expired, registered[expired]))
+            change.commands.append(("HDEL", self._key, expired))
         if renew:
             change.commands.append(("ZREMRANGEBYSCORE", self._expiries, "-inf", seen.now))
         return change
@@ -267,13 +267,15 @@ class Register:
     ) -> Heard:
         entries: list[NodeEntry] = []
         strangers = list(others.items())
-        for name, one in alive.items():
-            if not self._proven(name, one.document, me):
-                strangers.append((name, one))
-            elif (entry := _entry(one, now)) is not None:
+        for name, member in alive.items():
+            if not self._proven(name, member.document, me):
+                strangers.append((name, member))
+            elif (entry := _entry(member, now)) is not None:
                 entries.append(entry)
         # A stranger that is leaving is no longer a problem.
-        unproven = {_name(name): _address(one.document) for name, one in strangers if one.state != NodeState.LEAVING}
+        unproven = {
+            _name(name): _address(member.document) for name, member in strangers if member.state != NodeState.LEAVING
+        }
         return Heard(entries, unproven=unproven)
 
     async def drain(self, node: Node, drained: bool) -> None:
@@ -291,16 +293,16 @@ class Register:
             RedisError, OSError: Redis is down, slow or refuses.
         """
         decided = await self._redis.hgetall(self._drained)
-        known = {text_of(name): text_of(told) for name, told in decided.items()}
+        known = {text_of(name): text_of(decision) for name, decision in decided.items()}
         return frozenset(node.id for node in nodes if known.get(node.id) == drain_decision(node.boot or NO_START, True))
 
     def _proven(self, name: bytes, document: bytes, me: str) -> bool:
         if not self._secret:
             return _name(name) == me
         try:
-            told = json.loads(document)
-            answer = str(told.pop("proof"))
-            right = told["id"] == name.decode() and hmac.compare_digest(answer, proof(self._secret, told))
+            claims = json.loads(document)
+            answer = str(claims.pop("proof"))
+            right = claims["id"] == name.decode() and hmac.compare_digest(answer, proof(self._secret, claims))
         except (ValueError, KeyError, TypeError, AttributeError):
             return False
         return right
@@ -313,21 +315,21 @@ class Register:
 _NODE: TypeAdapter[Node] = TypeAdapter(Node)
 
 
-def _live(found: Mapping[bytes, bytes], now: int) -> dict[bytes, RegisterEntry]:
+def _live(texts: Mapping[bytes, bytes], now: int) -> dict[bytes, RegisterEntry]:
     """The entries that have not expired and can be read."""
-    entries = ((name, RegisterEntry.from_text(text)) for name, text in found.items())
+    entries = ((name, RegisterEntry.from_text(text)) for name, text in texts.items())
     return {name: entry for name, entry in entries if entry is not None and entry.expires > now}
 
 
-def _entry(one: RegisterEntry, now: int) -> NodeEntry | None:
+def _entry(registered: RegisterEntry, now: int) -> NodeEntry | None:
     try:
-        told = {**json.loads(one.document), "state": one.state}
-        node = _NODE.validate_python({name.name: told[name.name] for name in fields(Node)})
+        facts = {**json.loads(registered.document), "state": registered.state}
+        node = _NODE.validate_python({name.name: facts[name.name] for name in fields(Node)})
     except (ValueError, KeyError, TypeError):
         return None  # an entry of another version cannot be a member of this fleet
     if not is_node_name(node.id) or node.capacity < 1:
         return None
-    return NodeEntry(node, (one.expires - now) / 1000, max(-1.0, one.ready_for(now) / 1000))
+    return NodeEntry(node, (registered.expires - now) / 1000, max(-1.0, registered.ready_for(now) / 1000))
 
 
 def _milliseconds(time: tuple[int, int]) -> int:

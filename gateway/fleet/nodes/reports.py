@@ -113,6 +113,6 @@ class NodeReports(Generic[T]):
 
     async def all(self) -> dict[str, T]:
         """The last report of each node."""
-        found = await self._reports(keys=[self._key], args=[round(1000 * self._silence)])
-        reports = {text_of(node): self._document.read(text) for node, text in pairs(found).items()}
+        stamped = await self._reports(keys=[self._key], args=[round(1000 * self._silence)])
+        reports = {text_of(node): self._document.read(text) for node, text in pairs(stamped).items()}
         return {node: report for node, report in reports.items() if report is not None}

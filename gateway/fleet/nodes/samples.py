@@ -153,7 +153,7 @@ class Samples:
         key, text = f"{self._prefix}status", json.dumps(document, separators=(",", ":"))
         if int(await self._status(keys=[key], args=[node, text])) > self._most:
             known: Any = await self._redis.hgetall(key)
-            gone = surplus({text_of(name): _at(told) for name, told in known.items()}, self._most)
+            gone = surplus({text_of(name): _at(status) for name, status in known.items()}, self._most)
             if gone is not None:
                 await self._redis.hdel(key, gone)
 
@@ -177,8 +177,8 @@ class Samples:
         for name, text in pairs(flat).items():
             at, _, document = text_of(text).partition(" ")
             try:
-                told = json.loads(document)
-                nodes[text_of(name)] = NodeSample(max(0.0, (int(now) - int(at)) / 1000), dict(told))
+                status = json.loads(document)
+                nodes[text_of(name)] = NodeSample(max(0.0, (int(now) - int(at)) / 1000), dict(status))
             except _UNREADABLE:
                 continue  # written by another version
         last = {text_of(name): _sample(text) for name, text in pairs(counted).items()}

@@ -62,11 +62,11 @@ class Trends:
 
     async def of(self, name: str) -> list[TrendNote]:
         """The notes of a subject, oldest first; those of an unknown form are left out."""
-        found = []
+        notes = []
         for row in await self._redis.lrange(f"{self._prefix}:{name}", 0, -1):
             at, _, text = text_of(row).partition(" ")
             try:
-                found.append(TrendNote(float(at), dict(json.loads(text))))
+                notes.append(TrendNote(float(at), dict(json.loads(text))))
             except (ValueError, TypeError):
                 continue
-        return found
+        return notes

@@ -87,8 +87,8 @@ class VerificationQueue:
     async def all(self) -> list[Verification]:
         """All kept verifications, newest first."""
         names = [text_of(name) for name in await self._redis.lrange(self._list, 0, MOST - 1)]
-        found = await hashes(self._redis, [self._prefix + name for name in names])
-        return [one for one in map(_read, names, found) if one is not None]
+        rows = await hashes(self._redis, [self._prefix + name for name in names])
+        return [verification for verification in map(_read, names, rows) if verification is not None]
 
 
 def _read(name: str, fields: Mapping[Any, Any]) -> Verification | None:

@@ -72,13 +72,13 @@ def commands(url: str, timeout: float) -> Redis:
 
 async def hashes(redis: Redis, names: Sequence[str]) -> list[dict[bytes, bytes]]:
     """Hashes by their names, page by page: one request for thousands would block Redis."""
-    found: list[dict[bytes, bytes]] = []
+    rows: list[dict[bytes, bytes]] = []
     for start in range(0, len(names), PAGE):
         pipeline = redis.pipeline(transaction=False)
         for name in names[start : start + PAGE]:
             pipeline.hgetall(name)
-        found += await pipeline.execute()
-    return found
+        rows += await pipeline.execute()
+    return rows
 
 
 def pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:

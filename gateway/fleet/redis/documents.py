@@ -46,13 +46,13 @@ class Document(Generic[T]):
 
 def by_rank(fields: Mapping[bytes, bytes], word: str, document: Document[T]) -> dict[int, T]:
     """The documents in the fields ``word:RANK`` of a hash, by rank."""
-    found: dict[int, T] = {}
+    documents: dict[int, T] = {}
     for field, text in fields.items():
         name, _, rank = text_of(field).partition(":")
         value = document.read(text) if name == word and rank.isdigit() else None
         if value is not None:
-            found[int(rank)] = value
-    return dict(sorted(found.items()))
+            documents[int(rank)] = value
+    return dict(sorted(documents.items()))
 
 
 _DIGITS = 17
