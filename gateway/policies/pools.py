@@ -176,7 +176,7 @@ class Overdrafts:
     """
 
     def __init__(self, balances: Iterable[Balance]) -> None:
-        self._heap = [_giver(one, one.size) for one in balances]
+        self._heap = [_giver(balance, balance.size) for balance in balances]
         heapq.heapify(self._heap)
 
     def furthest(self) -> int | None:

@@ -121,12 +121,12 @@ class Blocks:
         if self._growing.get(slot, (None,))[0] is fill:
             del self._growing[slot]
 
-    async def open(self, ask: Ask, found: Found, start: int, stop: int) -> Body:
+    async def open(self, ask: Ask, answer: Found, start: int, stop: int) -> Body:
         """A body whose first byte is guaranteed to be available.
 
         Args:
             ask: the reader's request.
-            found: the object, for this reader.
+            answer: the object, for this reader.
             start: first byte.
             stop: end, exclusive.
 
@@ -135,7 +135,7 @@ class Blocks:
             DiskUnavailable: it cannot be stored; forward the request instead.
             OriginUnavailable: the origin cannot be reached.
         """
-        entry, identity, fill = found.entry, ask.identity, found.fill
+        entry, identity, fill = answer.entry, ask.identity, answer.fill
         block = None if fill is None else fill.blocks.get(start // entry.record.block_size)
         if fill is not None and block is not None:
             if block.failure is not None:
@@ -143,11 +143,11 @@ class Blocks:
             if block.join():
                 self._accesses.record(Access(entry.key, block.number, b"", False, self._services.now(), identity))
                 body = Body(self, entry, identity, start, stop, (fill, block))
-                body.memory = None if found.whole is None else memoryview(found.whole)[start:stop]
+                body.memory = None if answer.whole is None else memoryview(answer.whole)[start:stop]
                 return body
         body = Body(self, entry, identity, start, stop)
         try:
-            body.data = None if found.part is None else found.part.piece(start, stop)
+            body.data = None if answer.part is None else answer.part.piece(start, stop)
             if body.data is not None:
                 return body
             await self.load(entry, body.numbers[0], body.numbers[-1])

@@ -211,19 +211,19 @@ class ColdReads:
             return await self._head(ask, rule, generation)
         if response.status != 206:
             return Relay(response, _reason_of(response.status))
-        found = span.resolve(meta.size)
-        if found is None or not is_exact(response, (meta.etag, meta.size), found):
+        bounds = span.resolve(meta.size)
+        if bounds is None or not is_exact(response, (meta.etag, meta.size), bounds):
             response.abort()
             return await self._head(ask, rule, generation)
         if (reason := refusal(meta, rule, services.capacity)) is not None:
             return Relay(response, reason)
         entry, blocks = self.keep(ask, rule, Learned(meta, generation, asked_at)), self._blocks
-        if not blocks.small.fills(entry, *found, continues=False):
-            blocks.record(entry, found[0] // entry.record.block_size, ask.identity)
+        if not blocks.small.fills(entry, *bounds, continues=False):
+            blocks.record(entry, bounds[0] // entry.record.block_size, ask.identity)
             return Found(
-                entry, Outcome.MISS, Reason.RANGE, await blocks.small.take(entry, ask.identity, found, response)
+                entry, Outcome.MISS, Reason.RANGE, await blocks.small.take(entry, ask.identity, bounds, response)
             )
-        if found == (0, meta.size) and blocks.has_room and services.leases.acquire(ask.key, 0, generation):
+        if bounds == (0, meta.size) and blocks.has_room and services.leases.acquire(ask.key, 0, generation):
             blocks.start_fill(entry, (0, 0), ask.identity, response)
         else:
             with suppress(OriginUnavailable):
@@ -351,16 +351,16 @@ class ColdReads:
         size = entry.record.block_size
         first, last = (0, entry.record.block_count - 1) if span is None else (span[0] // size, (span[1] - 1) // size)
         fill = self._blocks.begin_fill(entry, (first, last), ask.identity, response)
-        found = Found(entry, Outcome.HIT if reason is Reason.MOVED else Outcome.MISS, reason, fill=fill)
-        fill.blocks[first].on_progress = partial(self._answer_cold, (ask.key, learned.generation), found)
+        answer = Found(entry, Outcome.HIT if reason is Reason.MOVED else Outcome.MISS, reason, fill=fill)
+        fill.blocks[first].on_progress = partial(self._answer_cold, (ask.key, learned.generation), answer)
         await fill.run()
-        return found
+        return answer
 
-    def _answer_cold(self, slot: _Slot, found: Found, whole: bytes | memoryview | None) -> None:
+    def _answer_cold(self, slot: _Slot, answer: Found, whole: bytes | memoryview | None) -> None:
         """Give the readers of a fill its first bytes, or ``whole``: a small object's bytes, for as long as they need them."""
-        if whole is not None and found.entry.record.block_count == 1:
-            found = found._replace(whole=whole)
-        self._cold.answer(slot, found)
+        if whole is not None and answer.entry.record.block_count == 1:
+            answer = answer._replace(whole=whole)
+        self._cold.answer(slot, answer)
 
     def _taken_over(self, ask: Ask, rule: Caching, generation: int, moved: Moved) -> Learned | None:
         """What the former home says of an object that it gives; ``None`` when that cannot be kept, or the reader doubts it."""

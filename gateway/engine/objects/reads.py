@@ -83,9 +83,9 @@ class Reads:
             if entry is not None and complete and self._serves(entry, ask, rule, asked_at):
                 return Found(entry, Outcome.HIT if reason is None else Outcome.MISS, reason)
             if entry is None or not (entry.has_bytes or self._confirms(entry, ask, complete=complete)):
-                found = await self._cold.find(ask, rule)
-                if found is not None:
-                    return found if not isinstance(found, Found) or reason is None else found._replace(reason=reason)
+                answer = await self._cold.find(ask, rule)
+                if answer is not None:
+                    return answer if not isinstance(answer, Found) or reason is None else answer._replace(reason=reason)
                 continue
             asked_at = self._services.now()
             checked = await self._check(entry, ask, rule)

@@ -70,10 +70,10 @@ class SmallRanges:
     def kept(self, entry: ObjectEntry, start: int, stop: int) -> bytes | None:
         """A range that is in memory."""
         part = self._kept.get(_place(entry, start))
-        found = None if part is None else part.piece(start, stop)
-        if found is not None:
+        piece = None if part is None else part.piece(start, stop)
+        if piece is not None:
             SMALL_RANGES.labels("memory").inc()
-        return found
+        return piece
 
     def is_under_way(self, entry: ObjectEntry, identity: OriginIdentity, start: int, stop: int) -> bool:
         """Whether this range is being read with these keys, so that ``read`` joins that."""

@@ -21,16 +21,16 @@ class HeldReporter:
     def __init__(self, store: Store, tell: Callable[[dict[str, PoolReport]], Awaitable[None]]) -> None:
         self._store = store
         self._tell = tell
-        self._told = False
+        self._reported = False
 
     async def turn(self) -> None:
         """Report, unless this report and the last one are empty. Raises as ``tell``."""
         if not self._store.directory.locked:
             return
         held = held_of(await self._store.pools.usage())
-        if held or self._told:
+        if held or self._reported:
             await self._tell(held)
-            self._told = bool(held)
+            self._reported = bool(held)
 
 
 def held_of(pools: Iterable[PoolRow]) -> dict[str, PoolReport]:

@@ -115,7 +115,7 @@ class ImportanceKeeper:
         self._now = now
         self._tally = links.tally
         self._ranked: dict[str, _Ranked] = {}
-        self._told: dict[str, ScoreReport] = {}
+        self._reported: dict[str, ScoreReport] = {}
 
     async def turn(self) -> None:
         """Run once per heartbeat. A worker without the node lock only counts its reads."""
@@ -133,25 +133,25 @@ class ImportanceKeeper:
             if tables:
                 await self._keep(content, tables)
                 report[content.id] = self._report(content, tables)
-        metrics.SCORED_ITEMS.set(sum(job.scored for one in report.values() for job in one.jobs.values()))
+        metrics.SCORED_ITEMS.set(sum(job.scored for scored in report.values() for job in scored.jobs.values()))
         await self._say(report)
 
     async def stop(self) -> None:
         """Stop loading."""
         ranked, self._ranked = self._ranked, {}
-        await stop([task for one in ranked.values() for task in one.loads])
+        await stop([task for ranking in ranked.values() for task in ranking.loads])
 
     def _living(self, content: Content) -> list[JobTable]:
         """The tables of current jobs; those that are too old, or of a job that is gone, are dropped."""
-        found = []
+        living = []
         known = self._links.plan().jobs
         for table in self._scores.tables.of(content.id, content.items):
             age = self._now() - table.updated
             if freshness(age, table.interval) and (table.job in known or age < _STRANGE):
-                found.append(table)
+                living.append(table)
             else:
                 self._scores.tables.drop(content.id, table.job)
-        return found
+        return living
 
     async def _keep(self, content: Content, tables: list[JobTable]) -> None:
         order = self._scores.order(content.id)
@@ -217,7 +217,7 @@ class ImportanceKeeper:
 
     async def _bring(self, content: Content, readers: list[Reader], wanted: NDArray[np.uint32]) -> None:
         try:
-            same = [one for one in readers if one.registration.content is content]
+            same = [reader for reader in readers if reader.registration.content is content]
             if same:
                 await self._preloader.load(same, wanted, Purpose.IMPORTANCE)
         except Exception:
@@ -235,11 +235,11 @@ class ImportanceKeeper:
         return ScoreReport(jobs, self._ranked[content.id].steps, tuple(reads), tuple(hits))
 
     async def _say(self, report: dict[str, ScoreReport]) -> None:
-        if not report and not self._told:
+        if not report and not self._reported:
             return
         try:
             await self._links.tell(report)
-            self._told = report
+            self._reported = report
         except DOWN:
             return  # said again with the next turn
 

@@ -51,8 +51,8 @@ class ItemScores:
 
     def order(self, dataset: str) -> ImportanceOrder | None:
         """The plan for a dataset whose pool is in the order of importance; ``None`` for any other."""
-        found = self._plan().of(dataset)
-        return None if found is None or found.eviction != Importance.name else found.importance
+        order = self._plan().of(dataset)
+        return None if order is None or order.eviction != Importance.name else order.importance
 
     def changed(self, dataset: str) -> None:
         """Record that a part of a job of this dataset was applied here."""
@@ -67,13 +67,13 @@ class ItemScores:
 
     def of(self, content: Content, index: int) -> float | None:
         """The score of an item; ``None`` where the dataset is in another order, or no job that counts has scored it."""
-        found = None
+        total = None
         for table, factor in self.of_jobs(content):
             score = float(table.scores[index])
             if not math.isnan(score):
-                found = (found or 0.0) + factor * score
+                total = (total or 0.0) + factor * score
         # As the index has it: what is ranked in bulk is ranked by 32 bits.
-        return None if found is None else float(np.float32(found))
+        return None if total is None else float(np.float32(total))
 
     def all(self, content: Content) -> Scores:
         """The scores of all items; NaN where ``of`` says ``None``."""

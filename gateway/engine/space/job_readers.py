@@ -64,17 +64,17 @@ class JobReaders:
 
     async def readers(self, dataset: str) -> list[Reader]:
         """The jobs of a dataset whose registration is known here."""
-        found: dict[tuple[str, OriginIdentity], Reader] = {}
+        readers: dict[tuple[str, OriginIdentity], Reader] = {}
         for record in await self.records():
             identity = OriginIdentity(record.origin, record.access_key_id)
             if record.dataset != dataset or not self._shelves.signs_as(identity):
                 continue
-            if (record.tenant, identity) not in found:
+            if (record.tenant, identity) not in readers:
                 registration = await self.registration(record.tenant, dataset)
                 if registration is not None:
                     self._items.adopt(registration.content)
-                    found[record.tenant, identity] = Reader(registration, identity)
-        return list(found.values())
+                    readers[record.tenant, identity] = Reader(registration, identity)
+        return list(readers.values())
 
     async def registration(self, tenant: str, name: str) -> Registration | None:
         """A registration, if it is available soon: copying one must not delay the other datasets."""

@@ -205,9 +205,9 @@ class Manager:
 
     async def _take_office(self, fence: int, now: float) -> None:
         plans = self._parts.plans
-        found = await plans.latest()
+        readable = await plans.latest()
         self._fence, self._written = fence, None
-        self._awaited = frozenset() if found else frozenset(plans.plan.jobs)
+        self._awaited = frozenset() if readable else frozenset(plans.plan.jobs)
         self._until = now + self._patience
         log.info(
             "this worker leads the zone now, with fence %(fence)d, from version %(version)d of the plan",
@@ -242,7 +242,7 @@ class Manager:
         holding = {name for name, order in plan.datasets.items() if order.caching is not CachingMode.NONE}
         known |= await parts.jobs.sizes(sorted((holding | decided) - set(known)))
         reports = await parts.reports.all() if known else {}
-        told = [reports.get(node.id, {}) for node in ready]
+        by_node = [reports.get(node.id, {}) for node in ready]
         self._turns += 1
         if self._turns % _FORGET_EVERY == 0:
             await parts.jobs.forget_sizes({*known, *decided})
@@ -252,7 +252,7 @@ class Manager:
                 items,
                 requested,
                 overrides.get(dataset, ""),
-                _share(dataset, items, told),
+                _share(dataset, items, by_node),
                 quotas.get(dataset),
             )
             for dataset, (size, items, requested) in known.items()
@@ -287,7 +287,7 @@ def _needs(
     quotas: Mapping[str, int],
 ) -> dict[str, ResultsNeed]:
     """The needs of pools of results; one without a known element has none yet, unless a pipeline bids for it."""
-    sizes = {one.pool: (one.tenant, 0) for one in bidders}
+    sizes = {bidder.pool: (bidder.tenant, 0) for bidder in bidders}
     sizes |= {f"{RESULTS}{name}": (used.tenant, used.size) for name, used in uses.items() if used.size}
     return {
         pool: ResultsNeed(tenant, size, overrides.get(pool, ""), quotas.get(pool))
@@ -320,7 +320,7 @@ def _show_pipelines(pipelines: Collection[KnownPipeline]) -> None:
 
 def _results(jobs: Iterable[KnownJob], pipelines: Mapping[str, KnownPipeline]) -> list[ResultsUse]:
     """The jobs whose pipelines store or read results."""
-    found = []
+    uses = []
     for job in jobs:
         known = pipelines.get(job.record.key, KnownPipeline())
         decision = known.decision
@@ -331,12 +331,12 @@ def _results(jobs: Iterable[KnownJob], pipelines: Mapping[str, KnownPipeline]) -
         )
         own = max(0.0, seconds - waited) / items if items else 0.0
         workers = sum(profile.workers for profile in known.profiles.values())
-        if (told := len(known.profiles)) == DETAILED < job.record.ranks:
-            workers = workers * job.record.ranks // told  # the others are not known
-        found.append(
+        if (profiled := len(known.profiles)) == DETAILED < job.record.ranks:
+            workers = workers * job.record.ranks // profiled  # the others are not known
+        uses.append(
             ResultsUse(decision.pools[decision.stage], decision, own, workers, job.record.gpus, job.record.tenant)
         )
-    return found
+    return uses
 
 
 def _count(events: Iterable[Mapping[str, Any]]) -> None:
@@ -357,28 +357,28 @@ def _claimed(records: Iterable[JobRecord]) -> dict[str, tuple[int, int, str]]:
     of_dataset: dict[str, list[JobRecord]] = {}
     for record in records:
         of_dataset.setdefault(record.dataset, []).append(record)
-    found = {}
+    claims = {}
     for dataset, those in of_dataset.items():
         sizes: dict[str, int] = {}
         for record in those:
             sizes[record.tenant] = max(record.size, sizes.get(record.tenant, 0))
         wishes = {wanted_mode(record.requested) for record in those}
         size = median_low([size for size in sizes.values() if size] or [0])
-        found[dataset] = (size, those[0].items, wishes.pop() if len(wishes) == 1 else "auto")
-    return found
+        claims[dataset] = (size, those[0].items, wishes.pop() if len(wishes) == 1 else "auto")
+    return claims
 
 
 def _by_dataset(reports: Mapping[str, Mapping[str, ScoreReport]]) -> dict[str, dict[str, ScoreReport]]:
     """The nodes' reports on the importance of items, by dataset."""
-    found: dict[str, dict[str, ScoreReport]] = {}
+    by_dataset: dict[str, dict[str, ScoreReport]] = {}
     for node, of_node in sorted(reports.items()):
         for dataset, report in of_node.items():
-            found.setdefault(dataset, {})[node] = report
-    return found
+            by_dataset.setdefault(dataset, {})[node] = report
+    return by_dataset
 
 
-def _share(dataset: str, items: int, told: list[dict[str, NodeReport]]) -> float:
-    resident = sum(report[dataset].resident for report in told if dataset in report)
+def _share(dataset: str, items: int, reports: list[dict[str, NodeReport]]) -> float:
+    resident = sum(report[dataset].resident for report in reports if dataset in report)
     return min(1.0, resident / items) if items else 1.0
 
 

@@ -42,7 +42,7 @@ class PlanKeeper:
     Args:
         store: of the node.
         shelves: what datasets there are.
-        told: the fleet.
+        exchange: the fleet.
         eviction: order of the pool ``default``.
         scores: how important items are.
     """
@@ -51,29 +51,29 @@ class PlanKeeper:
         self,
         store: Store,
         shelves: OpenDatasets,
-        told: PlanExchange,
+        exchange: PlanExchange,
         eviction: str = LeastRecentlyUsed.name,
         scores: ItemScores | None = None,
     ) -> None:
         self._store = store
         self._shelves = shelves
-        self._told = told
-        self._jobs = JobReaders(told.jobs, shelves, store.items)
+        self._exchange = exchange
+        self._jobs = JobReaders(exchange.jobs, shelves, store.items)
         self._placed: dict[str, Registration] = {}
         self._wanted: frozenset[str] = frozenset()
         self._turns = 0
         self._reported = True
-        self._assignments = PoolAssignments(store, told.planned.keeps, eviction, told.membership.me, scores)
+        self._assignments = PoolAssignments(store, exchange.planned.keeps, eviction, exchange.membership.me, scores)
 
     async def turn(self) -> None:
         """Run once per heartbeat; does nothing in a worker without the node lock."""
         if not self._store.directory.locked:
             await self.stop()
             return
-        orders = self._told.planned.plan.datasets
+        orders = self._exchange.planned.plan.datasets
         self._jobs.look_again()
         await self._place(frozenset(name for name, order in orders.items() if order.caching is not CachingMode.NONE))
-        planned = self._told.planned
+        planned = self._exchange.planned
         await self._assignments.turn(list(self._shelves.contents()), planned.plan, planned.capacity)
         try:
             await self._report(orders)
@@ -114,5 +114,5 @@ class PlanKeeper:
         report = {name: NodeReport(resident=resident.get(name, 0)) for name in datasets}
         # Another worker may have reported for this node before: nothing to report is said once.
         if report or self._reported:
-            await self._told.reports.tell(self._told.membership.me, report)
+            await self._exchange.reports.tell(self._exchange.membership.me, report)
             self._reported = bool(report)

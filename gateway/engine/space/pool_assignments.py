@@ -168,7 +168,7 @@ class PoolAssignments:
         for start in range(0, min(len(pending), _AT_ONCE), _BATCH):
             page = pending[start : start + _BATCH]
             digests = [content.digest(int(index)) for index in page]
-            mine = [one for one in digests if not any(self._wants(rival, one) for rival in rivals)]
+            mine = [digest for digest in digests if not any(self._wants(rival, digest) for rival in rivals)]
             if not await self._store.pools.charge(mine, name, self._scores_of(content, page)):
                 self._more = True
                 return
@@ -178,8 +178,8 @@ class PoolAssignments:
     def _scores_of(self, content: Content, page: NDArray[np.intp]) -> dict[bytes, float]:
         if self._scores is None or self._scores.order(content.id) is None:
             return {}
-        found = ((int(index), self._scores.of(content, int(index))) for index in page)
-        return {content.digest(index): score for index, score in found if score is not None}
+        scored = ((int(index), self._scores.of(content, int(index))) for index in page)
+        return {content.digest(index): score for index, score in scored if score is not None}
 
     def _goes_before(self, other: Content, content: Content) -> bool:
         """Whether bytes of both datasets are charged to the other one."""

@@ -55,15 +55,15 @@ class ReadTally:
         for dataset, number, hit in seen:
             of_dataset.setdefault(dataset, []).append((number, hit))
         for content in contents if of_dataset else ():
-            found = of_dataset.pop(content.id, None)
-            if found is not None and self._scores.order(content.id) is not None:
-                self._count(content, np.array(found, dtype=np.int64))
+            reads = of_dataset.pop(content.id, None)
+            if reads is not None and self._scores.order(content.id) is not None:
+                self._count(content, np.array(reads, dtype=np.int64))
 
-    def _count(self, content: Content, found: Places) -> None:
-        scores = self._scores.some(content, found[:, 0])
+    def _count(self, content: Content, reads: Places) -> None:
+        scores = self._scores.some(content, reads[:, 0])
         bounds = deciles(self._scores.some(content, _sample(content.items)))
         places = _places(scores, bounds)
-        counts = np.stack((np.bincount(places, minlength=ROWS), np.bincount(places, found[:, 1], minlength=ROWS)))
+        counts = np.stack((np.bincount(places, minlength=ROWS), np.bincount(places, reads[:, 1], minlength=ROWS)))
         try:
             self.reads.add(content.id, counts.astype(np.uint64))
         except OSError:

@@ -113,7 +113,7 @@ class ScoreExchange:
             for number, node in enumerate(nodes)
             if node.id != members.me
         }
-        answers = await asyncio.gather(*(self._send(node, sender, content, one) for node, one in parts.items()))
+        answers = await asyncio.gather(*(self._send(node, sender, content, share) for node, share in parts.items()))
         return min((answer for answer in answers if answer is not None), default=None)
 
     async def _send(self, node: Node, sender: ScoreSender, content: Content, part: ScorePart) -> int | None:

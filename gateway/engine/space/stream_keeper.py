@@ -96,7 +96,7 @@ class StreamKeeper:
         self._links = links
         self._now = now
         self._turns = 0
-        self._told = NodeStreams()
+        self._reported = NodeStreams()
         self._held: dict[str, int] = {}
 
     async def turn(self) -> None:
@@ -162,21 +162,21 @@ class StreamKeeper:
         if self.whole is not None:
             self.whole.look(self._rooms(pools))
         report = self.report(pools, await self._unpooled(pools))
-        found = [one.pattern for one in report.streams.values()]
+        patterns = [stream.pattern for stream in report.streams.values()]
         for pattern in Pattern:
-            metrics.STREAMS.labels(pattern.value).set(found.count(pattern))
-        if report == self._told == NodeStreams():
+            metrics.STREAMS.labels(pattern.value).set(patterns.count(pattern))
+        if report == self._reported == NodeStreams():
             return
         try:
             await self._links.tell(report)
-            self._told = report
+            self._reported = report
         except DOWN:
             return  # said again with the next report
 
     async def _unpooled(self, pools: Iterable[PoolRow]) -> Mapping[str, int]:
         """Cached bytes of streams that have a pattern but no pool here; looked up once for each."""
         pooled = {row.pool.name.removeprefix(STREAM) for row in pools if not row.retired}
-        waiting = [one.name for one in self._latest() if one.pattern is not None and one.name not in pooled]
+        waiting = [stream.name for stream in self._latest() if stream.pattern is not None and stream.name not in pooled]
         self._held = {name: self._held[name] for name in waiting if name in self._held}
         for name in waiting:
             if name not in self._held:
@@ -194,7 +194,7 @@ class StreamKeeper:
             for row in pools
             if row.pool.name.startswith(STREAM) and not row.retired
         }
-        seen = {one.name: self._seen(one, unpooled.get(one.name, 0)) for one in self._latest()}
+        seen = {stream.name: self._seen(stream, unpooled.get(stream.name, 0)) for stream in self._latest()}
         return NodeStreams(seen, held)
 
     def _rooms(self, pools: Iterable[PoolRow]) -> dict[str, PoolRoom]:

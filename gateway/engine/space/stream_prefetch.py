@@ -117,7 +117,7 @@ class _Ahead:
         loaded: bytes that were loaded of siblings that were not read yet.
         last: the last sibling that each client read.
         gains: whether the last read missed, or found what was loaded ahead.
-        told: whether a failure was logged.
+        logged: whether a failure was logged.
     """
 
     policy: AheadOf
@@ -132,7 +132,7 @@ class _Ahead:
     loaded: dict[Segment, int] = field(default_factory=dict)
     last: dict[int, Segment] = field(default_factory=dict)
     gains: bool = False
-    told: bool = False
+    logged: bool = False
 
     def read(self, sibling: Segment, read: ObjectRead, *, folder: bool = False) -> None:
         """Record a read of a sibling, or below it (``folder``); consecutive reads of one sibling by a client count once."""
@@ -180,8 +180,8 @@ class _Ahead:
 
     def fail(self, stream: str, why: object) -> None:
         """Log the first failure."""
-        if not self.told:
-            self.told = True
+        if not self.logged:
+            self.logged = True
             log.info(
                 "what is read next of %(stream)s cannot be loaded ahead: %(error)s", {"stream": stream, "error": why}
             )
@@ -257,11 +257,11 @@ class StreamPrefetcher:
         A beginning is left out while its reader hits, and below folders whose ends a scan is followed over: each would be listed.
         """
         rules = self._links.rules()
-        deep = [name for name, one in self._ahead.items() if one.deep and not one.policy.resting]
+        deep = [name for name, ahead in self._ahead.items() if ahead.deep and not ahead.policy.resting]
         begun = [
-            one
-            for one in self._tree.beginnings()
-            if one.misses and not any(one.name.startswith(name) and one.name != name for name in deep)
+            stream
+            for stream in self._tree.beginnings()
+            if stream.misses and not any(stream.name.startswith(name) and stream.name != name for name in deep)
         ]
         return [
             stream
@@ -330,7 +330,7 @@ class StreamPrefetcher:
     ) -> tuple[list[Segment], int]:
         """The siblings after the reader, objects or not as ``kinds`` say, and the mean size of those that are objects."""
         latest = str(reader.latest)
-        ahead.listed = [each for each in ahead.listed if each[0] > latest]
+        ahead.listed = [sibling for sibling in ahead.listed if sibling[0] > latest]
         now = asyncio.get_running_loop().time()
         few = len(ahead.listed) <= ahead.policy.depth
         # A reader that has begun again is before the end.
@@ -367,7 +367,7 @@ class StreamPrefetcher:
             ahead.listing = False
         if ahead.deep is not deep:
             return
-        listed = [each for each in _names(page, len(stream.prefix)) if each[0] > after][:MOST_NAMES]
+        listed = [sibling for sibling in _names(page, len(stream.prefix)) if sibling[0] > after][:MOST_NAMES]
         ahead.listed += listed
         ahead.end = None if page.truncated else ahead.listed[-1][0] if ahead.listed else after
         if listed:
@@ -389,7 +389,7 @@ class StreamPrefetcher:
             yield reader.key._replace(key=f"{stream.prefix}{sibling}"), self._links.span(0) if large else None
             return
         for path in paths or ((),):
-            names = [sibling, *(each for each in path if isinstance(each, str))]
+            names = [sibling, *(segment for segment in path if isinstance(segment, str))]
             key = reader.key._replace(key=stream.prefix + "/".join(names))
             number = path[-1] if path else ""
             yield key, self._links.span(number) if isinstance(number, int) else None
@@ -459,5 +459,5 @@ def _child(stream: Stream, key: str) -> tuple[str, str]:
 
 def _names(page: ListingPage, prefix: int) -> list[tuple[str, bool, int]]:
     """Names of objects and common prefixes in the order of the listing, whether they are objects, and the sizes of those."""
-    objects = [(each.key[prefix:], True, each.size) for each in page.objects if len(each.key) > prefix]
+    objects = [(listed.key[prefix:], True, listed.size) for listed in page.objects if len(listed.key) > prefix]
     return sorted([*objects, *((name[prefix:], False, 0) for name in page.prefixes)])

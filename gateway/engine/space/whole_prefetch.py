@@ -95,7 +95,7 @@ class _Whole:
         counted_at: reads of the stream before the last of them was counted.
         names: of the stream's children among them.
         since: bytes that were loaded after its room was looked at.
-        told: whether it was logged why nothing is loaded.
+        logged: whether it was logged why nothing is loaded.
     """
 
     stream: Stream
@@ -110,7 +110,7 @@ class _Whole:
     names: SiblingNames = field(default_factory=SiblingNames)
     since: int = 0
     running: bool = False
-    told: bool = False
+    logged: bool = False
 
     @property
     def population(self) -> int:
@@ -145,8 +145,8 @@ class _Whole:
 
     def tell(self, why: object) -> None:
         """Log why nothing is loaded, once."""
-        if not self.told:
-            self.told = True
+        if not self.logged:
+            self.logged = True
             log.info("%(stream)s cannot be loaded as a whole: %(error)s", {"stream": self.stream.name, "error": why})
 
 
@@ -171,9 +171,9 @@ class WholeStreams:
     def seen(self, stream: Stream | None, read: ObjectRead, block: int) -> None:
         """Record a read of a block; ``stream``: its deepest stream."""
         if self._unread:
-            found = self._unread.pop((read.key, _WHOLE), None) or self._unread.pop((read.key, block), None)
-            if found is not None and found[1]:
-                whole, size, _ = found
+            loaded = self._unread.pop((read.key, _WHOLE), None) or self._unread.pop((read.key, block), None)
+            if loaded is not None and loaded[1]:
+                whole, size, _ = loaded
                 whole.policy.read(hit=read.hit)
                 STREAM_PREFETCHED.labels("used" if read.hit else "wasted").inc(size)
         if stream is not None:
@@ -257,16 +257,16 @@ class WholeStreams:
 
     async def _next(self, whole: _Whole) -> list[_Unit]:
         """The children to load now; none if no more may be loaded, or all were considered."""
-        found: list[_Unit] = []
-        while len(found) < DEPTH and (allowed := self._allowance(whole) - sum(unit.size for unit in found)) > 0:
+        chosen: list[_Unit] = []
+        while len(chosen) < DEPTH and (allowed := self._allowance(whole) - sum(unit.size for unit in chosen)) > 0:
             units = whole.walk.units
-            if not units and (found or not await self._advance(whole, whole.walk)):
+            if not units and (chosen or not await self._advance(whole, whole.walk)):
                 break
             if units and units[0].size > allowed:
                 break
             if units:
-                found.append(units.popleft())
-        return found
+                chosen.append(units.popleft())
+        return chosen
 
     async def _advance(self, whole: _Whole, walk: _Walk) -> bool:
         """Find more children; returns whether the walk continues."""
@@ -337,20 +337,20 @@ class WholeStreams:
         )
         # Without a token the next page is asked for by name: a name that does not advance would be listed forever.
         by_name = not (walk.token or page.token)
-        objects = [each for each in page.objects if not by_name or each.key > walk.after]
+        objects = [listed for listed in page.objects if not by_name or listed.key > walk.after]
         last = not page.truncated or not objects
         if objects:
             walk.after = objects[-1].key
         if walk.wrapped:
             # Not by comparison: SeaweedFS lists in another order than that of the keys' bytes.
-            come_round = [at for at, each in enumerate(objects) if f"{each.key}/".startswith(f"{walk.first}/")]
+            come_round = [at for at, listed in enumerate(objects) if f"{listed.key}/".startswith(f"{walk.first}/")]
             walk.ended = last or bool(come_round)
             objects = objects[: come_round[0] + 1] if come_round else objects
         walk.token = page.token
         if last and not walk.wrapped:
             walk.wrapped, walk.after, walk.token = True, "", ""
             walk.ended = not walk.first
-        return [_Unit(reader.key._replace(key=each.key), _WHOLE, each.size) for each in objects if each.size]
+        return [_Unit(reader.key._replace(key=listed.key), _WHOLE, listed.size) for listed in objects if listed.size]
 
     async def _load(self, whole: _Whole, unit: _Unit) -> None:
         """Load one object or block, if its reader may still read it."""

@@ -43,7 +43,7 @@ class Answers:
         """These counts multiplied by ``share``."""
         return Answers(
             _scaled(self.statuses, share),
-            *({name: _scaled(each, share) for name, each in part.items()} for part in self._parts),
+            *({name: _scaled(buckets, share) for name, buckets in part.items()} for part in self._parts),
         )
 
     def _with(self, add: Addition, other: Answers) -> Answers:
@@ -57,19 +57,19 @@ class Answers:
     def to_json(self) -> dict[str, Any]:
         """JSON types only."""
         busy = {name: dict(counts) for name, counts in self.traffic.items() if counts["requests"]}
-        told = {"statuses": dict(self.statuses), "seconds": _told(self.seconds), "traffic": busy}
-        return {**told, "origins": _told(self.origins)}
+        document = {"statuses": dict(self.statuses), "seconds": _json_of(self.seconds), "traffic": busy}
+        return {**document, "origins": _json_of(self.origins)}
 
     @classmethod
-    def from_json(cls, told: Any) -> Answers:
+    def from_json(cls, document: Any) -> Answers:
         """Parse ``to_json``; no answers if another version wrote it in an unknown form."""
         try:
             traffic = {
                 str(name): {what: float(counts[what]) for what in TRAFFIC}
-                for name, counts in told.get("traffic", {}).items()
+                for name, counts in document.get("traffic", {}).items()
             }
-            statuses = {str(name): float(count) for name, count in told["statuses"].items()}
-            return cls(statuses, _heard(told["seconds"]), traffic, _heard(told.get("origins", {})))
+            statuses = {str(name): float(count) for name, count in document["statuses"].items()}
+            return cls(statuses, _buckets_of(document["seconds"]), traffic, _buckets_of(document.get("origins", {})))
         except (KeyError, TypeError, ValueError, AttributeError):
             return cls()
 
@@ -92,20 +92,23 @@ def _scaled(counts: Mapping[Any, float], share: float) -> dict[Any, float]:
     return {name: share * count for name, count in counts.items()}
 
 
-def _told(parts: Mapping[str, Buckets]) -> dict[str, dict[str, float]]:
-    return {name: {str(bound): count for bound, count in each.items()} for name, each in parts.items()}
+def _json_of(parts: Mapping[str, Buckets]) -> dict[str, dict[str, float]]:
+    return {name: {str(bound): count for bound, count in buckets.items()} for name, buckets in parts.items()}
 
 
-def _heard(told: Any) -> dict[str, Buckets]:
-    return {str(name): {float(bound): float(count) for bound, count in each.items()} for name, each in told.items()}
+def _buckets_of(document: Any) -> dict[str, Buckets]:
+    return {
+        str(name): {float(bound): float(count) for bound, count in buckets.items()}
+        for name, buckets in document.items()
+    }
 
 
 def together(buckets: Iterable[Buckets]) -> Buckets:
     """The sum of buckets with the same bounds."""
-    found: Counter[float] = Counter()
-    for each in buckets:
-        found.update(each)
-    return found
+    total: Counter[float] = Counter()
+    for part in buckets:
+        total.update(part)
+    return total
 
 
 def percentile(buckets: Buckets, share: float) -> float | None:

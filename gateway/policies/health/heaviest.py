@@ -56,10 +56,10 @@ class Heaviest(Generic[K]):
 
     def top(self, most: int) -> list[Heavy[K]]:
         """The most frequent keys, the most frequent first."""
-        found = nlargest(most, self._counts.items(), key=lambda item: item[1][0])
-        return [Heavy(key, *counted) for key, counted in found]
+        heaviest = nlargest(most, self._counts.items(), key=lambda item: item[1][0])
+        return [Heavy(key, *counted) for key, counted in heaviest]
 
     def _cut(self) -> None:
         possible = nlargest(self._most + 1, (count + unseen for count, _, unseen in self._counts.values()))
         self._floor = possible[-1]
-        self._counts = {key: one for key, one in self._counts.items() if one[0] + one[2] > self._floor}
+        self._counts = {key: counts for key, counts in self._counts.items() if counts[0] + counts[2] > self._floor}

@@ -65,14 +65,14 @@ class MissTally:
     def report(self, now: float) -> MissReport:
         """The counts of this window and the one before; begins another when it is time to."""
         length = WINDOW if self._before is not None else 0.0
-        told = MissReport(round(now - self._began + length, 3), self._rows())
+        report = MissReport(round(now - self._began + length, 3), self._rows())
         if now - self._began >= WINDOW:
             self._before, self._since, self._began = self._since, Heaviest(_KEPT), now
-        return told
+        return report
 
     def _rows(self) -> list[MissedPrefix]:
-        parts = [each.top(_TOLD) for each in (self._since, self._before) if each is not None]
-        return added(MissedPrefix(*one.key, one.seen, one.size) for part in parts for one in part)[:_TOLD]
+        parts = [window.top(_TOLD) for window in (self._since, self._before) if window is not None]
+        return added(MissedPrefix(*heavy.key, heavy.seen, heavy.size) for part in parts for heavy in part)[:_TOLD]
 
 
 def added(rows: Iterable[MissedPrefix]) -> list[MissedPrefix]:
@@ -81,5 +81,5 @@ def added(rows: Iterable[MissedPrefix]) -> list[MissedPrefix]:
     for bucket, prefix, reason, requests, size in rows:
         known = sums.get((bucket, prefix, reason), (0, 0))
         sums[bucket, prefix, reason] = known[0] + requests, known[1] + size
-    found = [MissedPrefix(*key, *counts) for key, counts in sums.items()]
-    return sorted(found, key=lambda row: (-row.requests, row.bucket, row.prefix, row.reason))
+    merged = [MissedPrefix(*key, *counts) for key, counts in sums.items()]
+    return sorted(merged, key=lambda row: (-row.requests, row.bucket, row.prefix, row.reason))

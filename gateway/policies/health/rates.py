@@ -114,4 +114,4 @@ def history(nodes: Iterable[Sequence[Sample]], start: float, step: float, count:
                 place = int((at - start) // step)
                 if 0 <= place < count:
                     counted[place] = counted[place].plus(gained(before, after).times(share))
-    return [Point(start + place * step, each) for place, each in enumerate(counted)]
+    return [Point(start + place * step, counters) for place, counters in enumerate(counted)]

@@ -208,14 +208,14 @@ class Trouble:
         return self.kind in KINDS and KINDS[self.kind].unready
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> Trouble:
+    def from_json(cls, document: Mapping[str, Any]) -> Trouble:
         """Parse the result of ``asdict``.
 
         Raises:
             KeyError, TypeError: it is something else.
         """
-        severity: Severity = "error" if told["severity"] == "error" else "warning"
-        return cls(str(told["kind"]), severity, str(told["what"]), str(told["remedy"]))
+        severity: Severity = "error" if document["severity"] == "error" else "warning"
+        return cls(str(document["kind"]), severity, str(document["what"]), str(document["remedy"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,9 +238,9 @@ def troubles(facts: NodeFacts) -> list[Trouble]:
     return [*_origin(facts.minute), *_cache(facts), *_clock(facts.skew)]
 
 
-def worst_first(found: Iterable[Trouble]) -> list[Trouble]:
+def worst_first(unsorted: Iterable[Trouble]) -> list[Trouble]:
     """Errors before warnings, and else in the given order."""
-    return sorted(found, key=lambda trouble: trouble.severity != "error")
+    return sorted(unsorted, key=lambda trouble: trouble.severity != "error")
 
 
 def disk_troubles(state: BreakerState, cause: str, shortage: str) -> list[Trouble]:
@@ -268,17 +268,17 @@ def _origin(minute: Counters) -> list[Trouble]:
 
 
 def _cache(facts: NodeFacts) -> list[Trouble]:
-    found = []
+    problems = []
     if facts.since_start.corrupt_blobs:
         what = f"{facts.since_start.corrupt_blobs:.0f} blobs were wrong or missing on the disk since the start, and dropped."
-        found.append(Trouble.of("corrupt", what))
+        problems.append(Trouble.of("corrupt", what))
     evicted = facts.turnover.evicted_bytes
     if evicted >= CHURN * facts.capacity:
         what = (
             f"{format_size(int(evicted))} were evicted within ten minutes, of a cache of {format_size(facts.capacity)}."
         )
-        found.append(Trouble.of("churn", what))
-    return found
+        problems.append(Trouble.of("churn", what))
+    return problems
 
 
 def _clock(skew: float) -> list[Trouble]:

@@ -96,11 +96,11 @@ def combined(jobs: Sequence[tuple[NDArray[np.float16], float]], items: int) -> S
     """The scores of several jobs, each by its factor, as one; an item that only some have scored counts 0 with the others."""
     if len(jobs) == 1 and jobs[0][1] == 1.0:
         return jobs[0][0].astype(np.float32)
-    found = np.full(items, np.nan, dtype=np.float32)
+    total = np.full(items, np.nan, dtype=np.float32)
     for scores, factor in jobs:
         known = ~np.isnan(scores)
-        found[known] = np.nan_to_num(found[known]) + np.float32(factor) * scores[known].astype(np.float32)
-    return found
+        total[known] = np.nan_to_num(total[known]) + np.float32(factor) * scores[known].astype(np.float32)
+    return total
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,15 +40,15 @@ def judged(
         largest: bytes of the largest result.
         freed: bytes that leave the pool when the result of an index is replaced, by index.
     """
-    found = {}
+    outcomes = {}
     for index, size in sizes.items():
         if index in known:
-            found[index] = PutResult.KNOWN
+            outcomes[index] = PutResult.KNOWN
         elif size > largest:
-            found[index] = PutResult.TOO_LARGE
+            outcomes[index] = PutResult.TOO_LARGE
         elif (more := size - freed.get(index, 0)) > room:
-            found[index] = PutResult.FULL
+            outcomes[index] = PutResult.FULL
         else:
-            found[index] = PutResult.STORED
+            outcomes[index] = PutResult.STORED
             room -= more
-    return found
+    return outcomes

@@ -107,8 +107,8 @@ def choose_mark(
     if not end.elements:
         return CacheChoice(COMPUTE, CacheReason.PROFILING, (compute,))
     projections = [compute, *(_projected(compute.seconds, mark, reads, room) for mark in marks)]
-    best = min(projections, key=lambda each: (each.seconds, each.stage))
-    if all(not each.share for each in projections[1:]):
+    best = min(projections, key=lambda projection: (projection.seconds, projection.stage))
+    if all(not projection.share for projection in projections[1:]):
         return CacheChoice(COMPUTE, CacheReason.NO_ROOM, tuple(projections))
     if best.seconds >= compute.seconds * (1 - margin):
         return CacheChoice(COMPUTE, CacheReason.NOTHING_TO_GAIN, tuple(projections))

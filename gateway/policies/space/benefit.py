@@ -138,7 +138,9 @@ def _shared(known: Mapping[str, ProbeState], jobs: Mapping[str, JobFacts]) -> di
     for name, state in known.items():
         if state.low is not None and state.low_at is not None:
             kinds.setdefault(_kind(jobs[name]), []).append(state)
-    donors = {kind: sorted(states, key=lambda one: -(one.low_at or 0.0))[:_DONORS] for kind, states in kinds.items()}
+    donors = {
+        kind: sorted(states, key=lambda state: -(state.low_at or 0.0))[:_DONORS] for kind, states in kinds.items()
+    }
     return {name: _adopting(state, donors.get(_kind(jobs[name]), ())) for name, state in known.items()}
 
 
@@ -159,9 +161,9 @@ def _adopting(state: ProbeState, donors: Sequence[ProbeState]) -> ProbeState:
     return state
 
 
-def _equally_busy(one: StepSample, other: StepSample) -> bool:
-    most = max(one.busy, other.busy)
-    return abs(one.busy - other.busy) <= max(0.25 * most, _INDISTINCT * max(one.each, other.each))
+def _equally_busy(sample: StepSample, other: StepSample) -> bool:
+    most = max(sample.busy, other.busy)
+    return abs(sample.busy - other.busy) <= max(0.25 * most, _INDISTINCT * max(sample.each, other.each))
 
 
 def order_of(fact: JobFacts, known: RememberedJob) -> JobOrder:
@@ -208,9 +210,9 @@ def reads_of(fact: JobFacts, known: RememberedJob, assumed: float) -> float:
     items = sum(total.items for total in fact.totals.values())
     if not steps:
         return 0.0
-    found = known.probe.times
-    if found is not None and found.miss > 0:
-        return items / steps * expected_benefit(known.probe, assumed) / found.miss
+    times = known.probe.times
+    if times is not None and times.miss > 0:
+        return items / steps * expected_benefit(known.probe, assumed) / times.miss
     seconds = sum(total.seconds for total in fact.totals.values())
     return items / seconds if seconds > 0 else 0.0
 
@@ -219,5 +221,5 @@ def expected_benefit(state: ProbeState, assumed: float) -> float:
     """The benefit as measured; else what is assumed, unless the job's waiting tells that less is to be had."""
     if state.benefit:
         return state.benefit
-    found = state.times
-    return assumed if found is None else min(assumed, found.benefit)
+    times = state.times
+    return assumed if times is None else min(assumed, times.benefit)

@@ -186,13 +186,13 @@ def _shareable(profile: PipelineProfile) -> list[StageProfile]:
 
 def _overridden(now: CacheDecision | None, profile: PipelineProfile, facts: CacheFacts) -> CacheDecision:
     choice = _choice((profile.end, *_shareable(profile)), facts)
-    marked = [one for one in choice.projections if one.stage != COMPUTE]
+    marked = [projection for projection in choice.projections if projection.stage != COMPUTE]
     stage, named = COMPUTE, pinned_mark(facts.override)
     if named is not None and named in profile.pools:
         stage = named
     elif facts.override != NEVER:
         last = max((mark.stage for mark in _shareable(profile)), default=COMPUTE)
-        stage = min(marked, key=lambda one: (one.seconds, one.stage)).stage if marked else last
+        stage = min(marked, key=lambda projection: (projection.seconds, projection.stage)).stage if marked else last
     if now is not None and now.reason is CacheReason.OVERRIDE and now.pools == profile.pools:
         pinned = facts.override != NEVER and named not in profile.pools and now.stage != COMPUTE
         if pinned or now.stage == stage:
@@ -237,7 +237,7 @@ def _again(now: CacheDecision, profile: PipelineProfile, facts: CacheFacts, sett
     if not costs:
         return replace(now, doubts=0, room=facts.room)
     choice = _choice(costs, facts)
-    projected = {one.stage: one.seconds for one in choice.projections}
+    projected = {projection.stage: projection.seconds for projection in choice.projections}
     left = {
         stage: (expected, measured)
         for stage, (expected, measured) in now.left.items()
@@ -247,8 +247,8 @@ def _again(now: CacheDecision, profile: PipelineProfile, facts: CacheFacts, sett
     if _reads(now, profile) and not _room_moved(now, facts, settings):
         seconds[now.stage] = _reading_seconds(now, profile, projected[now.stage])
         left[now.stage] = projected[now.stage], seconds[now.stage]
-    measured = tuple(replace(one, seconds=seconds[one.stage]) for one in choice.projections)
-    best = min(measured, key=lambda one: (one.seconds, one.stage), default=None)
+    measured = tuple(replace(projection, seconds=seconds[projection.stage]) for projection in choice.projections)
+    best = min(measured, key=lambda projection: (projection.seconds, projection.stage), default=None)
     present = seconds.get(now.stage)
     if best is None or present is None or best.seconds >= present * (1 - settings.clearly):
         return replace(
@@ -291,7 +291,7 @@ def _reads(now: CacheDecision, profile: PipelineProfile) -> bool:
 
 def _room_moved(now: CacheDecision, facts: CacheFacts, settings: MarkSettings) -> bool:
     """Whether the room differs so much that more, or less, of any mark's results fits."""
-    sizes = [one.elements * one.bytes for one in now.costs[1:]]
+    sizes = [cost.elements * cost.bytes for cost in now.costs[1:]]
     before, after = (sum(min(room, size) for size in sizes) for room in (now.room, facts.room))
     return abs(after - before) > settings.moved * max(before, after)
 
@@ -305,7 +305,7 @@ def _reference(now: CacheDecision, profile: PipelineProfile) -> ProfileReference
     """The reference for later profiles of as many workers; ``None`` if that is the decision's costs."""
     if profile.workers == now.workers:
         return None
-    seconds = {one.stage: one.seconds for one in (profile.end, *profile.marks)}
+    seconds = {point.stage: point.seconds for point in (profile.end, *profile.marks)}
     return ProfileReference(profile.workers, profile.cache, seconds)
 
 
@@ -334,9 +334,11 @@ def _costs(now: CacheDecision, profile: PipelineProfile, settings: MarkSettings)
     points = (profile.end, *_shareable(profile))
     if profile.workers == now.workers:
         return points
-    known = {one.stage: one.seconds for one in now.costs}
+    known = {cost.stage: cost.seconds for cost in now.costs}
     return tuple(
-        replace(one, seconds=known[one.stage] * _since_reference(now, one)) for one in points if one.stage in known
+        replace(point, seconds=known[point.stage] * _since_reference(now, point))
+        for point in points
+        if point.stage in known
     )
 
 
@@ -349,12 +351,14 @@ def _reading_seconds(now: CacheDecision, profile: PipelineProfile, projected: fl
 
 def _costs_moved(now: CacheDecision, profile: PipelineProfile, settings: MarkSettings) -> bool:
     if _reads(now, profile):
-        projected = next((one.seconds for one in now.projections if one.stage == now.stage), None)
+        projected = next((projection.seconds for projection in now.projections if projection.stage == now.stage), None)
         return projected is not None and _differ(_reading_seconds(now, profile, projected), projected, settings.moved)
-    known = {one.stage: one.seconds for one in now.costs}
-    found = {one.stage: one.seconds for one in _costs(now, profile, settings)}
-    return any(stage in found and _differ(found[stage], seconds, settings.moved) for stage, seconds in known.items())
+    known = {cost.stage: cost.seconds for cost in now.costs}
+    current = {cost.stage: cost.seconds for cost in _costs(now, profile, settings)}
+    return any(
+        stage in current and _differ(current[stage], seconds, settings.moved) for stage, seconds in known.items()
+    )
 
 
-def _differ(one: float, other: float, share: float) -> bool:
-    return abs(one - other) > share * max(one, other)
+def _differ(seconds: float, other: float, share: float) -> bool:
+    return abs(seconds - other) > share * max(seconds, other)

@@ -42,12 +42,12 @@ def forecasts(plan: Plan) -> dict[str, Forecast]:
     }
     readers = Counter(known.dataset for known in reading.values())
     cached = {dataset: _cached(plan, dataset) for dataset in readers}
-    found = {
+    expected = {
         name: forecast_at(known.probe, share, readers[known.dataset])
         for name, known in reading.items()
         if (share := cached[known.dataset]) is not None
     }
-    return {name: one for name, one in found.items() if one is not None}
+    return {name: forecast for name, forecast in expected.items() if forecast is not None}
 
 
 def _cached(plan: Plan, dataset: str) -> float | None:
@@ -60,8 +60,8 @@ def _cached(plan: Plan, dataset: str) -> float | None:
 
 def forecast_at(state: ProbeState, cached: float, jobs: int) -> Forecast | None:
     """The forecast of a job whose dataset is cached by the share ``cached`` and read by so many ``jobs``."""
-    found, latest = state.times, state.latest
-    if found is None or latest is None or not found.known:
+    times, latest = state.times, state.latest
+    if times is None or latest is None or not times.known:
         return None
     expected = (1 - cached) / jobs
     # Without misses to compare, or while the space is still being filled, the expectation stands.
@@ -70,6 +70,6 @@ def forecast_at(state: ProbeState, cached: float, jobs: int) -> Forecast | None:
     more = (1 - min(1.0, cached + MORE)) / jobs
 
     def seconds(misses: float) -> float:
-        return max(found.full, found.at(1 - min(1.0, factor * misses)))
+        return max(times.full, times.at(1 - min(1.0, factor * misses)))
 
     return Forecast(latest.share, latest.each, seconds(expected), seconds(more))

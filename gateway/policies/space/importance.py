@@ -86,9 +86,9 @@ def important(
         if dataset in orders and _may(orders[dataset]):
             last = before.get(dataset)
             of_last = last.importance.jobs if last is not None and last.importance is not None else {}
-            found = weigh(of_last, known)
-            if found:
-                weights[dataset] = found
+            weighed = weigh(of_last, known)
+            if weighed:
+                weights[dataset] = weighed
     missing = {name: max(0, scored[name].limit - orders[name].target) for name in weights}
     wanted = sum(missing.values())
     result = dict(orders)
@@ -111,7 +111,7 @@ def _may(order: PoolOrder) -> bool:
 
 def _filled(order: PoolOrder, target: int, jobs: Mapping[str, JobWeight], known: ScoredDataset) -> PoolOrder:
     partial = target < known.size
-    threshold, shares = divide({node: one.steps for node, one in known.reports.items()}, target)
+    threshold, shares = divide({node: report.steps for node, report in known.reports.items()}, target)
     if not partial:
         threshold, shares = None, {}
     return replace(
@@ -133,12 +133,12 @@ def weigh(before: Mapping[str, JobWeight], known: ScoredDataset) -> dict[str, Jo
     rates: dict[str, float] = {}
     means: dict[str, float] = {}
     for job, rate in sorted(known.rates.items()):
-        told = [report.jobs[job] for report in known.reports.values() if job in report.jobs]
-        fresh = max((freshness(one.age, one.interval) for one in told), default=0.0)
-        count = sum(one.scored for one in told)
+        reports = [report.jobs[job] for report in known.reports.values() if job in report.jobs]
+        fresh = max((freshness(report.age, report.interval) for report in reports), default=0.0)
+        count = sum(report.scored for report in reports)
         if fresh and count:
             rates[job] = rate * fresh
-            means[job] = sum(one.mean * one.scored for one in told) / count
+            means[job] = sum(report.mean * report.scored for report in reports) / count
     if not rates:
         return {}
     # A job of which no rate is known yet counts as an average one.
@@ -148,12 +148,12 @@ def weigh(before: Mapping[str, JobWeight], known: ScoredDataset) -> dict[str, Jo
     near = before.keys() == shares.keys() and all(abs(before[job].share - shares[job]) < STEP for job in shares)
     if near:
         shares = {job: weight.share for job, weight in before.items()}
-    found = {}
+    weights = {}
     for job, share in shares.items():
         factor = 1.0 if len(shares) == 1 else _rounded(share / max(means[job], 1e-6))
         settled = near and abs(before[job].factor - factor) <= STEP * factor
-        found[job] = before[job] if settled else JobWeight(round(share, _DIGITS), factor)
-    return found
+        weights[job] = before[job] if settled else JobWeight(round(share, _DIGITS), factor)
+    return weights
 
 
 def _rounded(value: float) -> float:

@@ -122,7 +122,7 @@ def decide(before: Plan, facts: Facts, now: float, settings: ManagerParams) -> P
     pinned = pinned_orders(facts.pins, memory.capacity)
     free = memory.capacity - _room_of(pinned.values())
     facts = replace(facts, streams=unpinned(facts.streams, facts.pins))
-    last = replace(before, pools={name: one for name, one in before.pools.items() if not is_pinned(name, one)})
+    last = replace(before, pools={name: order for name, order in before.pools.items() if not is_pinned(name, order)})
     jobs = probed(memory.jobs, facts.jobs, facts.datasets, now, settings.probe)
     held = [name for name, order in last.pools.items() if order.target]
     wanted = results_bids(facts.results, held, settings.prices)
@@ -133,16 +133,16 @@ def decide(before: Plan, facts: Facts, now: float, settings: ManagerParams) -> P
     results = _of_results(results_orders(wanted, spaces.won, turned(spaces.free)), facts, spaces, settings)
     capacity = free - _room_of(results.values())
     datasets = _by_importance(last, facts, spaced, capacity)
-    told = {name: order_of(fact, jobs[name]) for name, fact in sorted(facts.jobs.items())}
+    job_orders = {name: order_of(fact, jobs[name]) for name, fact in sorted(facts.jobs.items())}
     left = max(0, capacity - sum(order.target for order in datasets.values()))
     streams, remembered = stream_orders(last.pools, facts.streams, turned(left), memory.streams, now, settings.prices)
     pools = {**dataset_pools(datasets), **results, **streams, **pinned}
-    seen = (pools, told) != (dict(before.pools), dict(before.jobs))
+    seen = (pools, job_orders) != (dict(before.pools), dict(before.jobs))
     return replace(
         before,
         version=before.version + seen,
         pools=pools,
-        jobs=told,
+        jobs=job_orders,
         memory=replace(memory, jobs=jobs, streams=remembered),
         inputs={"capacity": memory.capacity, "datasets": spaces.inputs(datasets), **_currency(settings.prices)},
     )
@@ -240,20 +240,20 @@ class _Spaces:
         """The inputs of the allocation, for explanation; with prices, the money also that a dataset's space saves per hour."""
         return {
             name: {
-                "size": one.size,
-                "gain": _short(one.gain),
-                "jobs": one.jobs,
-                "override": one.override,
-                "requested": one.requested,
-                "quota": one.quota,
+                "size": candidate.size,
+                "gain": _short(candidate.gain),
+                "jobs": candidate.jobs,
+                "override": candidate.override,
+                "requested": candidate.requested,
+                "quota": candidate.quota,
                 "resident": round(self._facts.datasets[name].resident_share, 3),
                 **(
-                    {"saves": _short(HOUR * one.gain * one.saved(orders[name].target))}
+                    {"saves": _short(HOUR * candidate.gain * candidate.saved(orders[name].target))}
                     if self._settings.prices.known
                     else {}
                 ),
             }
-            for name, one in self._candidates.items()
+            for name, candidate in self._candidates.items()
         }
 
     def _candidate(self, dataset: str) -> Candidate:

@@ -50,7 +50,7 @@ def is_pinned(name: str, order: PoolOrder) -> bool:
 
 def unpinned(streams: Mapping[str, ZoneStream], pins: Mapping[str, int]) -> dict[str, ZoneStream]:
     """The streams that are in no pinned prefix."""
-    return {name: one for name, one in streams.items() if not any(_holds(pin, name) for pin in pins)}
+    return {name: stream for name, stream in streams.items() if not any(_holds(pin, name) for pin in pins)}
 
 
 def _holds(pin: str, name: str) -> bool:

@@ -291,8 +291,8 @@ def times(known: ProbeState | None, totals: Mapping[Phase, PhaseTotals]) -> tupl
 
 
 def _mean(totals: Mapping[Phase, PhaseTotals], phase: Phase) -> float:
-    found = totals.get(phase, PhaseTotals())
-    return found.seconds / found.steps if found.steps else 0.0
+    total = totals.get(phase, PhaseTotals())
+    return total.seconds / total.steps if total.steps else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,8 +369,8 @@ def _seeded(totals: Mapping[Phase, PhaseTotals], turn: Turn, settings: ProbeSett
     """The state of a job that this manager does not know: a new one, or one with a history."""
     window = turn.window(settings)
     samples = {phase: ReportWindow().read(total, turn.now, 0, cold=False) for phase, total in totals.items()}
-    told = [samples[phase] for phase in (Phase.STEADY, Phase.MEASURE) if phase in samples]
-    high = next((found.sample for found in told if found.steps >= window), None)
+    measured = [samples[phase] for phase in (Phase.STEADY, Phase.MEASURE) if phase in samples]
+    high = next((report.sample for report in measured if report.steps >= window), None)
     if high is None:
         return _enter(ProbeState(), Stage.COLD, {}, turn, settings)
     cold = samples.get(Phase.PROBE_MISS, ReportWindow())
@@ -465,9 +465,9 @@ def _with(state: ProbeState, sample: StepSample, drift: float = 1.0) -> ProbeSta
 
 def _judged(state: ProbeState) -> ProbeState:
     """The state with the benefit that its measurements tell."""
-    found = state.times
-    if found is None or not found.known:
+    measured = state.times
+    if measured is None or not measured.known:
         return state
-    if state.benefit and abs(found.benefit / state.benefit - 1) <= _SAME:
+    if state.benefit and abs(measured.benefit / state.benefit - 1) <= _SAME:
         return state
-    return replace(state, benefit=found.benefit)
+    return replace(state, benefit=measured.benefit)

@@ -93,8 +93,8 @@ def fit_reads(reads: Collection[ReadSums]) -> ReadModel:
         Neither latency nor time per byte is negative: where the best line has such a one, it is zero.
     """
     known = (*reads, _NOTHING)
-    busy = sum(one.busy for one in known) / sum(one.seconds for one in known)
-    means = [(one.elements, one.bytes / one.elements, one.seconds / one.elements) for one in known]
+    busy = sum(sums.busy for sums in known) / sum(sums.seconds for sums in known)
+    means = [(sums.elements, sums.bytes / sums.elements, sums.seconds / sums.elements) for sums in known]
     samples = [(elements / TYPICAL.seconds(size) ** 2, size, seconds) for elements, size, seconds in means]
     count = sum(weight for weight, _, _ in samples)
     mean_size = sum(weight * size for weight, size, _ in samples) / count

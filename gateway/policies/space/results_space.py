@@ -99,7 +99,7 @@ def results_orders(bids: Collection[Bid], won: Mapping[str, int], free: int) -> 
         free: bytes that nobody won.
     """
     orders = {}
-    for bid in sorted(bids, key=lambda each: (-each.gain / max(1, each.size), each.name)):
+    for bid in sorted(bids, key=lambda offer: (-offer.gain / max(1, offer.size), offer.name)):
         more = min(free, bid.size - won.get(bid.name, 0))
         free -= more
         target = won.get(bid.name, 0) + more
@@ -112,15 +112,15 @@ def results_orders(bids: Collection[Bid], won: Mapping[str, int], free: int) -> 
 
 def results_gain(use: ResultsUse) -> float:
     """Seconds that a job would wait more per second without its results, times its GPUs."""
-    seconds = {one.stage: one.seconds for one in use.decision.projections}
+    seconds = {projection.stage: projection.seconds for projection in use.decision.projections}
     elements = use.decision.costs[0].elements if use.decision.costs else 0
     if use.decision.stage not in seconds or not elements:
         return 0.0
-    each = max(1, use.workers) * elements
-    cached = max(use.own, seconds[use.decision.stage] / each)
-    computed = max(use.own, seconds[COMPUTE] / each)
+    divisor = max(1, use.workers) * elements
+    cached = max(use.own, seconds[use.decision.stage] / divisor)
+    computed = max(use.own, seconds[COMPUTE] / divisor)
     return use.gpus * max(0.0, computed / cached - 1) if cached > 0 else 0.0
 
 
 def _size(decision: CacheDecision) -> float:
-    return next((one.elements * one.bytes for one in decision.costs[1:] if one.stage == decision.stage), 0.0)
+    return next((cost.elements * cost.bytes for cost in decision.costs[1:] if cost.stage == decision.stage), 0.0)

@@ -124,12 +124,12 @@ def stream_orders(
     if due:
         known = _valued(known, zone, now - round_at, prices)
     needs, orders, changed = [], {}, due
-    for name, one in known.items():
+    for name, remembered in known.items():
         last, stream = before.get(f"{STREAM}{name}"), zone.get(name, ZoneStream(name))
-        changed = changed or one.ended(now) == bool(last is not None and last.target > PAUSED)
-        order = _order(last, one, stream.seen)
-        if one.ended(now):
-            if one.pattern != Pattern.RANDOM:
+        changed = changed or remembered.ended(now) == bool(last is not None and last.target > PAUSED)
+        order = _order(last, remembered, stream.seen)
+        if remembered.ended(now):
+            if remembered.pattern != Pattern.RANDOM:
                 orders[f"{STREAM}{name}"] = replace(order, target=PAUSED)
             elif stream.pool.bytes:
                 orders[f"{STREAM}{name}"] = replace(order, caching=CachingMode.NONE, target=0)
@@ -138,7 +138,7 @@ def stream_orders(
         again = last is not None and order.order == Loop.name != last.order
         new = last is None or last.target <= PAUSED or again
         changed = changed or new
-        needs.append(replace(_need(stream, order, one, room), new=new))
+        needs.append(replace(_need(stream, order, remembered, room), new=new))
     growing = _growing(needs, zone, room)
     changed = changed or bool(growing)
     needs = [replace(need, new=need.new or growing.get(need.name, False)) for need in needs]
@@ -161,10 +161,10 @@ def stream_bids(zone: Mapping[str, ZoneStream], room: int, memory: StreamMemory,
         now: seconds of the leaders' clock.
     """
     bids = []
-    for name, one in memory.streams.items():
-        if name in zone and one.value > 0 and not one.ended(now):
-            most = min(_most(zone[name], one, room), known_bytes(zone[name]))
-            bids.append(Bid(f"{STREAM}{name}", most, one.value * most / MARGIN))
+    for name, remembered in memory.streams.items():
+        if name in zone and remembered.value > 0 and not remembered.ended(now):
+            most = min(_most(zone[name], remembered, room), known_bytes(zone[name]))
+            bids.append(Bid(f"{STREAM}{name}", most, remembered.value * most / MARGIN))
     return bids
 
 
@@ -172,35 +172,35 @@ def _remembered(
     before: Mapping[str, PoolOrder], zone: Mapping[str, ZoneStream], memory: StreamMemory, now: float
 ) -> dict[str, RememberedStream]:
     """The streams that have pools, or get one now. A clock that was set back cannot make one last longer."""
-    found: dict[str, RememberedStream] = {}
-    told = {name: one for name, one in zone.items() if one.seen.pattern is not None}
+    kept: dict[str, RememberedStream] = {}
+    reported = {name: stream for name, stream in zone.items() if stream.seen.pattern is not None}
     held = {name for name in memory.streams if f"{STREAM}{name}" in before}
-    for name in sorted(held | set(told)):
-        one = memory.streams.get(name)
-        if one is not None:
-            one = one._replace(read_at=min(one.read_at, now // 1.0))
-        if name in told:
-            seen = told[name].seen
-            if one is None:
-                one = RememberedStream(_read_at(seen, now), accesses=seen.accesses, reads=seen.accesses)
-            one = one._replace(lifetime=-1.0 if seen.lifetime is None else round(seen.lifetime, 1))
-            one = _believing(_read_again(one, seen, now), seen)
-        assert one is not None
-        if (one.lifetime >= 0 and one.pattern == Pattern.RANDOM) or now - one.read_at <= FORGOTTEN:
-            found[name] = one
-    reads = {name: zone[name].seen.accesses if name in zone else 0 for name in found}
-    busiest = sorted(found, key=lambda name: (found[name].ended(now), -reads[name], name))
-    return {name: found[name] for name in sorted(busiest[:MOST_POOLS])}
+    for name in sorted(held | set(reported)):
+        remembered = memory.streams.get(name)
+        if remembered is not None:
+            remembered = remembered._replace(read_at=min(remembered.read_at, now // 1.0))
+        if name in reported:
+            seen = reported[name].seen
+            if remembered is None:
+                remembered = RememberedStream(_read_at(seen, now), accesses=seen.accesses, reads=seen.accesses)
+            remembered = remembered._replace(lifetime=-1.0 if seen.lifetime is None else round(seen.lifetime, 1))
+            remembered = _believing(_read_again(remembered, seen, now), seen)
+        assert remembered is not None
+        if (remembered.lifetime >= 0 and remembered.pattern == Pattern.RANDOM) or now - remembered.read_at <= FORGOTTEN:
+            kept[name] = remembered
+    reads = {name: zone[name].seen.accesses if name in zone else 0 for name in kept}
+    busiest = sorted(kept, key=lambda name: (kept[name].ended(now), -reads[name], name))
+    return {name: kept[name] for name in sorted(busiest[:MOST_POOLS])}
 
 
-def _read_again(one: RememberedStream, seen: StreamReport, now: float) -> RememberedStream:
+def _read_again(remembered: RememberedStream, seen: StreamReport, now: float) -> RememberedStream:
     """With the time of its last read: noted now and then while it is read, exactly once it is idle, and before its last note
     alone would end it."""
     read_at = _read_at(seen, now)
-    due = seen.idle >= _GRAIN or read_at >= one.read_at + _GRAIN or one.ended(now)
-    if seen.accesses == one.reads or read_at <= one.read_at or not due:
-        return one
-    return one._replace(read_at=read_at, reads=seen.accesses)
+    due = seen.idle >= _GRAIN or read_at >= remembered.read_at + _GRAIN or remembered.ended(now)
+    if seen.accesses == remembered.reads or read_at <= remembered.read_at or not due:
+        return remembered
+    return remembered._replace(read_at=read_at, reads=seen.accesses)
 
 
 def _read_at(seen: StreamReport, now: float) -> float:
@@ -208,16 +208,16 @@ def _read_at(seen: StreamReport, now: float) -> float:
     return (now - seen.idle) // 1.0
 
 
-def _believing(one: RememberedStream, seen: StreamReport) -> RememberedStream:
+def _believing(remembered: RememberedStream, seen: StreamReport) -> RememberedStream:
     """Adopt another pattern only after a window of reads in which the zone reported nothing else."""
     said = "" if seen.pattern is None else seen.pattern.value
-    if not one.pattern or said == one.pattern:
-        return one._replace(pattern=said, other="", since=0)
-    if said != one.other or seen.accesses < one.since:
-        return one._replace(other=said, since=seen.accesses)
-    if seen.accesses < one.since + WINDOW:
-        return one
-    return one._replace(pattern=said, other="", since=0)
+    if not remembered.pattern or said == remembered.pattern:
+        return remembered._replace(pattern=said, other="", since=0)
+    if said != remembered.other or seen.accesses < remembered.since:
+        return remembered._replace(other=said, since=seen.accesses)
+    if seen.accesses < remembered.since + WINDOW:
+        return remembered
+    return remembered._replace(pattern=said, other="", since=0)
 
 
 def _valued(
@@ -225,31 +225,31 @@ def _valued(
 ) -> dict[str, RememberedStream]:
     """Update each pool's value per byte in the round of ``seconds`` that ends now, and its counters."""
     usual = _extra(zone[name].seen for name in known if name in zone)
-    found = dict(known)
+    valued = dict(known)
     for name in known.keys() & zone.keys():
-        one, stream = known[name], zone[name]
-        found[name] = one._replace(
+        remembered, stream = known[name], zone[name]
+        valued[name] = remembered._replace(
             accesses=stream.seen.accesses,
             ghost_hits=stream.pool.ghost_hits,
-            value=value_of(stream, one, seconds, usual, prices),
+            value=value_of(stream, remembered, seconds, usual, prices),
         )
-    return {name: found[name] for name in sorted(found)}
+    return {name: valued[name] for name in sorted(valued)}
 
 
 def _extra(streams: Iterable[StreamReport]) -> float:
     """Seconds that a miss takes longer than a hit; ``ASSUMED_EXTRA`` before the first miss."""
     those = list(streams)
-    misses, hits = sum(one.accesses - one.hits for one in those), sum(one.hits for one in those)
-    waited = sum(one.miss_seconds for one in those)
+    misses, hits = sum(report.accesses - report.hits for report in those), sum(report.hits for report in those)
+    waited = sum(report.miss_seconds for report in those)
     if not misses or not waited:
         return ASSUMED_EXTRA
-    return max(0.0, waited / misses - sum(one.hit_seconds for one in those) / max(1, hits))
+    return max(0.0, waited / misses - sum(report.hit_seconds for report in those) / max(1, hits))
 
 
-def _order(last: PoolOrder | None, one: RememberedStream, seen: StreamReport) -> PoolOrder:
+def _order(last: PoolOrder | None, remembered: RememberedStream, seen: StreamReport) -> PoolOrder:
     if last is None:
         last = PoolOrder(CachingMode.FULL, WhyCaching.BENEFIT)
-    order = last.order if seen.pattern is None else eviction_order(Pattern(one.pattern), seen.repeated)
+    order = last.order if seen.pattern is None else eviction_order(Pattern(remembered.pattern), seen.repeated)
     return replace(last, caching=CachingMode.FULL, order=order or LeastRecentlyUsed.name)
 
 

@@ -84,15 +84,15 @@ class SiblingNames:
         sample = self._sample
         if not self._bits:
             return {name: float(bisect_left(sample, name)) for name in names}
-        found: dict[str, float] = {}
+        positions: dict[str, float] = {}
         beside: dict[int, list[str]] = {}
         for name in sorted(set(names)):
             beside.setdefault(bisect_left(sample, name), []).append(name)
         stride = self.seen / (len(sample) + 1)
         for rank, group in beside.items():
             for at, name in enumerate(group):
-                found[name] = stride * (rank + (at + 0.5) / len(group))
-        return found
+                positions[name] = stride * (rank + (at + 0.5) / len(group))
+        return positions
 
     def _thin(self) -> None:
         self._bits += 1
@@ -114,7 +114,7 @@ class DistinctItems:
         self._sample.add(mark)
         while len(self._sample) > MOST_NAMES:
             self._bits += 1
-            self._sample = {each for each in self._sample if not each >> (32 - self._bits)}
+            self._sample = {kept for kept in self._sample if not kept >> (32 - self._bits)}
 
     @property
     def seen(self) -> int:

@@ -138,12 +138,12 @@ def trend(ordered: Sequence[tuple[float, float, int]], count: int) -> float:
     clients: dict[int, list[float]] = {}
     for position, _, client in ordered:
         clients.setdefault(client, []).append(position)
-    told = [positions for positions in clients.values() if len(positions) >= FEWEST_READS]
-    weight = sum(map(len, told))
+    runs = [positions for positions in clients.values() if len(positions) >= FEWEST_READS]
+    weight = sum(map(len, runs))
     if 2 * weight < len(ordered):
-        told = [[position for position, _, _ in ordered]]
+        runs = [[position for position, _, _ in ordered]]
         weight = len(ordered)
-    return sum(len(positions) * spearman(_unrolled(positions, count)) for positions in told) / max(weight, 1)
+    return sum(len(positions) * spearman(_unrolled(positions, count)) for positions in runs) / max(weight, 1)
 
 
 def _unrolled(positions: list[float], count: int) -> list[float]:
@@ -231,11 +231,11 @@ def estimated_count(draws: int, seen: int) -> int:
     count = float(max(seen, 1))
     for _ in range(60):
         ratio = draws / count
-        found = -count * expm1(-ratio)
+        expected = -count * expm1(-ratio)
         slope = -expm1(-ratio) - ratio * exp(-ratio)
-        if slope <= 0 or abs(seen - found) < 0.5 * slope:
+        if slope <= 0 or abs(seen - expected) < 0.5 * slope:
             break
-        count = min(count + (seen - found) / slope, float(MOST_DRAWS_COUNTED))
+        count = min(count + (seen - expected) / slope, float(MOST_DRAWS_COUNTED))
     return max(seen, round(count))
 
 

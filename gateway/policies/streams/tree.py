@@ -225,16 +225,16 @@ class AccessStreamTree:
         """Streams and beginnings above a key, the deepest last."""
         path = _path(bucket, key, None)
         node, at, end = self._root, 0, len(path)
-        found: list[Stream] = []
+        streams: list[Stream] = []
         while True:
             if node.stream is not None:
-                found.append(node.stream)
+                streams.append(node.stream)
             child = node.children.get(path[at]) if at < end else None
             if child is None or isinstance(child, tuple):
-                return found
+                return streams
             at += 1
             if path[at : at + len(child.label)] != child.label:
-                return found
+                return streams
             at += len(child.label)
             node = child
 
@@ -422,8 +422,8 @@ class AccessStreamTree:
 
     def _sweep(self) -> None:
         """Drop the least recently used nodes until a tenth of the bound is free."""
-        found = sorted(_branches(self._root), key=lambda each: each[2].last_time)
-        for parent, name, _ in found:
+        branches = sorted(_branches(self._root), key=lambda branch: branch[2].last_time)
+        for parent, name, _ in branches:
             if self.nodes <= self._bound * 9 // 10:
                 break
             self._drop(parent, name)
@@ -448,10 +448,10 @@ def _in_listing(name: Segment) -> tuple[bool, Segment]:
     return isinstance(name, str), name
 
 
-def _shared(one: Sequence[Segment], other: Sequence[Segment]) -> int:
+def _shared(path: Sequence[Segment], other: Sequence[Segment]) -> int:
     """Number of segments that two paths have in common."""
     at = 0
-    for first, second in zip(one, other, strict=False):
+    for first, second in zip(path, other, strict=False):
         if first != second:
             break
         at += 1

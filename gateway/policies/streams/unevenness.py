@@ -36,7 +36,7 @@ class RecentDraws:
     def __init__(self) -> None:
         self._marks = array("I")
         self._new = 0
-        self._found = 0.0
+        self._unevenness = 0.0
 
     def add(self, mark: int) -> None:
         """Note a draw."""
@@ -48,8 +48,8 @@ class RecentDraws:
     def unevenness(self) -> float:
         """Of the latest draws: see ``unevenness``."""
         if self._new * _PART > min(len(self._marks), HISTORY):
-            self._found, self._new = unevenness(Counter(self._marks[-HISTORY:]).values()), 0
-        return self._found
+            self._unevenness, self._new = unevenness(Counter(self._marks[-HISTORY:]).values()), 0
+        return self._unevenness
 
 
 def unevenness(counts: Collection[int]) -> float:
@@ -69,8 +69,8 @@ def unevenness(counts: Collection[int]) -> float:
     spread = fourth + 4 * third + 2 * second - second**2
     together = third + 2 * second - first * second
     variance = items * (spread - together**2 / (second + first - first**2))
-    found = sum(count * (count - 1) for count in counts)
-    return (found - items * second) / sqrt(variance) if variance > 0 else 0.0
+    pairs = sum(count * (count - 1) for count in counts)
+    return (pairs - items * second) / sqrt(variance) if variance > 0 else 0.0
 
 
 def _rate(mean: float) -> float:
@@ -78,8 +78,8 @@ def _rate(mean: float) -> float:
     rate = mean
     for _ in range(50):
         none = exp(-rate)
-        found = rate / (1 - none)
-        step = (found - mean) / ((1 - none - rate * none) / (1 - none) ** 2)
+        estimate = rate / (1 - none)
+        step = (estimate - mean) / ((1 - none - rate * none) / (1 - none) ** 2)
         rate = max(rate - step, rate / 8)
         if abs(step) < 1e-9 * rate:
             break

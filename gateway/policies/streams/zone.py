@@ -137,31 +137,31 @@ def zone_streams(nodes: Mapping[str, NodeStreams]) -> dict[str, ZoneStream]:
 
 
 def _seen(reports: Iterable[StreamReport]) -> StreamReport:
-    known = sorted(reports, key=lambda one: one.accesses)
+    known = sorted(reports, key=lambda report: report.accesses)
     if len(known) < 2:
         return known[0] if known else StreamReport()
-    reads = {pattern: sum(one.accesses for one in known if one.pattern is pattern) for pattern in Pattern}
+    reads = {pattern: sum(report.accesses for report in known if report.pattern is pattern) for pattern in Pattern}
     pattern = max(reads, key=lambda pattern: reads[pattern]) if any(reads.values()) else None
     return StreamReport(
         pattern,
-        [one for one in known if one.pattern is pattern][-1].evidence,
-        sum(one.accesses for one in known),
-        sum(one.hits for one in known),
-        sum(one.bytes for one in known),
-        min(one.idle for one in known),
-        sum(one.draws for one in known),
-        max((one.lifetime for one in known if one.lifetime is not None), default=None),
-        any(one.repeated for one in known),
-        AheadReport(*(sum(getattr(one.ahead, each.name) for one in known) for each in fields(AheadReport))),
-        sum(one.hit_seconds for one in known),
-        sum(one.miss_seconds for one in known),
-        max(one.items for one in known),
-        max(one.known_items for one in known),
-        sum(one.held for one in known),
+        [report for report in known if report.pattern is pattern][-1].evidence,
+        sum(report.accesses for report in known),
+        sum(report.hits for report in known),
+        sum(report.bytes for report in known),
+        min(report.idle for report in known),
+        sum(report.draws for report in known),
+        max((report.lifetime for report in known if report.lifetime is not None), default=None),
+        any(report.repeated for report in known),
+        AheadReport(*(sum(getattr(report.ahead, counter.name) for report in known) for counter in fields(AheadReport))),
+        sum(report.hit_seconds for report in known),
+        sum(report.miss_seconds for report in known),
+        max(report.items for report in known),
+        max(report.known_items for report in known),
+        sum(report.held for report in known),
     )
 
 
 def _held(pools: Sequence[PoolReport]) -> PoolReport:
     if len(pools) < 2:
         return pools[0] if pools else PoolReport()
-    return PoolReport(*(sum(getattr(one, each.name) for one in pools) for each in fields(PoolReport)))
+    return PoolReport(*(sum(getattr(report, counter.name) for report in pools) for counter in fields(PoolReport)))
