@@ -100,7 +100,7 @@ class LarderFileSystem(AsyncFileSystem):  # type: ignore[misc]
 
     async def _results(self, entries: Sequence[Entry]) -> list[bytes | Exception]:
         results = await asyncio.to_thread(self._reader.get, entries, return_exceptions=True)
-        return [_as_os_error(each) if isinstance(each, S3Error) else each for each in results]
+        return [_as_os_error(result) if isinstance(result, S3Error) else result for result in results]
 
     async def _cat_ranges(
         self,

@@ -132,7 +132,7 @@ class _Stretch(io.RawIOBase):
         """Read bytes of the stretch; none outside of it."""
         target = memoryview(buffer).cast("B")
         place = self._position - self._start
-        found = self._data[place : place + len(target)] if place >= 0 else self._data[:0]
-        target[: len(found)] = found
-        self._position += len(found)
-        return len(found)
+        piece = self._data[place : place + len(target)] if place >= 0 else self._data[:0]
+        target[: len(piece)] = piece
+        self._position += len(piece)
+        return len(piece)

@@ -103,7 +103,7 @@ class Reading:
         def finish(index, element, spent):
             return self.stages.beyond(2, decode(element), index, 0, spent)
 
-        return self.through.elements(indices, self.through.look(indices), compute, finish, each=each)
+        return self.through.elements(indices, self.through.look(indices), compute, finish, hurried=each)
 
     def values(self, indices, **how):
         """The values of a split's elements."""

@@ -42,11 +42,11 @@ def environment_ranks() -> Ranks:
     if rank is None and world is None:
         return Ranks(0, 1)
     try:
-        found = given_ranks(int(rank or ""), int(world or ""))
+        ranks = given_ranks(int(rank or ""), int(world or ""))
     except ValueError:
-        found = None
-    if found is None:
+        ranks = None
+    if ranks is None:
         raise LarderError(
             f"RANK={rank!r} and WORLD_SIZE={world!r} do not fit together; set both, or pass rank= and world="
         )
-    return found
+    return ranks

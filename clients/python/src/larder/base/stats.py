@@ -103,8 +103,8 @@ class OrderQuality:
 
 
 def _joined(parts: list[_Part]) -> tuple[NDArray[np.uint32], NDArray[np.float64]]:
-    found = [part.fractions() for part in parts]
-    return np.concatenate([items for items, _ in found]), np.concatenate([places for _, places in found])
+    fractions = [part.fractions() for part in parts]
+    return np.concatenate([items for items, _ in fractions]), np.concatenate([places for _, places in fractions])
 
 
 @dataclass(slots=True)
@@ -237,7 +237,7 @@ class Stats:
         return " ".join(said)
 
 
-_COUNTS = tuple(each.name for each in fields(Stats) if each.name not in ("order", "by_node", "by_way"))
+_COUNTS = tuple(count.name for count in fields(Stats) if count.name not in ("order", "by_node", "by_way"))
 _TROUBLES = {
     "fallback_reads": "reads past the gateway",
     "retries": "retries",

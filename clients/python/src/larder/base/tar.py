@@ -155,7 +155,7 @@ def sample_members(sample: memoryview) -> dict[str, memoryview]:
     Raises:
         TarError: it is no sample.
     """
-    found: dict[str, memoryview] = {}
+    members: dict[str, memoryview] = {}
     names, attributes = SampleNames(), Attributes()
     position = 0
     while position < len(sample):
@@ -173,9 +173,9 @@ def sample_members(sample: memoryview) -> dict[str, memoryview]:
         belongs = member_of_sample(entry.name) if entry.regular else None
         if belongs is not None:
             names.add(entry.name, belongs[1])
-            found[belongs[1]] = sample[position : position + entry.size]
+            members[belongs[1]] = sample[position : position + entry.size]
         position += entry.size + -entry.size % BLOCK
-    return found
+    return members
 
 
 def pack_sample(members: Mapping[str, memoryview]) -> memoryview:
@@ -203,16 +203,16 @@ def _empty_header(member: str) -> bytes:
 
 def _records(data: bytes, position: int) -> dict[str, str]:
     """The records of an extended header: ``"%d %s=%s\\n"``, the number counting the whole record."""
-    found: dict[str, str] = {}
+    records: dict[str, str] = {}
     while data.strip(b"\0"):
         digits, space, _ = data.partition(b" ")
         length = int(digits) if digits.isdigit() and len(digits) < 8 else 0
         name, equals, value = data[len(digits) + 1 : length - 1].partition(b"=")
         if not space or not equals or data[length - 1 : length] != b"\n":
             raise TarError(f"the extended header before byte {position} is damaged")
-        found[name.decode("utf-8", "replace")] = value.decode("utf-8", "replace")
+        records[name.decode("utf-8", "replace")] = value.decode("utf-8", "replace")
         data = data[length:]
-    return found
+    return records
 
 
 def _checksum(block: bytes | bytearray) -> int:

@@ -169,14 +169,14 @@ class _Batches:
     def __call__(self, draw: Draw) -> BatchRead:
         asked = draw.candidates(self._size * self._substitute, self._size)
         if self._substitute > 1:
-            found = self._reader.fetch(asked, mode="substitute", take=min(self._size, len(asked)))
+            fetched = self._reader.fetch(asked, mode="substitute", take=min(self._size, len(asked)))
         else:
-            found = self._reader.fetch(asked)
-        lost = np.fromiter(found.failed, np.uint32, len(found.failed))
-        draw.taken(np.concatenate([found.indices, lost]))
-        self.came.append(found.indices)
-        hits = int(np.count_nonzero(found.flags & HIT))
-        return BatchRead(len(found.indices), sum(map(len, found.data)), len(lost), hits)
+            fetched = self._reader.fetch(asked)
+        lost = np.fromiter(fetched.failed, np.uint32, len(fetched.failed))
+        draw.taken(np.concatenate([fetched.indices, lost]))
+        self.came.append(fetched.indices)
+        hits = int(np.count_nonzero(fetched.flags & HIT))
+        return BatchRead(len(fetched.indices), sum(map(len, fetched.data)), len(lost), hits)
 
 
 def _compared(arguments: Namespace, client: Client, info: DatasetInfo, came: list[NDArray[np.uint32]]) -> Measured:

@@ -132,10 +132,10 @@ def verify(arguments: Namespace) -> int:
     s3 = S3(_endpoint(arguments), credentials=CredentialSource(profile=arguments.profile))
     counts = Counts(unit="items")
     progress = Silent() if arguments.no_progress else Written(sys.stderr)
-    found: Counter[str] = Counter()
+    by_status: Counter[str] = Counter()
     try:
         for finding in verify_items(file, s3, indices, jobs=arguments.jobs, counts=counts, progress=progress):
-            found[finding.status] += 1
+            by_status[finding.status] += 1
             if arguments.json:
                 location = finding.location._asdict()
                 output.document(
@@ -147,13 +147,13 @@ def verify(arguments: Namespace) -> int:
     finally:
         s3.close()
     if arguments.json:
-        output.document({"checked": len(indices), "items": len(file), "wrong": found.total(), **found})
+        output.document({"checked": len(indices), "items": len(file), "wrong": by_status.total(), **by_status})
     else:
         many = f"{len(indices):,} of {len(file):,} items checked"
         output.line(
-            f"{many}: {', '.join(f'{count:,} {status}' for status, count in found.items()) or 'all as they should be'}"
+            f"{many}: {', '.join(f'{count:,} {status}' for status, count in by_status.items()) or 'all as they should be'}"
         )
-    return 1 if found else 0
+    return 1 if by_status else 0
 
 
 def diff(arguments: Namespace) -> int:

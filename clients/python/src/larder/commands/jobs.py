@@ -42,16 +42,16 @@ def show(arguments: Namespace) -> int:
 
 def all_pages(api: Api, path: str, name: str) -> list[dict[str, Any]]:
     """A list that the gateway answers page by page; ``name`` is its field in each answer."""
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     cursor = ""
     while True:
         page = api.json("GET", path, query=f"cursor={quote(cursor, safe='')}" if cursor else "")
         part, following = page.get(name), page.get("next")
         if not isinstance(part, list):
             raise UnexpectedAnswer(api.endpoint, 200, f'"{name}" is missing')
-        found += part
+        rows += part
         if not isinstance(following, str) or following <= cursor:
-            return found
+            return rows
         cursor = following
 
 

@@ -18,11 +18,11 @@ _WORKERS = ("AT", "RANK", "WORKERS", "MODE")
 
 def listing(arguments: Namespace) -> int:
     """``larder pipelines list``."""
-    found = _pipelines(api_of(arguments))
+    pipelines = _pipelines(api_of(arguments))
     if arguments.json:
-        output.document({"pipelines": found})
-    elif found:
-        output.table([_HEADING, *map(_row, found)])
+        output.document({"pipelines": pipelines})
+    elif pipelines:
+        output.table([_HEADING, *map(_row, pipelines)])
     else:
         output.line("no pipelines")
     return 0
@@ -30,16 +30,18 @@ def listing(arguments: Namespace) -> int:
 
 def show(arguments: Namespace) -> int:
     """``larder pipelines show``."""
-    found = next((one for one in _pipelines(api_of(arguments)) if one.get("job") == arguments.job), None)
-    if found is None:
+    pipeline = next((known for known in _pipelines(api_of(arguments)) if known.get("job") == arguments.job), None)
+    if pipeline is None:
         raise LarderError(f"unknown pipeline {arguments.job!r}; see larder pipelines list")
     if arguments.json:
-        output.document(found)
+        output.document(pipeline)
         return 0
-    output.table([_HEADING, _row(found)])
-    _part(_STAGES, [_stage(one) for one in found.get("stages", ())])
-    _part(_DECISIONS, [_decision(one) for one in found.get("decisions", ())])
-    _part(_WORKERS, [tuple(one.get(name.lower(), "") for name in _WORKERS) for one in found.get("scaling", ())])
+    output.table([_HEADING, _row(pipeline)])
+    _part(_STAGES, [_stage(stage) for stage in pipeline.get("stages", ())])
+    _part(_DECISIONS, [_decision(decision) for decision in pipeline.get("decisions", ())])
+    _part(
+        _WORKERS, [tuple(change.get(name.lower(), "") for name in _WORKERS) for change in pipeline.get("scaling", ())]
+    )
     return 0
 
 
@@ -53,34 +55,46 @@ def _part(heading: tuple[str, ...], rows: list[tuple[object, ...]]) -> None:
         output.table([heading, *rows])
 
 
-def _row(one: dict[str, Any]) -> tuple[object, ...]:
-    workers = one.get("workers")
+def _row(pipeline: dict[str, Any]) -> tuple[object, ...]:
+    workers = pipeline.get("workers")
     return (
-        one.get("job", ""),
-        one.get("dataset_name", ""),
-        one.get("mode", ""),
-        _mark(one),
-        one.get("reason", ""),
+        pipeline.get("job", ""),
+        pipeline.get("dataset_name", ""),
+        pipeline.get("mode", ""),
+        _mark(pipeline),
+        pipeline.get("reason", ""),
         "-" if workers is None else workers,
     )
 
 
-def _mark(one: dict[str, Any]) -> str:
-    return "-" if one.get("cache") is None else f"stage {one['cache']}"
+def _mark(facts: dict[str, Any]) -> str:
+    return "-" if facts.get("cache") is None else f"stage {facts['cache']}"
 
 
-def _stage(one: dict[str, Any]) -> tuple[object, ...]:
-    kind = "mark" if one.get("mark") else "end"
-    milliseconds = 1000 * one.get("seconds", 0.0)
-    return one.get("stage", ""), kind, f"{milliseconds:.3f} ms", f"{one.get('bytes', 0.0):.0f}", one.get("elements", "")
+def _stage(stage: dict[str, Any]) -> tuple[object, ...]:
+    kind = "mark" if stage.get("mark") else "end"
+    milliseconds = 1000 * stage.get("seconds", 0.0)
+    return (
+        stage.get("stage", ""),
+        kind,
+        f"{milliseconds:.3f} ms",
+        f"{stage.get('bytes', 0.0):.0f}",
+        stage.get("elements", ""),
+    )
 
 
-def _decision(one: dict[str, Any]) -> tuple[object, ...]:
-    projected = ", ".join(map(_projected, one.get("projections", ())))
-    return one.get("at", ""), one.get("epoch", ""), _mark(one), one.get("reason", ""), projected or "-"
+def _decision(decision: dict[str, Any]) -> tuple[object, ...]:
+    projected = ", ".join(map(_projected, decision.get("projections", ())))
+    return (
+        decision.get("at", ""),
+        decision.get("epoch", ""),
+        _mark(decision),
+        decision.get("reason", ""),
+        projected or "-",
+    )
 
 
-def _projected(one: dict[str, Any]) -> str:
-    mode = "compute" if one.get("cache") is None else _mark(one)
-    share = one.get("share", 1.0)
-    return f"{mode} {one.get('seconds', 0.0):.1f} s" + (f" ({share:.1%} fits)" if share < 1 else "")
+def _projected(projection: dict[str, Any]) -> str:
+    mode = "compute" if projection.get("cache") is None else _mark(projection)
+    share = projection.get("share", 1.0)
+    return f"{mode} {projection.get('seconds', 0.0):.1f} s" + (f" ({share:.1%} fits)" if share < 1 else "")

@@ -212,7 +212,7 @@ class _Build:
 
     def _look_again(self, listed: Iterable[ListedObject]) -> None:
         """Tell what was deleted from what something on the way cannot address, which must not make a dataset smaller."""
-        still = self._missing.intersection(one.key for one in listed)
+        still = self._missing.intersection(entry.key for entry in listed)
         detail = "{}/{!r} is listed, but reading it finds nothing".format
         self._failures += [Failure(key, detail(self._reader.bucket, key)) for key in sorted(still)]
         self._report.vanished = len(self._missing)
@@ -233,8 +233,8 @@ class _Build:
 
     def _tasks(self, listed: Iterable[ListedObject]) -> Iterator[Task]:
         counts, report = self.counts, self._report
-        for one in listed:
-            task = Task(one.key, quoted(one.etag), one.size)
+        for entry in listed:
+            task = Task(entry.key, quoted(entry.etag), entry.size)
             if not self._wanted(task.key):
                 continue
             if task.key.endswith("/") and not task.size:
@@ -301,15 +301,15 @@ class _Build:
         """The members of each sample beside each other. Raises BuildIncomplete at the end if samples lack some."""
         bucket, report, members = self._reader.bucket, self._report, self._reader.items.members
         lacking: list[Failure] = []
-        for name, found in self._journal.samples():
-            if missing := [member for member in members if member not in found]:
+        for name, sample in self._journal.samples():
+            if missing := [member for member in members if member not in sample]:
                 report.incomplete += 1
                 if len(lacking) < _MOST_FAILURES:
                     lacking.append(Failure(name, f"{name} lacks {', '.join(missing)}"))
                 continue
             report.samples += 1
             for member in members:
-                known = found[member]
+                known = sample[member]
                 (item,) = known.items
                 report.objects += 1
                 report.bytes += known.size

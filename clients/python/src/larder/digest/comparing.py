@@ -132,5 +132,5 @@ def _by_place(file: DigestFile) -> NDArray[np.int64]:
         }
     )
     order = [(name, "ascending") for name in ("bucket", "key", "offset", "length", "row")]
-    found: NDArray[np.int64] = table.sort_by(order)["row"].to_numpy()
-    return found
+    rows: NDArray[np.int64] = table.sort_by(order)["row"].to_numpy()
+    return rows

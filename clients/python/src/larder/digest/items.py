@@ -86,17 +86,17 @@ class Items:
 
 
 def _members(names: str) -> tuple[str, ...]:
-    found = tuple(names.split(","))
+    members = tuple(names.split(","))
     if (
-        not all(found)
-        or len(set(names.lower().split(","))) < len(found)
-        or max(map(len, found)) > _LONGEST_MEMBER
+        not all(members)
+        or len(set(names.lower().split(","))) < len(members)
+        or max(map(len, members)) > _LONGEST_MEMBER
         or "/" in names
     ):
         raise ValueError(
             "the members of a sample are named by what follows the first dot, such as jpg,cls, and differ by more than upper "
             f"and lower case; not {names!r}"
         )
-    if not 1 < len(found) <= MAX_MEMBERS:
-        raise ValueError(f"a sample has 2 to {MAX_MEMBERS} members, not {len(found)}")
-    return found
+    if not 1 < len(members) <= MAX_MEMBERS:
+        raise ValueError(f"a sample has 2 to {MAX_MEMBERS} members, not {len(members)}")
+    return members

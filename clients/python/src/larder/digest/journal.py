@@ -113,11 +113,11 @@ class Journal:
 
     def confirm(self, key: str, etag: str, size: int) -> bool:
         """Whether the object was read before and is unchanged; if so, it belongs to this run."""
-        found = self._database.execute(
+        update = self._database.execute(
             "UPDATE objects SET listed = ? WHERE key = ? AND etag = ? AND size = ?",
             (self._run, _bytes(key), etag, size),
         )
-        return found.rowcount == 1
+        return update.rowcount == 1
 
     def record(self, read: Object) -> None:
         """Store a read object durably."""
@@ -137,8 +137,8 @@ class Journal:
         self._database.create_function("sample", 1, lambda key: _bytes(split_name(_text(key))[0]), deterministic=True)
         # A sample's keys need not be adjacent: "a.cls" < "a.d/x.cls" < "a.jpg".
         ordered = self._objects("sample(key), key")
-        for name, found in groupby(ordered, lambda read: split_name(read.key)[0]):
-            yield name, {split_name(read.key)[1]: read for read in found}
+        for name, objects in groupby(ordered, lambda read: split_name(read.key)[0]):
+            yield name, {split_name(read.key)[1]: read for read in objects}
 
     def _objects(self, order: str) -> Iterator[Object]:
         query = f"SELECT key, etag, size, items, members FROM objects WHERE listed = ? ORDER BY {order}"  # noqa: S608 - ours

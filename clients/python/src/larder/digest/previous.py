@@ -40,10 +40,10 @@ def _objects(path: Path, bucket: str, *, shared: bool) -> Iterator[Object]:
         items = list(rows)
         etag, size = items[0]["etag"], items[0]["size"]
         if etag and size is not None:
-            found = [ItemDigest(row["offset"], row["length"], row["digest"], row["member"]) for row in items]
+            digests = [ItemDigest(row["offset"], row["length"], row["digest"], row["member"]) for row in items]
             if shared:  # the footer of a Parquet file is beside each of its row groups
-                found = list(dict.fromkeys(found))
-            yield Object(key, etag, size, tuple(sorted(found, key=lambda item: (item.offset or 0, item.length))))
+                digests = list(dict.fromkeys(digests))
+            yield Object(key, etag, size, tuple(sorted(digests, key=lambda item: (item.offset or 0, item.length))))
 
 
 def _rows(path: Path, bucket: str) -> Iterator[dict[str, Any]]:

@@ -100,8 +100,8 @@ class Reader:
         if (find := _IN_TARS.get(self.items.name)) is not None:
             return Done(self._in_tar(task, find))
         digest = self._supplied_digest(task)
-        found = self._whole(task) if digest is None else digest
-        return Done(_object(task, [ItemDigest(None, task.size, found)]), supplied=digest is not None)
+        sha256 = self._whole(task) if digest is None else digest
+        return Done(_object(task, [ItemDigest(None, task.size, sha256)]), supplied=digest is not None)
 
     def _whole(self, task: Task) -> bytes:
         hashed = hashlib.sha256()
@@ -113,18 +113,20 @@ class Reader:
     def _in_tar(self, task: Task, find: Callable[[Read], Iterable[Member]]) -> Object:
         with stream(self.s3, self._part(task), self._passed) as data:
             try:
-                found = [ItemDigest(one.offset, one.length, one.digest, one.name) for one in find(data.read)]
+                contained = [
+                    ItemDigest(member.offset, member.length, member.digest, member.name) for member in find(data.read)
+                ]
             except TarError as error:
                 raise DigestFileError(f"{self.bucket}/{task.key!r} is not a TAR archive: {error}") from error
-        return _object(task, found)
+        return _object(task, contained)
 
     def _indexed(self, task: Task, index: Index) -> Object:
         ranges = self._ranges(task, index)
-        found: dict[int, bytes] = {}
+        by_range: dict[int, bytes] = {}
         for run in runs(ranges):
             with stream(self.s3, self._part(task, run.start, run.stop), self._passed) as data:
-                found |= digests(data.read, run, ranges)
-        return _object(task, [ItemDigest(*one, found[number]) for number, one in enumerate(ranges)])
+                by_range |= digests(data.read, run, ranges)
+        return _object(task, [ItemDigest(*span, by_range[number]) for number, span in enumerate(ranges)])
 
     def _ranges(self, task: Task, index: Index) -> list[Range]:
         def read(offset: int, length: int) -> bytes:
@@ -132,11 +134,11 @@ class Reader:
             return self.s3.get(self.bucket, task.key, offset=offset, length=length, if_match=task.etag or None)
 
         try:
-            found = index(self.bucket, task.key, task.size, read)
-            ranges = sorted(Range(whole_number(offset), whole_number(length)) for offset, length in found)
-            for one in ranges:
-                if one.offset < 0 or one.length < 0 or one.stop > task.size:
-                    raise ValueError(f"{one.length} bytes from {one.offset} on do not lie in {task.size} bytes")
+            stretches = index(self.bucket, task.key, task.size, read)
+            ranges = sorted(Range(whole_number(offset), whole_number(length)) for offset, length in stretches)
+            for span in ranges:
+                if span.offset < 0 or span.length < 0 or span.stop > task.size:
+                    raise ValueError(f"{span.length} bytes from {span.offset} on do not lie in {task.size} bytes")
         except LarderError:
             raise
         except Exception as error:

@@ -90,15 +90,15 @@ def _tasks(file: DigestFile, indices: Sequence[int]) -> Iterator[_Task]:
 
 def _check(file: DigestFile, s3: S3, task: _Task) -> Iterator[Finding]:
     try:
-        found = _digests(s3, task)
+        hashed = _digests(s3, task)
     except LarderError as error:
         status = _status(error)
         yield from (Finding(index, location, status, str(error)) for index, location in task.items)
         return
     for index, location in task.items:
-        if index not in found:
+        if index not in hashed:
             yield Finding(index, location, "changed", "the object ends before the item does")
-        elif found[index] != file.digest(index):
+        elif hashed[index] != file.digest(index):
             yield Finding(index, location, "changed", "its bytes have another digest")
 
 
@@ -106,10 +106,10 @@ def _digests(s3: S3, task: _Task) -> dict[int, bytes]:
     """The digest of each item by index, of those only that the object is long enough for."""
     bounded = [(index, at) for index, at in task.items if at.offset is not None and at.length is not None]
     open_ended = [(index, at) for index, at in task.items if at.offset is None or at.length is None]
-    found: dict[int, bytes] = {}
+    hashes: dict[int, bytes] = {}
     for index, at in open_ended:
         try:
-            found[index] = _to_the_end(s3, at)
+            hashes[index] = _to_the_end(s3, at)
         except S3Error as error:
             if error.status != 416:
                 raise
@@ -122,8 +122,8 @@ def _digests(s3: S3, task: _Task) -> dict[int, bytes]:
             if error.status != 416:
                 raise
             continue
-        found |= {bounded[number][0]: digest for number, digest in hashed.items()}
-    return found
+        hashes |= {bounded[number][0]: digest for number, digest in hashed.items()}
+    return hashes
 
 
 def _to_the_end(s3: S3, at: Location) -> bytes:

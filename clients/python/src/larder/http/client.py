@@ -171,12 +171,12 @@ class Client:
 
     def each_item(self, name_or_id: str, start: int = 0, count: int | None = None) -> Iterator[ItemLocation]:
         """``items`` as an iterator that requests pages of ten thousand, for datasets too large for memory."""
-        found = 0
-        while count is None or found < count:
-            size = _PAGE if count is None else min(_PAGE, count - found)
-            page = self._page(name_or_id, start + found, size)
+        given = 0
+        while count is None or given < count:
+            size = _PAGE if count is None else min(_PAGE, count - given)
+            page = self._page(name_or_id, start + given, size)
             yield from page
-            found += len(page)
+            given += len(page)
             if len(page) < size:
                 return
 

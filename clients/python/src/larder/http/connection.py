@@ -236,10 +236,10 @@ def _answer(connection: HTTPConnection, method: str, target: str, headers: dict[
 
 def _trace() -> dict[str, str]:
     """The headers by which a program that uses OpenTelemetry has its current trace go on at the gateway (W3C Trace Context)."""
-    found: dict[str, str] = {}
+    headers: dict[str, str] = {}
     if (propagate := sys.modules.get("opentelemetry.propagate")) is not None:
-        propagate.inject(found)
-    return found
+        propagate.inject(headers)
+    return headers
 
 
 def _host(parts: SplitResult) -> str:

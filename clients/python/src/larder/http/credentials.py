@@ -64,11 +64,11 @@ class CredentialSource:
             return self._given
         if self._given is not None:
             return self._given()
-        found = self._found
-        if found is None or found[0] != os.getpid():
+        cached = self._found
+        if cached is None or cached[0] != os.getpid():
             # A child searches again: botocore renews credentials under locks that may be held during a fork.
-            found = self._found = (os.getpid(), find(profile=self._profile))
-        return found[1]()
+            cached = self._found = (os.getpid(), find(profile=self._profile))
+        return cached[1]()
 
     def forget(self) -> bool:
         """Search again at the next use, because the credentials were refused. Returns whether that can help."""
@@ -100,10 +100,10 @@ def find(*, profile: str | None = None, environment: Mapping[str, str] | None = 
         if access_key_id and secret:
             fixed = Credentials(access_key_id, secret, place.get("aws_session_token") or None, region)
             return lambda: fixed
-    found = _botocore(profile, region)
-    if found is None:
+    source = _botocore(profile, region)
+    if source is None:
         raise _missing(profile or env.get("AWS_PROFILE"))
-    return found
+    return source
 
 
 def endpoint_of(endpoint: str | None, *, profile: str | None = None) -> str:
@@ -113,11 +113,11 @@ def endpoint_of(endpoint: str | None, *, profile: str | None = None) -> str:
         ValueError: none is set.
     """
     env = os.environ
-    found = endpoint or env.get("LARDER_ENDPOINT") or env.get("AWS_ENDPOINT_URL_S3") or env.get("AWS_ENDPOINT_URL")
-    found = found or _profile_settings(profile, env).get("endpoint_url")
-    if not found:
+    address = endpoint or env.get("LARDER_ENDPOINT") or env.get("AWS_ENDPOINT_URL_S3") or env.get("AWS_ENDPOINT_URL")
+    address = address or _profile_settings(profile, env).get("endpoint_url")
+    if not address:
         raise ValueError("no endpoint: give one, or set LARDER_ENDPOINT or AWS_ENDPOINT_URL")
-    return found
+    return address
 
 
 def _profile_settings(profile: str | None, env: Mapping[str, str]) -> dict[str, str]:

@@ -280,9 +280,9 @@ def _nodes(document: Mapping[str, Any]) -> list[Node]:
 
 
 def _ready_nodes(listed: object) -> Iterator[Node]:
-    for one in listed if isinstance(listed, list) else ():
-        name, address, capacity, state = (one.get(field) for field in ("id", "address", "capacity", "state"))
+    for entry in listed if isinstance(listed, list) else ():
+        name, address, capacity, state = (entry.get(field) for field in ("id", "address", "capacity", "state"))
         if not isinstance(name, str) or not isinstance(address, str) or type(capacity) is not int or capacity < 1:
-            raise ValueError(f"invalid node in the fleet document: {one!r}")
+            raise ValueError(f"invalid node in the fleet document: {entry!r}")
         if state == "READY":
             yield Node(name, address.rstrip("/"), capacity)

@@ -51,9 +51,9 @@ class LocalSocket(NamedTuple):
         """The socket that a fleet document names, if this machine has it and this process may connect to it."""
         if not isinstance(named, dict) or not isinstance(path := named.get("path"), str):
             return None
-        found = cls.at(path)
-        same = found == (path, named.get("inode"), named.get("changed_ns"))
-        return found if same and _is_safe(path) and os.access(path, os.W_OK) else None
+        present = cls.at(path)
+        same = present == (path, named.get("inode"), named.get("changed_ns"))
+        return present if same and _is_safe(path) and os.access(path, os.W_OK) else None
 
     @classmethod
     def at(cls, path: str) -> LocalSocket | None:

@@ -401,10 +401,10 @@ class Pipeline:
 
 
 def _endpoint(options: PipelineOptions) -> str:
-    found = options.get("endpoint") or next((os.environ[name] for name in _ENDPOINTS if os.environ.get(name)), None)
-    if found is None:
+    endpoint = options.get("endpoint") or next((os.environ[name] for name in _ENDPOINTS if os.environ.get(name)), None)
+    if endpoint is None:
         raise ValueError(f"no endpoint=, and neither {' nor '.join(_ENDPOINTS)} is set")
-    return found
+    return endpoint
 
 
 def _callable(function: Any) -> Callable[[Any], Any]:

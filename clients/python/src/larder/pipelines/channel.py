@@ -79,13 +79,13 @@ class Channel:
         self.sock.close()
 
     def _exactly(self, size: int) -> bytes:
-        found = bytearray()
-        while len(found) < size:
-            piece = self.sock.recv(size - len(found))
+        received = bytearray()
+        while len(received) < size:
+            piece = self.sock.recv(size - len(received))
             if not piece:
                 raise EOFError
-            found += piece
-        return bytes(found)
+            received += piece
+        return bytes(received)
 
 
 class SharedPart:

@@ -205,7 +205,7 @@ class Crew:
         elif isinstance(event, SplitPart):
             self.counts = summed(self.counts, event.counts)
             if ledger.record(worker, event.split, event.first, event.values):
-                self._waiting_bytes += sum(each.nbytes for each in event.values if isinstance(each, memoryview))
+                self._waiting_bytes += sum(value.nbytes for value in event.values if isinstance(value, memoryview))
         elif isinstance(event, Heartbeat):
             self._refuse_hanging(ledger, worker, event)
         elif isinstance(event, Notice):

@@ -104,15 +104,15 @@ class Encoded:
             self._tree += _SIMPLE[kind](value)
         elif kind is dict:
             self._tree += struct.pack("<BI", _DICT, len(value))
-            for key, each in value.items():
+            for key, member in value.items():
                 if type(key) not in _KEYS:
                     raise ElementUnstorable(f"{where} has the key {key!r}; keys are strings, numbers, bool or None")
                 self._tree += _SIMPLE[type(key)](key)
-                self._encode(each, f"{where}[{key!r}]", depth + 1)
+                self._encode(member, f"{where}[{key!r}]", depth + 1)
         elif kind is list or kind is tuple:
             self._tree += struct.pack("<BI", _LIST if kind is list else _TUPLE, len(value))
-            for number, each in enumerate(value):
-                self._encode(each, f"{where}[{number}]", depth + 1)
+            for number, member in enumerate(value):
+                self._encode(member, f"{where}[{number}]", depth + 1)
         elif kind in (bytes, bytearray, memoryview):
             data = memoryview(value).cast("B") if kind is not memoryview else memoryview(bytes(value))
             self._tree += struct.pack("<BQ", _BYTES, data.nbytes)
@@ -194,9 +194,9 @@ class _Reader:
         size = struct.calcsize(form)
         if self._at + size > self._end:
             raise ElementDamaged(f"the element is cut off at byte {self._at}")
-        found = struct.unpack_from(form, self._data, self._at)
+        values = struct.unpack_from(form, self._data, self._at)
         self._at += size
-        return found
+        return values
 
     def _raw(self, size: int) -> bytes:
         return bytes(self._take(f"<{size}s")[0]) if size <= self._end - self._at else self._cut_off()

@@ -81,16 +81,16 @@ class Fingerprint:
     by_item: bool = False
 
 
-def result_name(found: Fingerprint, *, keys: bool) -> str:
+def result_name(fingerprint: Fingerprint, *, keys: bool) -> str:
     """The name of a mark's results; empty if they are not stored.
 
     Args:
-        found: the fingerprint of the mark.
+        fingerprint: the fingerprint of the mark.
         keys: whether items carry bucket and key, as functions see them.
     """
-    if not found.digest:
+    if not fingerprint.digest:
         return ""
-    return sha256(f"{found.digest}/keys={keys and found.by_item}".encode()).hexdigest()
+    return sha256(f"{fingerprint.digest}/keys={keys and fingerprint.by_item}".encode()).hexdigest()
 
 
 class _NotCovered(LarderError):
@@ -101,13 +101,13 @@ def fingerprints(stages: tuple[Stage, ...]) -> dict[int, Fingerprint]:
     """The fingerprint of each mark, by number of the stage."""
     if all(stage.kind != AUTOCACHE for stage in stages):
         return {}
-    found: dict[int, Fingerprint] = {}
+    marks: dict[int, Fingerprint] = {}
     digest, reason, by_item = sha256(MAGIC + _PYTHON.encode()), "", False
     where: list[str] = []
     for number, stage in enumerate(stages):
         if stage.kind == AUTOCACHE:
             text = "" if reason else digest.hexdigest()
-            found[stage.number] = Fingerprint(text, reason, tuple(dict.fromkeys(where)), by_item)
+            marks[stage.number] = Fingerprint(text, reason, tuple(dict.fromkeys(where)), by_item)
             continue
         walk = _Walk(stage.where)
         try:
@@ -117,7 +117,7 @@ def fingerprints(stages: tuple[Stage, ...]) -> dict[int, Fingerprint]:
         where += walk.random
         if number == 0:
             by_item = not walk.attributes or bool(walk.attributes & _ITEM_NAMES)
-    return found
+    return marks
 
 
 class _Walk:
@@ -158,13 +158,15 @@ class _Walk:
 
     def _composite(self, value: Any, path: str) -> bytes:
         if type(value) in (list, tuple):
-            parts = [self.of(each, f"{path}[{number}]") for number, each in enumerate(value)]
+            parts = [self.of(member, f"{path}[{number}]") for number, member in enumerate(value)]
             return _token(type(value).__name__, *parts)
         if type(value) in (set, frozenset):
-            return _token("set", *sorted(_Walk(self._where).of(each, path) for each in value))
+            return _token("set", *sorted(_Walk(self._where).of(member, path) for member in value))
         if type(value) in (dict, types.MappingProxyType):
             parts = [
-                part for key, each in value.items() for part in (self.of(key, path), self.of(each, f"{path}[{key!r}]"))
+                part
+                for key, member in value.items()
+                for part in (self.of(key, path), self.of(member, f"{path}[{key!r}]"))
             ]
             return _token("dict", *parts)
         for kind, visit in self._visits():
@@ -202,13 +204,15 @@ class _Walk:
         )
         yield (
             property,
-            lambda each, path: _token("property", *(self.of(f, path) for f in (each.fget, each.fset, each.fdel))),
+            lambda attribute, path: _token(
+                "property", *(self.of(f, path) for f in (attribute.fget, attribute.fset, attribute.fdel))
+            ),
         )
         yield np.ufunc, lambda function, path: _token("ufunc", _origin("numpy", path), function.__name__.encode())
         yield (types.BuiltinFunctionType, types.MethodWrapperType), self._builtin
         yield (
             (types.MemberDescriptorType, types.GetSetDescriptorType),
-            lambda each, path: _token("slot", each.__name__.encode()),
+            lambda descriptor, path: _token("slot", descriptor.__name__.encode()),
         )
         yield enum.Enum, lambda member, path: _token("enum", self.of(type(member), path), member.name.encode())
 
@@ -393,7 +397,7 @@ def _origin(module: str, path: str) -> bytes:
 
 @functools.lru_cache(maxsize=1)
 def _distributions() -> dict[str, list[str]]:
-    return {name: list(found) for name, found in metadata.packages_distributions().items()}
+    return {name: list(distributions) for name, distributions in metadata.packages_distributions().items()}
 
 
 def _of_objects(value: Any) -> bool:

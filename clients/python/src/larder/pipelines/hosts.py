@@ -38,10 +38,10 @@ class WorkerChoice:
             ValueError: invalid value.
         """
         if isinstance(workers, str):
-            found = _ON_RAY.fullmatch(workers)
-            if found is None:
+            match = _ON_RAY.fullmatch(workers)
+            if match is None:
                 raise ValueError(f'workers must be a number, "ray", or "ray:" and a number, not {workers!r}')
-            return cls(int(found[1]) if found[1] else None, True, ray_options)
+            return cls(int(match[1]) if match[1] else None, True, ray_options)
         if ray_options is not None:
             raise ValueError('ray_options= needs workers="ray"')
         return cls(None if workers is None else whole_number("workers", workers, 0))

@@ -231,8 +231,10 @@ class ProfileMeter:
 
     def _passed(self, counts: Counts, stage: int) -> StageCounts:
         """The counts of a stage since the last profile."""
-        now, before, earlier = (each.get(stage, StageCounts()) for each in (counts, self._before or {}, self._earlier))
-        names = (each.name for each in fields(StageCounts))
+        now, before, earlier = (
+            by_stage.get(stage, StageCounts()) for by_stage in (counts, self._before or {}, self._earlier)
+        )
+        names = (count.name for count in fields(StageCounts))
         return StageCounts(
             **{name: getattr(now, name) - getattr(before, name) + getattr(earlier, name) for name in names}
         )

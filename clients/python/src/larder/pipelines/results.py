@@ -90,18 +90,18 @@ class ReadThrough:
         return self._store.get(indices)
 
     def elements(
-        self, indices: Sequence[int], found: Lookup, compute: Compute, finish: Finish, *, each: bool = False
+        self, indices: Sequence[int], lookup: Lookup, compute: Compute, finish: Finish, *, hurried: bool = False
     ) -> Iterator[Outcome]:
         """The elements of a split, in order.
 
         Args:
             indices: of its items.
-            found: from ``look``.
+            lookup: from ``look``.
             compute: computes an element up to the mark.
             finish: takes it through the later stages.
-            each: put every element at once and wait for none, because a worker has died in this split.
+            hurried: put every element at once and wait for none, because a worker has died in this split.
         """
-        known, waiting = self._claimed(indices, found, each=each)
+        known, waiting = self._claimed(indices, lookup, hurried=hurried)
         ready: dict[int, bytes | ElementFailure] = {}
         puts = _Puts()
         if waiting:
@@ -122,15 +122,17 @@ class ReadThrough:
                 yield value
             else:
                 yield finish(index, bytearray(value), perf_counter() - began)
-            self._put(puts, all_of_them=each)
+            self._put(puts, all_of_them=hurried)
         self._put(puts, all_of_them=True)
 
-    def _claimed(self, indices: Sequence[int], found: Lookup, *, each: bool) -> tuple[dict[int, memoryview], set[int]]:
+    def _claimed(
+        self, indices: Sequence[int], lookup: Lookup, *, hurried: bool
+    ) -> tuple[dict[int, memoryview], set[int]]:
         """Elements that are stored, and those that another job computes."""
-        known = dict(found.elements)
+        known = dict(lookup.elements)
         missing = [index for index in indices if index not in known]
-        self.counts.damaged += found.damaged
-        if not missing or each:
+        self.counts.damaged += lookup.damaged
+        if not missing or hurried:
             return known, set()
         claimed = self._store.get(missing, claim=self._claim(len(missing)))
         self.counts.damaged += claimed.damaged

@@ -130,7 +130,7 @@ class PipelineRuntime:
             if self._finds_workers:
                 self.workers = 1
             self.steps = StepMeter(1 if batched else job.batch_size)
-        names = {number: result_name(each, keys=self.options.keys) for number, each in marks.items()}
+        names = {number: result_name(fingerprint, keys=self.options.keys) for number, fingerprint in marks.items()}
         points = ProfiledStages(stages[-1].number if stages else 0, names)
         if self.profiles is None or self.profiles.stages != points:
             self.profiles = ProfileMeter(points)
@@ -232,13 +232,13 @@ class PipelineRuntime:
         """Raises ``ValueError`` if there is no such mark, or its results cannot be stored."""
         if mark is None:
             return None
-        found = marks.get(mark)
-        if found is None:
+        fingerprint = marks.get(mark)
+        if fingerprint is None:
             known = ", ".join(map(str, marks)) or "none"
             raise ValueError(f"stage {mark} is no mark; the marks are at stages: {known}")
-        if not found.digest:
-            raise ValueError(f"results of the mark at stage {mark} are not stored: {found.reason}")
-        return CacheMark(mark, result_name(found, keys=self.options.keys), self._owner)
+        if not fingerprint.digest:
+            raise ValueError(f"results of the mark at stage {mark} are not stored: {fingerprint.reason}")
+        return CacheMark(mark, result_name(fingerprint, keys=self.options.keys), self._owner)
 
     def stats(self, stages: tuple[Stage, ...]) -> dict[str, Any]:
         """See `Pipeline.stats`."""

@@ -93,8 +93,8 @@ class StageCounts:
 
     def add(self, other: StageCounts) -> None:
         """Add the counts of another worker, or of a later time."""
-        for each in fields(self):
-            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+        for count in fields(self):
+            setattr(self, count.name, getattr(self, count.name) + getattr(other, count.name))
 
 
 Counts = dict[int, StageCounts]

@@ -49,7 +49,8 @@ class SentPart(NamedTuple):
     def received(self, memory: memoryview) -> SplitPart:
         """The part with its elements, as views of its memory."""
         values: list[Value] = [
-            each if isinstance(each, ElementFailure) else memory[each[0] : each[0] + each[1]] for each in self.values
+            value if isinstance(value, ElementFailure) else memory[value[0] : value[0] + value[1]]
+            for value in self.values
         ]
         return SplitPart(self.split, self.first, values, self.counts)
 

@@ -142,7 +142,7 @@ class LoadedSplit:
     """A split, results that are stored, and the items of the others, by index."""
 
     split: Split
-    found: Lookup
+    stored: Lookup
     items: dict[int, memoryview] = field(default_factory=dict)
     failed: dict[int, ItemFailure] = field(default_factory=dict)
     hits: int = 0
@@ -177,9 +177,9 @@ class SplitComputation:
         """
         with _source_errors():
             through = self._through(split)
-            found = Lookup() if through is None else through.look(split.indices)
-        loaded = LoadedSplit(split, found)
-        self._fetch(loaded, [index for index in split.indices if index not in found.elements])
+            stored = Lookup() if through is None else through.look(split.indices)
+        loaded = LoadedSplit(split, stored)
+        self._fetch(loaded, [index for index in split.indices if index not in stored.elements])
         return loaded
 
     def elements(self, loaded: LoadedSplit, seconds: float = 0.0) -> Iterator[Encoded | ElementFailure]:
@@ -190,23 +190,23 @@ class SplitComputation:
             seconds: time spent waiting for it.
         """
         split = loaded.split
-        each = seconds / max(1, len(split.indices))
+        waited = seconds / max(1, len(split.indices))
         self.stages.read(len(loaded.items), seconds, sum(map(len, loaded.items.values())), loaded.hits)
         through = self._through(split)
         if through is None:
             for index in split.indices:
-                yield self._element(loaded, index, each)
+                yield self._element(loaded, index, waited)
         else:
-            yield from self._read_through(through, loaded, each)
+            yield from self._read_through(through, loaded, waited)
 
     def _read_through(
-        self, through: ReadThrough, loaded: LoadedSplit, each: float
+        self, through: ReadThrough, loaded: LoadedSplit, waited: float
     ) -> Iterator[Encoded | ElementFailure]:
         split, stages = loaded.split, self.stages
         assert split.cache is not None
-        mark, found = split.cache.stage, loaded.found
+        mark, stored = split.cache.stage, loaded.stored
         asked = max(1, len(split.indices))
-        compute = partial(self._element, loaded, spent=each, mark=mark)
+        compute = partial(self._element, loaded, spent=waited, mark=mark)
 
         def finish(index: int, element: bytearray | memoryview, spent: float) -> Encoded | ElementFailure:
             stages.element = split.number, loaded.places[index]
@@ -214,13 +214,13 @@ class SplitComputation:
             value = decode(element, copy=False)  # its arrays are parts of the element
             decoding = perf_counter() - began
             if not spent:  # it was read, and not computed
-                stages.count(mark, StageCounts(1, each + decoding, len(element), 1))
-                if index in found.elements:  # what another job computed was waited for
-                    asking, busy = found.seconds / asked + decoding, found.cpu_seconds / asked + decoding
+                stages.count(mark, StageCounts(1, waited + decoding, len(element), 1))
+                if index in stored.elements:  # what another job computed was waited for
+                    asking, busy = stored.seconds / asked + decoding, stored.cpu_seconds / asked + decoding
                     stages.count(mark, StageCounts(timed=1, reading=asking, busy=busy))
-            return stages.beyond(mark, value, index, split.epoch, each + spent + decoding)
+            return stages.beyond(mark, value, index, split.epoch, waited + spent + decoding)
 
-        yield from through.elements(split.indices, loaded.found, compute, finish, each=split.careful)
+        yield from through.elements(split.indices, loaded.stored, compute, finish, hurried=split.careful)
         counts, through.counts = through.counts, StageCounts()
         stages.count(mark, counts)
 
@@ -254,15 +254,15 @@ class SplitComputation:
     def take_notices(self) -> list[str]:
         """The notices for the user since the last call."""
         through = (through.notices for through in self._marks.values() if through is not None)
-        found = self._differing.union(*through) - self._told
-        self._told |= found
-        return sorted(found)
+        new = self._differing.union(*through) - self._told
+        self._told |= new
+        return sorted(new)
 
     def close(self) -> None:
         """Close idle connections; it stays usable."""
-        for one in (self._reader, *self._marks.values()):
-            if isinstance(one, _Closable):
-                one.close()
+        for reader in (self._reader, *self._marks.values()):
+            if isinstance(reader, _Closable):
+                reader.close()
 
     def _through(self, split: Split) -> ReadThrough | None:
         """Source of a split; ``None``: its items are read, and all of it is computed."""
@@ -339,7 +339,7 @@ class InlineHost:
 
     def kill(self, worker: int) -> None:
         """See `WorkerHost`."""
-        self._splits = deque(each for each in self._splits if each[0] != worker)
+        self._splits = deque(queued for queued in self._splits if queued[0] != worker)
         if self._running is not None and self._running[0] == worker:
             self._running = None
         self._started.discard(worker)

@@ -142,12 +142,12 @@ def _systematic(
     chances[certain:] = wide[certain:] * (steps / total)
     if not steps:
         return np.arange(certain), chances
-    each, rest = divmod(total, steps)
+    stride, rest = divmod(total, steps)
     number = np.arange(steps, dtype=np.int64)
     start = int(raw(1, *purpose, "start")[0]) % total
-    points = number * each + (start + number * rest) // steps
-    found = certain + np.searchsorted(ends[certain:] - (ends[certain] - wide[certain]), points, side="right")
-    return np.concatenate([np.arange(certain), found]), chances
+    points = number * stride + (start + number * rest) // steps
+    drawn = certain + np.searchsorted(ends[certain:] - (ends[certain] - wide[certain]), points, side="right")
+    return np.concatenate([np.arange(certain), drawn]), chances
 
 
 def _multinomial(weights: NDArray[np.uint16], draws: int, *purpose: str | int) -> NDArray[np.intp]:

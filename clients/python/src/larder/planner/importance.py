@@ -180,12 +180,14 @@ class ImportancePlan:
             ValueError: ``ids`` are not one number per sample.
             IndexError: there is no such item, or it is not of this rank's part.
         """
-        found = _checked_ids(np.asarray(ids), self.items)
+        numbers = _checked_ids(np.asarray(ids), self.items)
         if self.drawn is not None and self._part is not None:
-            strange = self._own[self._place_in_part(found)] != found
+            strange = self._own[self._place_in_part(numbers)] != numbers
             if strange.any():
-                raise IndexError(f"item {found[strange][0]} is not one of those that rank {self._part.rank} draws from")
-        return self._weights(found)
+                raise IndexError(
+                    f"item {numbers[strange][0]} is not one of those that rank {self._part.rank} draws from"
+                )
+        return self._weights(numbers)
 
     def _weights(self, ids: NDArray[np.integer]) -> NDArray[np.float32]:
         if self.drawn is None:
@@ -216,7 +218,7 @@ class ImportancePlan:
             StateError: as `absorb`.
         """
         require_same(contributions)
-        ahead = max(each.taken for each in contributions) - self._taken
+        ahead = max(contribution.taken for contribution in contributions) - self._taken
         self._at = -(-ahead // (1 if self._part else self._world))
 
     def absorb(self, contributions: Sequence[Contribution]) -> None:
@@ -226,11 +228,11 @@ class ImportancePlan:
             StateError: the ranks are not in the same epoch of the same list, as after loading states of different steps.
         """
         require_same(contributions)
-        for each in contributions:
-            self._scores.set(each.ids, each.values, max(self.epoch, 0))
-        self._curve.loss = sum(each.loss for each in contributions)
-        self._curve.weight = sum(each.weight for each in contributions)
-        self._batch = max(each.batch for each in contributions)
+        for contribution in contributions:
+            self._scores.set(contribution.ids, contribution.values, max(self.epoch, 0))
+        self._curve.loss = sum(contribution.loss for contribution in contributions)
+        self._curve.weight = sum(contribution.weight for contribution in contributions)
+        self._batch = max(contribution.batch for contribution in contributions)
 
     # --- what there is to tell
 
@@ -295,8 +297,8 @@ class ImportancePlan:
         if not isinstance(state, Mapping):
             raise StateError(f"expected a dictionary from state_dict(), not {type(state).__name__}")
         if state.get("version") != VERSION or state.get("items") != self.items:
-            found = f"version {state.get('version')!r} and {state.get('items')!r} items"
-            raise StateError(f"expected a state of version {VERSION} and {self.items} items, not of {found}")
+            other = f"version {state.get('version')!r} and {state.get('items')!r} items"
+            raise StateError(f"expected a state of version {VERSION} and {self.items} items, not of {other}")
         try:
             part, epoch = state["part"], int(state["epoch"])
             loaded: dict[str, Any] = {
@@ -358,8 +360,8 @@ def require_same(contributions: Sequence[Contribution]) -> None:
     Raises:
         StateError: they differ; the message names the first rank that differs from rank 0.
     """
-    for rank, each in enumerate(contributions):
-        if each.fingerprint != contributions[0].fingerprint:
+    for rank, contribution in enumerate(contributions):
+        if contribution.fingerprint != contributions[0].fingerprint:
             raise StateError(
                 f"rank {rank} has another list than rank 0, so some items would come twice and others not at all: give all ranks "
                 "the same seed and share, and load states that were saved at the same step"
@@ -402,10 +404,10 @@ def _behind(share: NDArray[np.uint32], at: int, ids: NDArray[np.integer]) -> int
         return at
     wanted = ids.tolist()
     for start in (at + np.flatnonzero(share[at:] == ids[0]))[:_LOOKED_AT].tolist():
-        found = 0
+        matched = 0
         for place, entry in enumerate(share[start : start + 2 * len(wanted)].tolist(), start + 1):
-            found += entry == wanted[found]
-            if found == len(wanted):
+            matched += entry == wanted[matched]
+            if matched == len(wanted):
                 return place
     return at
 

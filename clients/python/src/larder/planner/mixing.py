@@ -118,8 +118,8 @@ class MixedOrder(EpochOrder):
         """The segments."""
         segments = self._segments
         stops = [self._start(number + 1) for number in range(segments)]
-        found = (Slice(number, start, stop) for number, (start, stop) in enumerate(pairwise([0, *stops])))
-        return tuple(part for part in found if part.stop > part.start)
+        parts = (Slice(number, start, stop) for number, (start, stop) in enumerate(pairwise([0, *stops])))
+        return tuple(part for part in parts if part.stop > part.start)
 
     @property
     def _segments(self) -> int:
@@ -142,15 +142,15 @@ class MixedOrder(EpochOrder):
     def _stream(self, index: int, start: int, stop: int) -> NDArray[np.uint32]:
         """The numbers of a dataset's items from ``start`` to ``stop`` of the epoch."""
         layout, count = self._parts[index]
-        first, found = self.epoch * count, [np.zeros(0, np.uint32)]
+        first, numbers = self.epoch * count, [np.zeros(0, np.uint32)]
         at, end = first + start, first + stop
         while at < end:
             turn, place = divmod(at, layout.items)
             taken = min(end - at, layout.items - place)
             items = self._pass(index, turn).items(place, place + taken)
-            found.append(self._numbering.number(index, turn - first // layout.items, items))
+            numbers.append(self._numbering.number(index, turn - first // layout.items, items))
             at += taken
-        return np.concatenate(found)
+        return np.concatenate(numbers)
 
     def _pass(self, index: int, turn: int) -> EpochOrder:
         known = self._passes.get((index, turn))

@@ -61,10 +61,10 @@ class NumberSet:
 
     def contains(self, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether each of ``numbers`` is in the set."""
-        found = np.asarray(numbers < self.upto, np.bool_)
+        contained = np.asarray(numbers < self.upto, np.bool_)
         inside = (numbers >= self.upto) & (numbers < self.stop)
-        found[inside] = self.bits[numbers[inside] - self.upto]
-        return found
+        contained[inside] = self.bits[numbers[inside] - self.upto]
+        return contained
 
     def nth_missing(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64]:
         """The numbers that are not in the set, by their place among these: 0 is the smallest."""

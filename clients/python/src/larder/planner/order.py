@@ -69,17 +69,17 @@ class EpochOrder:
         Raises:
             IndexError: a position is outside of the epoch.
         """
-        found = np.empty(len(positions), np.uint32)
+        items = np.empty(len(positions), np.uint32)
         if not len(positions):
-            return found
+            return items
         if int(positions.min()) < 0 or int(positions.max()) >= self.layout.items:
             raise IndexError(f"positions are from 0 to {self.layout.items - 1}")
         places = np.searchsorted(np.asarray(self._stops), positions, side="right")
         for place in range(int(places.min()), int(places.max()) + 1):
             here = places == place
             if here.any():
-                found[here] = self._slice(place)[positions[here] - self.slices[place].start]
-        return found
+                items[here] = self._slice(place)[positions[here] - self.slices[place].start]
+        return items
 
     @cached_property
     def _stops(self) -> list[int]:

@@ -394,9 +394,9 @@ def _merged(whole: Progress, base: NumberSet) -> Progress:
     return merged.next_epoch() if base.stop and len(base) == whole.layout.items else merged
 
 
-def _same(one: Progress, other: Progress, *names: str) -> None:
+def _same(progress: Progress, other: Progress, *names: str) -> None:
     for name in names:
-        ours, theirs = getattr(one, name), getattr(other, name)
+        ours, theirs = getattr(progress, name), getattr(other, name)
         if ours != theirs:
             raise StateError(
                 f'the states differ in "{name}": {ours} and {theirs}; they are not of one session of one job'

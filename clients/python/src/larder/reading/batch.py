@@ -269,14 +269,14 @@ class BatchReader:
         Raises:
             GatewayUnavailable: and others, as ``fetch``.
         """
-        found = [np.zeros(0, dtype=np.bool_)]
+        cached = [np.zeros(0, dtype=np.bool_)]
         for part in self._parts(indices):
             body = self._ask("lookup", "", part, 200)
             if len(body) != (len(part) + 7) // 8:
                 raise UnexpectedAnswer(self.endpoint, 200, f"{len(body)} bytes of bitmap for {len(part)} items")
             bits = np.unpackbits(np.frombuffer(body, dtype=np.uint8), count=len(part), bitorder="little")
-            found.append(bits.astype(np.bool_))
-        return np.concatenate(found)
+            cached.append(bits.astype(np.bool_))
+        return np.concatenate(cached)
 
     def _through_gateway(self, merge: Merge, parameters: dict[str, str], patience: Patience) -> Directives:
         """Request until nothing is missing."""
@@ -374,7 +374,7 @@ class BatchReader:
 
     def _why(self, merge: Merge, received: Received) -> LarderError:
         """Why items are missing although the answers are complete."""
-        failure = next((each for each in received.failures.values() if each.status == ORIGIN_ERROR), None)
+        failure = next((failed for failed in received.failures.values() if failed.status == ORIGIN_ERROR), None)
         if failure or received.status == ORIGIN_ERROR:
             example = f", such as {failure.bucket}/{failure.key!r}: {failure.detail}" if failure else ""
             return LarderError(

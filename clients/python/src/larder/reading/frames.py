@@ -474,5 +474,5 @@ def _failure(index: int, status: int, body: bytes) -> ItemFailure:
     )
 
 
-def _number(told: object) -> int:
-    return told if isinstance(told, int) and 0 <= told < _MOST_TOLD else 0
+def _number(value: object) -> int:
+    return value if isinstance(value, int) and 0 <= value < _MOST_TOLD else 0

@@ -147,7 +147,7 @@ class ManyReader:
     def iterate(self, entries: Many, *, return_exceptions: bool = False) -> Iterator[bytes | S3Error]:
         """``get`` as an iterator, which requests 1,024 entries at a time: for more than fits into memory."""
         wanted = iter(entries)
-        while part := [entry_of(each) for each in islice(wanted, MOST_ENTRIES)]:
+        while part := [entry_of(entry) for entry in islice(wanted, MOST_ENTRIES)]:
             for result in self._batch(part):
                 if isinstance(result, S3Error) and not return_exceptions:
                     raise result
@@ -184,8 +184,8 @@ class ManyReader:
             if pause is None:
                 results |= {at: _error(entries[at], failure) for at, failure in unsettled.items()}
                 continue
-            told = [failure.retry_after for failure in failing]
-            time.sleep(max(pause, error.retry_after if isinstance(error, Busy) else 0.0, *told))
+            pauses = [failure.retry_after for failure in failing]
+            time.sleep(max(pause, error.retry_after if isinstance(error, Busy) else 0.0, *pauses))
         return [results[at] for at in range(len(entries))]
 
     def _request(self, entries: Sequence[Entry]) -> tuple[Received, Exception | None]:

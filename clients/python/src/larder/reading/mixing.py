@@ -277,8 +277,10 @@ def _merged(indices: NDArray[np.uint32], answers: list[_PartAnswer], failed: dic
     """All parts as one answer, in the order of the request."""
     places = np.concatenate([places for places, _ in answers])
     order = np.argsort(places, kind="stable")
-    data = [each for _, fetched in answers for each in fetched.data]
+    data = [item for _, fetched in answers for item in fetched.data]
     flags = np.concatenate([fetched.flags for _, fetched in answers])[order]
     stored = any(fetched.directives.caching not in ("", "none") for _, fetched in answers)
-    found = np.asarray(indices[places[order]], np.uint32)
-    return Fetched(found, [data[at] for at in order.tolist()], flags, failed, Directives("full" if stored else "none"))
+    numbers = np.asarray(indices[places[order]], np.uint32)
+    return Fetched(
+        numbers, [data[at] for at in order.tolist()], flags, failed, Directives("full" if stored else "none")
+    )

@@ -139,7 +139,7 @@ class GatewayResults:
             claim: seconds within which the caller will have computed what is missing; 0: it claims nothing.
             wait: seconds to wait for what others compute, if nothing is left to the caller.
         """
-        found = Lookup()
+        lookup = Lookup()
         sent = {"name": self._name}
         if claim and not self.unstored:
             sent |= {"claim": f"{claim:.3f}", "owner": self._owner, "wait": f"{wait:.3f}"}
@@ -154,10 +154,10 @@ class GatewayResults:
                 break
             if outcome is None:
                 break
-            found.seconds += perf_counter() - began
-            found.cpu_seconds += outcome.cpu_seconds
-            left += self._merge(page, outcome.received, found)
-        return found
+            lookup.seconds += perf_counter() - began
+            lookup.cpu_seconds += outcome.cpu_seconds
+            left += self._merge(page, outcome.received, lookup)
+        return lookup
 
     def put(
         self, elements: Mapping[int, Sequence[Any]], given_up: Collection[int] = (), *, replace: bool = False
@@ -283,17 +283,17 @@ class GatewayResults:
         return outcome
 
     @staticmethod
-    def _merge(page: Sequence[int], received: Received, found: Lookup) -> list[int]:
+    def _merge(page: Sequence[int], received: Received, lookup: Lookup) -> list[int]:
         """Note what came; returns the results that the answer had no room for."""
-        found.elements.update(
+        lookup.elements.update(
             (page[position], data) for position, data in zip(received.positions, received.data, strict=True)
         )
-        found.damaged += received.corrupt
+        lookup.damaged += received.corrupt
         later = []
         for position, failure in received.failures.items():
             index = page[position]
-            (found.claimed.discard if failure.status != CLAIMED else found.claimed.add)(index)
-            (found.busy.discard if failure.status != BUSY else found.busy.add)(index)
+            (lookup.claimed.discard if failure.status != CLAIMED else lookup.claimed.add)(index)
+            (lookup.busy.discard if failure.status != BUSY else lookup.busy.add)(index)
             if failure.status == LATER:
                 later.append(index)
         return later if received.positions else []

@@ -115,11 +115,11 @@ class SampleReader:
         failed = {
             item // self._count: replace(failure, index=item // self._count) for item, failure in fetched.failed.items()
         }
-        found = [sample for sample in samples.tolist() if sample not in failed and self._complete(sample, came)]
+        complete = [sample for sample in samples.tolist() if sample not in failed and self._complete(sample, came)]
         return Fetched(
-            np.array(found, np.uint32),
-            [self._packed(sample, came) for sample in found],
-            np.array([self._flags(sample, came) for sample in found], np.uint16),
+            np.array(complete, np.uint32),
+            [self._packed(sample, came) for sample in complete],
+            np.array([self._flags(sample, came) for sample in complete], np.uint16),
             failed,
             fetched.directives,
         )

@@ -223,7 +223,7 @@ class Scatter:
         whole.moved += 1
 
 
-def _newer(one: Directives | None, other: Directives | None) -> Directives | None:
-    if one is None or other is None:
-        return one or other
-    return max(one, other, key=lambda directives: directives.plan)
+def _newer(ours: Directives | None, other: Directives | None) -> Directives | None:
+    if ours is None or other is None:
+        return ours or other
+    return max(ours, other, key=lambda directives: directives.plan)

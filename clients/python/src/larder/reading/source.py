@@ -197,8 +197,8 @@ class GatewaySource:
         """Locations of the items, from the gateway; of samples, those of their first members."""
         if info.members == 1:
             return self._locations(info, start, count)
-        found = self._locations(info, start * info.members, None if count is None else count * info.members)
-        first = islice(found, 0, None, info.members)
+        members = self._locations(info, start * info.members, None if count is None else count * info.members)
+        first = islice(members, 0, None, info.members)
         return (replace(location, index=location.index // info.members) for location in first)
 
     def _member_names(self, info: DatasetInfo) -> tuple[str, ...]:
@@ -207,12 +207,12 @@ class GatewaySource:
         return tuple(members) if len(set(members)) == len(members) else tuple(map(str, range(len(members))))
 
     def _locations(self, info: DatasetInfo, start: int, count: int | None) -> Iterator[ItemLocation]:
-        patience, found = Patience(self._in_training or Retry()), 0
+        patience, given = Patience(self._in_training or Retry()), 0
         while True:
             try:
-                rest = None if count is None else count - found
-                for location in self._patient_client.each_item(self._listed_as(info), start + found, rest):
-                    found += 1
+                rest = None if count is None else count - given
+                for location in self._patient_client.each_item(self._listed_as(info), start + given, rest):
+                    given += 1
                     yield location
                 return
             except UnknownDataset:

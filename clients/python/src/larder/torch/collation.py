@@ -29,9 +29,9 @@ def collate(samples: list[Any]) -> Any:
 def _dataclasses(samples: list[Any], *, collate_fn_map: Any) -> Any:
     # Not by its constructor: __post_init__ may check what is true of one sample only.
     batch = copy.copy(samples[0])
-    for each in fields(batch):
-        values = [getattr(sample, each.name) for sample in samples]
-        object.__setattr__(batch, each.name, collate_by_type(values, collate_fn_map=collate_fn_map))
+    for attribute in fields(batch):
+        values = [getattr(sample, attribute.name) for sample in samples]
+        object.__setattr__(batch, attribute.name, collate_by_type(values, collate_fn_map=collate_fn_map))
     return batch
 
 

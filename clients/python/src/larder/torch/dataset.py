@@ -148,10 +148,10 @@ class CachedDataset(IterableDataset[Any]):
 
     def ranks(self) -> Ranks:
         """Rank and world size, as known now."""
-        found = self._ranks or distributed_ranks()
-        if found is None and this_worker().inside:
-            found = self._sent_by
-        return found or environment_ranks()
+        known = self._ranks or distributed_ranks()
+        if known is None and this_worker().inside:
+            known = self._sent_by
+        return known or environment_ranks()
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration. The current iteration is unaffected.

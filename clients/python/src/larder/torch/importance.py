@@ -150,8 +150,8 @@ class ImportanceSampler(Sampler[Any]):
             ValueError: ``ids`` are not one number per sample.
             IndexError: there is no such item, or it is not among those that this rank draws from.
         """
-        found = torch.from_numpy(self._plan.weights(_array(ids)))
-        return found.to(ids.device) if isinstance(ids, torch.Tensor) else found
+        weights = torch.from_numpy(self._plan.weights(_array(ids)))
+        return weights.to(ids.device) if isinstance(ids, torch.Tensor) else weights
 
     def scores(self) -> NDArray[np.float16]:
         """The latest score of each item; NaN for those that were never scored."""
@@ -241,7 +241,7 @@ def _gathered(contribution: Contribution, world: int) -> list[Contribution]:
 
 def _array(values: Any) -> Any:
     if isinstance(values, list | tuple):
-        return [_array(each) for each in values]
+        return [_array(value) for value in values]
     if not isinstance(values, torch.Tensor):
         return values
     values = values.detach().cpu()

@@ -102,13 +102,13 @@ class WorkerState:
         """
         if not isinstance(state, Mapping) or set(state) != _FIELDS or state["version"] != _STATE_VERSION:
             raise StateError("this is not the state of a DataLoader worker; load it before the workers are started")
-        found = cls(**{name: value for name, value in state.items() if name != "version"})
-        if (found.worker, found.workers) != (worker.number, worker.workers):
+        loaded = cls(**{name: value for name, value in state.items() if name != "version"})
+        if (loaded.worker, loaded.workers) != (worker.number, worker.workers):
             raise StateError(
-                f"this is the state of worker {found.worker} of {found.workers}, loaded by worker {worker.number} of "
+                f"this is the state of worker {loaded.worker} of {loaded.workers}, loaded by worker {worker.number} of "
                 f"{worker.workers}; the state of larder.torch.watch(loader) does not depend on the number of workers"
             )
-        return found
+        return loaded
 
 
 class Iteration:

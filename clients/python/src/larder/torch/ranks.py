@@ -134,11 +134,11 @@ def _state_of(store: Any, key: str, rank: int) -> dict[str, Any]:
 
 
 def _difference(states: list[dict[str, Any]]) -> str:
-    if len({(each["epoch"], each["batches"]) for each in states}) == 1:
+    if len({(state["epoch"], state["batches"]) for state in states}) == 1:
         what = "are of different sessions (seed, layout, world size or an earlier merge)"
     else:
         places = [
-            f"rank {rank}: epoch {each['epoch']}, {each['batches']} batches left" for rank, each in enumerate(states)
+            f"rank {rank}: epoch {state['epoch']}, {state['batches']} batches left" for rank, state in enumerate(states)
         ]
         what = f"were not saved at the same step ({'; '.join(places[:8])}{'; ...' if len(places) > 8 else ''})"
     return (

@@ -216,9 +216,9 @@ class Rounds:
         return str(self._sender if self._received == process else os.getppid())
 
     def _round(self, rounds: dict[str, Any]) -> Round:
-        found = rounds.get(self._owner())
-        if found is not None:
-            return Round(**found)
+        own = rounds.get(self._owner())
+        if own is not None:
+            return Round(**own)
         # A process that received the dataset and trains alone continues from where the sender was.
         origin = rounds.get(str(self._sender))
         return Round() if origin is None else Round(epoch=origin["epoch"], start=origin["start"])

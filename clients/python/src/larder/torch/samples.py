@@ -30,14 +30,14 @@ class ItemNames(NamedTuple):
         """Items with their numbers, which are their indices unless datasets are mixed."""
         keys = self.keys
         if self.mixture is None:
-            for number, each in zip(numbers, data, strict=True):
-                yield number, item_at(number, each, None if keys is None else keys.place(number))
+            for number, item_bytes in zip(numbers, data, strict=True):
+                yield number, item_at(number, item_bytes, None if keys is None else keys.place(number))
             return
         numbering, names = numbering_of(self.mixture), self.mixture.names
         parts, indices = numbering.parts(np.asarray(numbers, np.uint32))
-        for number, part, index, each in zip(numbers, parts.tolist(), indices.tolist(), data, strict=True):
+        for number, part, index, item_bytes in zip(numbers, parts.tolist(), indices.tolist(), data, strict=True):
             place = None if keys is None else keys.place(number % numbering.total)
-            yield number, item_at(index, each, place, names[part])
+            yield number, item_at(index, item_bytes, place, names[part])
 
 
 Transform = Callable[[Item], Any]
@@ -96,7 +96,7 @@ class SamplePipeline(NamedTuple):
             ItemUntransformable: the transform raised, and ``on_error`` is ``"raise"``.
         """
         if self.transform is None:
-            return [bytes(each) for each in data]
+            return [bytes(item_bytes) for item_bytes in data]
         began = perf_counter()
         samples = []
         seeds = seed if self.seeded else None

@@ -118,9 +118,9 @@ class LookAhead:
         failed = {
             index: failure for index, failure in fetched.failed.items() if index in offered.indices[: offered.take]
         }
-        found = self._from_kept(offered) or Fetched(asked[:0], [], fetched.flags[:0])
-        found.failed = failed
-        return found
+        batch = self._from_kept(offered) or Fetched(asked[:0], [], fetched.flags[:0])
+        batch.failed = failed
+        return batch
 
     def _several(self, plan: EpochPlan, offered: Candidates) -> NDArray[np.uint32] | None:
         """The items of as many batches as the gateway reads concurrently; ``None`` if that is at most one."""
@@ -131,14 +131,16 @@ class LookAhead:
         return coming if len(coming) > offered.take else None
 
     def _from_kept(self, offered: Candidates) -> Fetched | None:
-        found = (
+        indices = (
             [index for index in offered.indices.tolist() if index in self._kept][: offered.take] if self._kept else []
         )
-        if not found:
+        if not indices:
             return None
-        items = [self._kept.pop(index) for index in found]
+        items = [self._kept.pop(index) for index in indices]
         return Fetched(
-            np.array(found, np.uint32), [data for data, _ in items], np.array([flags for _, flags in items], np.uint16)
+            np.array(indices, np.uint32),
+            [data for data, _ in items],
+            np.array([flags for _, flags in items], np.uint16),
         )
 
     def _learn(self, fetched: Fetched) -> None:

@@ -66,16 +66,16 @@ class JobDirectives:
         """
         if not isinstance(document, Mapping):
             raise ValueError(f'"directives" is {document!r}')
-        found: dict[str, Any] = {name: document.get(name) for name in cls.__slots__}
+        fields: dict[str, Any] = {name: document.get(name) for name in cls.__slots__}
         for name, kind in {"caching": str, "cache": bool, "plan": int}.items():
-            if not isinstance(found[name], kind):
-                raise ValueError(f'"{name}" of the directives is {found[name]!r}')
-        if found["phase"] not in PHASES:
-            raise ValueError(f'"phase" of the directives is {found["phase"]!r}')
-        if isinstance(found["heartbeat"], bool) or not isinstance(found["heartbeat"], int | float):
-            raise ValueError(f'"heartbeat" of the directives is {found["heartbeat"]!r}')
-        found["heartbeat"] = min(max(float(found["heartbeat"]), _MIN_HEARTBEAT), _MAX_HEARTBEAT)
-        return cls(**found)
+            if not isinstance(fields[name], kind):
+                raise ValueError(f'"{name}" of the directives is {fields[name]!r}')
+        if fields["phase"] not in PHASES:
+            raise ValueError(f'"phase" of the directives is {fields["phase"]!r}')
+        if isinstance(fields["heartbeat"], bool) or not isinstance(fields["heartbeat"], int | float):
+            raise ValueError(f'"heartbeat" of the directives is {fields["heartbeat"]!r}')
+        fields["heartbeat"] = min(max(float(fields["heartbeat"]), _MIN_HEARTBEAT), _MAX_HEARTBEAT)
+        return cls(**fields)
 
 
 class PipelineDirective(NamedTuple):
@@ -93,12 +93,12 @@ class PipelineDirective(NamedTuple):
         if not isinstance(document, Mapping):
             return self
         workers, cache, reason = (document.get(name) for name in self._fields)
-        found = self
+        directive = self
         if type(workers) is int and workers > 0:
-            found = found._replace(workers=workers)
+            directive = directive._replace(workers=workers)
         if isinstance(reason, str) and reason and (cache is None or (type(cache) is int and cache > 0)):
-            found = found._replace(cache=cache, reason=reason)
-        return found
+            directive = directive._replace(cache=cache, reason=reason)
+        return directive
 
 
 class DatasetReference(Protocol):
@@ -261,9 +261,9 @@ class HeartbeatThread:
                 raise
             document = self._exchange("/-/v1/jobs", self.registration.document(), _CREATED)
         self.counts["registered"] += 1
-        found = document.get("dataset")
-        if not self.dataset and isinstance(found, str) and _DATASET_ID.fullmatch(found):
-            self.dataset = found
+        dataset = document.get("dataset")
+        if not self.dataset and isinstance(dataset, str) and _DATASET_ID.fullmatch(dataset):
+            self.dataset = dataset
         return self._apply(document)
 
     def leave(self, seconds: float) -> None:

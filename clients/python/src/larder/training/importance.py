@@ -178,5 +178,5 @@ class ImportanceSender:
         self.counts["bytes"] += len(body)
 
 
-def _same(one: NDArray[Any] | None, other: NDArray[Any] | None) -> bool:
-    return one is other if one is None or other is None else bool(np.array_equal(one, other))
+def _same(values: NDArray[Any] | None, other: NDArray[Any] | None) -> bool:
+    return values is other if values is None or other is None else bool(np.array_equal(values, other))

@@ -246,8 +246,8 @@ class Job:
         forgot the job), nodes that can replace the gateway, timing by phase, and reports of importance, if any."""
         heartbeat = self._heartbeat
         phases = heartbeat.timing.as_json()
-        found = {**heartbeat.counts, "last_error": heartbeat.last_error, "nodes": heartbeat.nodes, "phases": phases}
-        return found if self._sender is None else {**found, "importance": dict(self._sender.counts)}
+        stats = {**heartbeat.counts, "last_error": heartbeat.last_error, "nodes": heartbeat.nodes, "phases": phases}
+        return stats if self._sender is None else {**stats, "importance": dict(self._sender.counts)}
 
     def report_importance(self, report: ImportanceReport, dataset: DatasetInfo) -> None:
         """Tell the gateways which items matter and which will be read. Returns at once; failures are counted in ``stats()``.

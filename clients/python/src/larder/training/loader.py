@@ -162,7 +162,7 @@ class Settings:
         return self.job if isinstance(self.job, str) else self.job.name
 
     def __str__(self) -> str:
-        changed = [each.name for each in fields(self) if getattr(self, each.name) != each.default]
+        changed = [setting.name for setting in fields(self) if getattr(self, setting.name) != setting.default]
         job = [f"job={self.job_name!r}"] if self.job_name else []
         shown = [f"{name}={getattr(self, name)!r}" for name in changed if name not in ("job", "access", "source")]
         return ", ".join(shown + job)
@@ -427,7 +427,7 @@ class Loader:
 def _source(endpoint: str, dataset: DatasetName | Mix, access: Access | None) -> Source:
     if not isinstance(dataset, Mix):
         return GatewaySource(endpoint, dataset, access)
-    return MixedSource(dataset, [GatewaySource(endpoint, each, access) for each in dataset.datasets])
+    return MixedSource(dataset, [GatewaySource(endpoint, name, access) for name in dataset.datasets])
 
 
 def checked_shard(shard: Shard) -> Shard:
