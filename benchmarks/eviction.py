@@ -66,7 +66,7 @@ async def measure() -> dict[str, float]:
         hit = (time.process_time() - began) / HITS
         assert await store.try_lock()
         before, cpu = time.perf_counter(), time.process_time()
-        await store._keeper.free(EVICTED * SIZE - int(0.1 * BLOBS * SIZE))
+        await store._evictor.free(EVICTED * SIZE - int(0.1 * BLOBS * SIZE))
         took = {"evicting [s]": time.perf_counter() - before, "evicting, CPU [s]": time.process_time() - cpu}
         assert store.status().evicted_blobs == EVICTED, store.status().evicted_blobs
         await store.close()

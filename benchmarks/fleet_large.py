@@ -226,10 +226,10 @@ async def messages(url: str, nodes: int) -> dict[str, Usage]:
         meter = Meter(redis)
         workers = await stack.enter_async_context(fleet(url, nodes))
         for worker in workers:
-            await worker.manager.turn()
+            await worker.manager.run_once()
         kinds: dict[str, list[Work]] = {
             "heartbeat": [worker.member.beat for worker in workers],
-            "lease and plan": [worker.manager.turn for worker in workers if not worker.manager.leads],
+            "lease and plan": [worker.manager.run_once for worker in workers if not worker.manager.leads],
             "sample and status": [partial(_sample, worker) for worker in workers],
             "table of datasets": [worker.datasets.look for worker in workers],
         }
@@ -250,7 +250,7 @@ async def _sample(worker: Worker) -> None:
     """The report that ``NodeWatch`` sends every five seconds."""
     me = worker.member.me
     await worker.samples.speaks(me, "worker")
-    await worker.samples.tell(me, "boot", Counters())
+    await worker.samples.send(me, "boot", Counters())
     await worker.samples.say(me, {"bytes": CAPACITY, "blobs": 10**7, "problems": [], "datasets": {}, "reasons": {}})
 
 
@@ -311,7 +311,7 @@ async def jobs(url: str) -> JobsFound:
         await redis.flushall()
         workers = await stack.enter_async_context(fleet(url, NODES[-1]))
         meter, leader, book = Meter(redis), workers[0], workers[1].parts.jobs
-        await leader.manager.turn()
+        await leader.manager.run_once()
         before = (await redis.info("memory"))["used_memory_dataset"]
 
         async def register() -> None:
@@ -329,7 +329,7 @@ async def jobs(url: str) -> JobsFound:
         }
         planning, reading = await _planned(leader, workers, beat)
         followers = [worker for worker in workers if worker is not leader]
-        used["leader's turn"] = await meter.of(leader.manager.turn, 1)
+        used["leader's turn"] = await meter.of(leader.manager.run_once, 1)
         await _turns(followers)
         await leader.parts.plans.write(replace(leader.parts.plans.plan, version=leader.parts.plans.plan.version + 1))
         used["another plan, read by a worker"] = await meter.of(lambda: _turns(followers), len(followers))
@@ -358,7 +358,7 @@ async def _planned(
         await beat(turn)
         await _report(workers)
         began = time.process_time()
-        await leader.manager.turn()
+        await leader.manager.run_once()
         took.append(time.process_time() - began)
         began = time.process_time()
         await leader.parts.jobs.all()
@@ -368,14 +368,14 @@ async def _planned(
 
 async def _turns(workers: Sequence[Worker]) -> None:
     for worker in workers:
-        await worker.manager.turn()
+        await worker.manager.run_once()
 
 
 async def _report(workers: Sequence[Worker]) -> None:
     for worker in workers:
         datasets = workers[0].parts.plans.plan.datasets
         report = {name: NodeReport(resident=1000) for name in datasets}
-        await worker.parts.reports.tell(worker.member.me, report)
+        await worker.parts.reports.send(worker.member.me, report)
 
 
 async def _look_for_jobs(workers: Sequence[Worker]) -> None:

@@ -95,7 +95,7 @@ def _parts() -> dict[str, float]:
             observed.note(KEY, 0, SIZE, SIZE, True, 1.5, "AKIAEXAMPLE", ("10.0.0.1", 44444))
 
     def noted() -> None:
-        observed.take()
+        observed.take_reads()
         note()
 
     names = [f"train/{number:05}" for number in range(MOST)]
@@ -106,7 +106,7 @@ def _parts() -> dict[str, float]:
             tree.record("bucket", name, 0, 1, next(folds) / 1000, 7, True, SIZE)
 
     noted()
-    reads, _ = observed.take()
+    reads, _ = observed.take_reads()
     datagram = encode_reads(reads)
     return {
         "noting a read": _best(noted, MOST),

@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 
 from gateway.cli import main
-from gateway.engine.space import manager, stream_keeper, stream_prefetch
-from gateway.engine.space.importance_keeper import ImportanceKeeper
+from gateway.engine.space import manager, stream_learner, stream_prefetch
+from gateway.engine.space.importance_ranking import ImportanceRanking
 from gateway.engine.space.item_scores import ItemScores
 from gateway.engine.space.stream_prefetch import StreamPrefetcher
 from gateway.engine.space.whole_prefetch import WholeStreams
@@ -65,13 +65,13 @@ def scale_time() -> None:
     active stream would seem idle for longer than the scaled times to live."""
     _put(stream_space, ROUND=ROUND * TIME, _GRAIN=stream_space._GRAIN * TIME)
     _put(lifetime, BASE=lifetime.BASE * TIME, PAUSE_BASE=lifetime.PAUSE_BASE * TIME)
-    _put(stream_keeper, _REPORT_EVERY=1)
+    _put(stream_learner, _REPORT_EVERY=1)
     _put(manager, _STREAMS_EVERY=1)
 
 
 def load_no_stream_whole() -> None:
     """Random streams are not loaded ahead."""
-    _put(WholeStreams, seen=lambda *_: None, turn=lambda _: None)
+    _put(WholeStreams, seen=lambda *_: None, run_once=lambda _: None)
 
 
 def recognise_nothing() -> None:
@@ -83,7 +83,7 @@ def recognise_nothing() -> None:
 def prefetch_nothing() -> None:
     """Load nothing ahead."""
     load_no_stream_whole()
-    _put(StreamPrefetcher, seen=lambda *_: None, turn=lambda _: None)
+    _put(StreamPrefetcher, seen=lambda *_: None, run_once=lambda _: None)
 
 
 def default_order(order: EvictionOrder) -> Callable[[], None]:
@@ -204,7 +204,7 @@ def load_nothing_important() -> None:
     async def load(*_: object) -> None:
         pass
 
-    _put(ImportanceKeeper, _load=load)
+    _put(ImportanceRanking, _load=load)
 
 
 def admit_all() -> None:

@@ -157,10 +157,10 @@ class Larder:
         url = self._start.redis
         management = manage(settings, url, fleet.membership, stack)
         engine, channel = await open_engine(settings, url, store, origin, fleet, management, stack)
-        keeper = sweep(store, engine, stack)
+        sweeping = sweep(store, engine, stack)
         rates = hold_to_limits(settings.limits, management, stack)
         self._admin, authenticator, live = await administrate(settings, self._start, self._file, engine, rates, stack)
-        self._loop(_ready(keeper.recovered, fleet, self._admin.known))
+        self._loop(_ready(sweeping.recovered, fleet, self._admin.known))
         accounting = account(settings.log.access, management, rates, stack)
         rights = ReaderRights.of(self._admin.listings, finder(authenticator))
         note = watch_streams(settings, management, engine, rights, self._admin.listeners, stack)
@@ -175,16 +175,16 @@ class Larder:
         )  # fmt: skip
         operated = operate(ground, datasets.registrations, stack)
         self._peer = serve_peers(ground, objects, datasets, operated.addresses)
-        gauges = Gauges(self._lifecycle, operated.watch, s3, origin, keeper, channel, accounting)
+        gauges = Gauges(self._lifecycle, operated.watch, s3, origin, sweeping, channel, accounting)
         self._ops = gauges.monitor(self._admin.app.may_read, store.waits_for)
         endpoints = late_endpoints(ground, datasets)
         self._api = datasets.account(endpoints)
         gauges.keep(stack)
-        await self._settle(keeper.ready)
+        await self._settle(sweeping.ready)
         self._loop(self._load(endpoints.load))
 
     async def _load(self, load: Callable[[], Awaitable[object]]) -> None:
-        """Import in a thread what the start did without, so that the first request for it need not wait."""
+        """Import in a thread the modules that the start left out, so that the first request for them need not wait."""
         await load()
         await self._admin.load()
 

@@ -1,4 +1,4 @@
-"""What the root knows of an operators' feature, a folder of gateway/operate.
+"""What the root knows about an operators' feature, a folder of gateway/operate.
 
 Its parts are named by their modules, which are imported when they are needed: ``larder-gateway --help`` imports no command, and a
 gateway serves before it imports endpoints.
@@ -33,10 +33,10 @@ class Endpoints:
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """An operators' feature: its commands, its endpoints, and what runs in a worker.
+    """An operators' feature: its commands, its endpoints, and its loops in a worker.
 
     ``start`` of the module ``wiring`` makes the latter, from ``gateway.operate.ground.Ground``; a feature may need nothing there.
-    ``follows``: the module's ``follow`` makes what follows the catalog, from ``CatalogGround``.
+    ``follows``: the module's ``follow`` makes the follower of the catalog, from ``CatalogGround``.
     """
 
     commands: tuple[Command, ...] = ()

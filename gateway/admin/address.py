@@ -67,7 +67,7 @@ class OperatorAddress:
 
 
 class OperatorPages(Edge):
-    """Answers what arrives at the operators' address.
+    """Answers requests at the operators' address.
 
     Args:
         choose: the application of a path below ``/-``.
@@ -91,10 +91,10 @@ class OperatorPages(Edge):
 
 
 class PagesElsewhere(Edge):
-    """Answers at the address for clients what is served at the operators' only: it sends browsers there.
+    """Answers requests for operators' pages at the clients' address: it redirects browsers to the operators' address.
 
     Args:
-        address: of operators; ``None`` if there is none.
+        address: of operators; ``None`` without one.
         exclusive: nothing of operators is served to clients (``admin.exclusive``).
     """
 

@@ -3,9 +3,9 @@
 If both have a schema of one name with different contents, the admin's is renamed. Tags and operation ids of the admin endpoints
 have a prefix, because jobs and datasets exist on both sides, for jobs and for operators.
 
-Client generators make names of titles and operation ids, and types of statuses. So a schema's title is its name, an operation
-id is its function's, and a status that an endpoint never answers is left out: FastAPI's 422 (``edge/problems.py``), and what only
-others of its router answer.
+Client generators make names of titles and operation ids, and types of statuses. So a schema's title is its name, an operation id
+is its function's, and a status that an endpoint never answers is left out: FastAPI's 422 (``edge/problems.py``), and statuses of
+other endpoints of its router.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def describe_all(app: FastAPI, admin: Callable[[], FastAPI], *more: Callable[[Ma
     Args:
         app: the application.
         admin: called for the first document.
-        more: add what FastAPI does not know to the document of ``app``.
+        more: adds to the document of ``app`` what FastAPI cannot derive.
     """
     own: Callable[[], Document] = app.openapi
 

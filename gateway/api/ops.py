@@ -51,7 +51,7 @@ class Lifecycle:
 
     def ready(self, problems: Iterable[Trouble]) -> bool:
         """Whether the worker is ready, given the problems of its node."""
-        return self.state == "ready" and not any(each.unready for each in problems)
+        return self.state == "ready" and not any(problem.unready for problem in problems)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Monitoring:
     refresh: Callable[[], None]
     may_read: Callable[[Scope], bool] = lambda _: False
     waits_for_disk: Callable[[float], bool] = lambda _: False
-    """Whether the cache disk has not answered for so many seconds."""
+    """Whether the cache disk has not answered for ``seconds``."""
 
 
 class OpsApp(Edge):
@@ -103,9 +103,9 @@ class OpsApp(Edge):
                 await self._send_metrics(scope, send)
 
     def _readiness(self) -> Readiness:
-        lifecycle, found = self._monitoring.lifecycle, self._monitoring.problems()
-        problems = {each.kind: each.what for each in found}
-        return Readiness(ready=lifecycle.ready(found), state=lifecycle.state, problems=problems)
+        lifecycle, troubles = self._monitoring.lifecycle, self._monitoring.problems()
+        problems = {trouble.kind: trouble.what for trouble in troubles}
+        return Readiness(ready=lifecycle.ready(troubles), state=lifecycle.state, problems=problems)
 
     async def _send_metrics(self, scope: Scope, send: Send) -> None:
         self._monitoring.refresh()

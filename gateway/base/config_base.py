@@ -1,4 +1,5 @@
-"""The base of a configuration's tables, and the tables that other parts use alone; the others are in gateway/base/config.py."""
+"""The base of a configuration's tables, and the tables that other packages use on their own; the rest are in
+gateway/base/config.py."""
 
 from __future__ import annotations
 
@@ -65,9 +66,9 @@ class TenantLimit(Section):
 
 
 class CostSettings(Section):
-    """Prices, for what the console says the cache has spared, and for the plan.
+    """Prices, for the savings shown in the console and for the plan.
 
-    With a price the plan saves money, without one the time of GPUs, and no money is shown. All nodes need the same prices.
+    With prices the plan saves money; without them it saves GPU time, and no money is shown. All nodes need the same prices.
     """
 
     gb_read: float = Field(0, ge=0, le=1e6, description="price of reading a GB (10^9 bytes) from the object store")

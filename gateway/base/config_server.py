@@ -1,4 +1,4 @@
-"""The settings of the listener: where it listens, and what clients may take of a worker."""
+"""The settings of the listener: its addresses, and the limits on clients' use of a worker."""
 
 from __future__ import annotations
 

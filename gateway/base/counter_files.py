@@ -2,8 +2,8 @@
 
 prometheus_client makes its files longer without allocating them, and maps them. On a full file system the first write to such a
 page kills the process (SIGBUS), and so it does every process that replaces it; /dev/shm is small in containers and other programs
-fill it. So pages are allocated first. A worker that gets none counts in memory of its own: it serves as before, and what it
-counts from then on is missing in ``/-/metrics``, which the log says.
+fill it. So pages are allocated first. A worker that gets none counts in its own memory: it serves as before, its later counts are
+missing in ``/-/metrics``, and the log says so.
 """
 
 from __future__ import annotations

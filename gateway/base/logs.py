@@ -1,7 +1,7 @@
 """Logging: one JSON object a line, or text for people. Every field that may appear is named here.
 
-A call names its facts once, ``log.info("node %(node)s left", {"node": name})``: they stand in the message for people, and in
-fields of the same names for programs.
+A call names its facts once, ``log.info("node %(node)s left", {"node": name})``: people read them in the message, programs in
+fields of the same names.
 
 Lines are redacted: OS errors name files, and the name of a blob's file is its digest.
 """

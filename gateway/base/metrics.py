@@ -1,7 +1,7 @@
 """Every metric, declared once; docs/metrics.md is checked against ``ALL``.
 
 Labels are bounded: no keys, digests, datasets or nodes; each label has the values listed in its description, or in an enum of the
-code. ``NAMED`` metrics have names of origins, or of so many tenants and buckets and no more (engine/operations/traffic.py). So
+code. ``NAMED`` metrics have names of origins, or of a bounded number of tenants and buckets (engine/operations/traffic.py). So
 the number of series does not depend on clients' requests (tests/deploy/test_cardinality.py).
 
 With several workers, a gauge is combined according to its mode. A gauge that is summed, or whose worst value counts, has a

@@ -1,7 +1,7 @@
 """Recognises errors for want of descriptors, memory or threads, and records them.
 
 Such an error says nothing about the disk, the origin or Redis that the process wanted to use. So it is recognised where errors
-are given a meaning, and reported as what it is: in the log, in ``/-/readyz`` and in the list of problems.
+are interpreted, and reported as a shortage: in the log, in ``/-/readyz`` and in the list of problems.
 
 Sources: errno(3); "Result and Error Codes", https://www.sqlite.org/rescode.html. getaddrinfo(3) and SQLite do not pass on the
 errno of a failed open, so one is tried.
@@ -40,24 +40,24 @@ class _Shortage:
 
 
 class Shortages:
-    """The shortages of this process, by what is wanting."""
+    """The shortages of this process, by resource."""
 
     def __init__(self) -> None:
         self._seen: dict[str, _Shortage] = {}
 
-    def note(self, error: BaseException, where: str) -> str:
-        """Record and log what an error says is wanting; returns it, empty if the error has another cause.
+    def record(self, error: BaseException, where: str) -> str:
+        """Record and log a resource that an error says is exhausted; returns it, empty if the error has another cause.
 
         Args:
             error: any error; its causes are looked at too.
-            where: what the process wanted to do, for the log: "connecting to the origin".
+            where: the attempted action, for the log: "connecting to the origin".
         """
         wanting = shortage_of(error)
         if wanting:
-            self._record(wanting, where, time.monotonic())
+            self._log(wanting, where, time.monotonic())
         return wanting
 
-    def _record(self, wanting: str, where: str, now: float) -> None:
+    def _log(self, wanting: str, where: str, now: float) -> None:
         seen = self._seen.setdefault(wanting, _Shortage(now, float("-inf"), where))
         seen.at, seen.where = now, where
         if now - seen.logged_at >= LASTS:
@@ -68,7 +68,7 @@ class Shortages:
             )
 
     def problems(self) -> list[str]:
-        """What is wanting now, in words for operators."""
+        """The resources exhausted now, in words for operators."""
         since = time.monotonic() - LASTS
         return [
             f"this process is out of {wanting}{limit_of(wanting)}, last while {seen.where}"
@@ -81,7 +81,7 @@ SHORTAGES = Shortages()
 
 
 def shortage_of(error: BaseException) -> str:
-    """What an error says is wanting; empty if it has another cause."""
+    """The resource that an error says is exhausted; empty if it has another cause."""
     for cause in _chain(error):
         if isinstance(cause, MemoryError):
             return _ERRNO[errno.ENOMEM]
@@ -101,7 +101,7 @@ def shortage_of(error: BaseException) -> str:
 
 
 def limit_of(wanting: str) -> str:
-    """The process's limit of what is wanting, as a clause; empty if it has none."""
+    """The process's limit of the exhausted resource, as a clause; empty if it has none."""
     kind = {_ERRNO[errno.EMFILE]: resource.RLIMIT_NOFILE, _ERRNO[errno.ENOMEM]: resource.RLIMIT_AS}.get(wanting)
     if kind is None:
         return ""

@@ -29,7 +29,7 @@ class Telemetry:
         self._tracer = self._provider.get_tracer("gateway", __version__)
 
     def close(self) -> None:
-        """Export what is left."""
+        """Export the remaining spans."""
         self._provider.shutdown()
 
     def trace_id(self, *, sampled: bool = False) -> str | None:

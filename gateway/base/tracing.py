@@ -1,7 +1,7 @@
 """Traces by OpenTelemetry: a span for each request that a gateway answers, and for each that it sends to an origin or a node.
 
 W3C Trace Context (https://www.w3.org/TR/trace-context/) connects them: the span of a request is a child of the client's
-``traceparent``, the spans of what the gateway sends are its children, and their ``traceparent`` goes to the other node or the
+``traceparent``, the spans of the gateway's own requests are its children, and their ``traceparent`` goes to the other node or the
 origin. So one trace shows a read from the training loop through the fleet to the store.
 
 Without ``tracing.enabled``, the gateway imports nothing of OpenTelemetry for it. OpenTelemetry's own variables, such as

@@ -20,7 +20,7 @@ PALETTE = 255 / 16
 ROW = 10
 """Images in a row of scikit-learn's file, many of which have each digit once."""
 PARTS = 3
-"""One row of so many is stored and learnt."""
+"""One row in this many is stored and learnt."""
 
 
 def digits() -> dict[str, bytes]:

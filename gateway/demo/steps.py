@@ -70,8 +70,8 @@ def written(world: World, client: Any, small: Mapping[str, bytes]) -> tuple[str,
     client.put_object(Bucket=BUCKET, Key=key, Body=new)
     read(client, key, new)
     read(s3_client(world.origin, ORIGIN_KEYS), key, new)
-    told = f"{key} overwritten while it was cached: the next read gave the new bytes, as did the origin."
-    return told, {**small, key: new}
+    sentence = f"{key} overwritten while it was cached: the next read gave the new bytes, as did the origin."
+    return sentence, {**small, key: new}
 
 
 def refused(world: World, small: Mapping[str, bytes]) -> str:

@@ -1,4 +1,4 @@
-"""What all documents of the node's APIs share: filling them from values, and times."""
+"""Shared by all documents of the node's APIs: filling them from values, and times."""
 
 from __future__ import annotations
 

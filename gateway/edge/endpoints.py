@@ -155,7 +155,7 @@ def _of_its_type(request: Request, error: RequestValidationError) -> ApiError:
     """The refusal of an invalid request; of a body that was not parsed as JSON, by its Content-Type instead of its fields."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     mistakes = error.errors()
-    whole = any(each["loc"] == ("body",) and each["type"] != "missing" for each in mistakes)
+    whole = any(mistake["loc"] == ("body",) and mistake["type"] != "missing" for mistake in mistakes)
     if not whole or kind == "application/json" or kind.endswith("+json"):
         return invalid_request(mistakes)
     said = f"is {kind[:64]!r}" if kind else "is missing"

@@ -3,8 +3,8 @@
 Scrapers without a token see everything but the metrics with names of tenants, buckets and origins.
 
 The metrics of several workers meet in files that have no room for exemplars, so each worker keeps its own: the last traced
-request of each outcome and bucket. The worker that is scraped adds those that it has. An exemplar counts nothing, so one of
-another worker would say no more. Only OpenMetrics has them (OpenMetrics 1.0, section "Exemplars").
+request of each outcome and bucket. The worker that is scraped adds those that it has. An exemplar counts nothing, so one from
+another worker would add nothing. Only OpenMetrics has them (OpenMetrics 1.0, section "Exemplars").
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gateway.base import metrics
 
 _MEDIA_TYPE = "application/openmetrics-text"
 _LATENCY = "larder_request_seconds"
-_NAMED = frozenset(each._name for each in metrics.NAMED)
+_NAMED = frozenset(metric._name for metric in metrics.NAMED)
 _BOUNDS = (*metrics.LATENCY_BUCKETS, inf)
 _kept: dict[tuple[str, float], Exemplar] = {}
 

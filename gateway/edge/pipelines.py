@@ -38,7 +38,7 @@ class ProjectedMode(ResponseModel):
 
 
 class DecisionDocument(ResponseModel):
-    """A decision where a pipeline caches, with what it was made from."""
+    """A decision where a pipeline caches, with its inputs."""
 
     at: str = Field(description="ISO 8601, by Redis's clock", examples=[_AT])
     epoch: int = Field(description="in which it was made; in force from the next one on", examples=[0])
@@ -120,14 +120,14 @@ def _document(record: JobRecord, known: KnownPipeline, workers: Workers, plan: P
         stages=_stages(known),
         decisions=[
             DecisionDocument(
-                at=moment(one.at, "seconds"),
-                epoch=one.epoch,
-                cache=one.stage or None,
-                reason=one.reason,
-                room=int(min(one.room, 2**63)),
-                projections=list(map(_projected, one.projections)),
+                at=moment(decided.at, "seconds"),
+                epoch=decided.epoch,
+                cache=decided.stage or None,
+                reason=decided.reason,
+                room=int(min(decided.room, 2**63)),
+                projections=list(map(_projected, decided.projections)),
             )
-            for one in known.past
+            for decided in known.past
         ],
         scaling=_scaling(workers),
     )
@@ -140,7 +140,7 @@ def _mode(decision: CacheDecision) -> Literal["profile", "compute", "cache"]:
 
 
 def _stages(known: KnownPipeline) -> list[PipelineStage]:
-    """Of the first rank; while results are read, of the profile that was decided from, as only that has all stages."""
+    """The stages of the first rank. While results are read, those of the profile behind the decision: only it has all stages."""
     profile: PipelineProfile | None = next(iter(known.profiles.values()), None)
     costs = known.decision.costs if known.decision is not None else ()
     if profile is None:
@@ -149,16 +149,16 @@ def _stages(known: KnownPipeline) -> list[PipelineStage]:
     points = [(mark, True) for mark in marks]
     if all(mark.stage != end.stage for mark in marks):
         points.append((end, False))
-    return [PipelineStage.of(one, mark=mark) for one, mark in points]
+    return [PipelineStage.of(point, mark=mark) for point, mark in points]
 
 
-def _projected(one: Projection) -> ProjectedMode:
-    return ProjectedMode.of(one, cache=one.stage or None)
+def _projected(projection: Projection) -> ProjectedMode:
+    return ProjectedMode.of(projection, cache=projection.stage or None)
 
 
 def _scaling(workers: Workers) -> list[WorkersDocument]:
-    found = [(change, rank) for rank, changes in workers.items() for change in changes]
+    changes_of_ranks = [(change, rank) for rank, changes in workers.items() for change in changes]
     return [
         WorkersDocument.of(change, at=moment(change.at, "seconds"), rank=rank)
-        for change, rank in sorted(found, key=lambda each: (-each[0].at, each[1]))
+        for change, rank in sorted(changes_of_ranks, key=lambda entry: (-entry[0].at, entry[1]))
     ]

@@ -120,7 +120,7 @@ def _as_refusal(error: Exception) -> ApiError:
             return UnknownDataset("asked for")
         case LarderError():
             return ApiError("SlowDown", "The data changed during the request; try again.", headers=RETRY)
-    if SHORTAGES.note(error, "answering a request"):
+    if SHORTAGES.record(error, "answering a request"):
         return _exhausted()
     return ApiError("InternalError", "Internal error; see the gateway's log.")
 
@@ -140,10 +140,10 @@ def _described(error: Mapping[str, Any]) -> str:
     if error["type"] == "json_invalid" and len(error["loc"]) == 2:
         return f"body: is not JSON, from character {error['loc'][1]} on"
     place = [str(part) for part in error["loc"] if part not in ("query", "path", "body")]
-    told = _requirement(error).removeprefix("Value error, ")
+    requirement = _requirement(error).removeprefix("Value error, ")
     if not place and error["type"] == "value_error":
-        return told  # about several fields, which it names
-    return f"{'.'.join(place) or 'body'}: {told}"
+        return requirement  # about several fields, which it names
+    return f"{'.'.join(place) or 'body'}: {requirement}"
 
 
 def _requirement(error: Mapping[str, Any]) -> str:

@@ -94,14 +94,14 @@ class Engine:
 
     async def _warm(self, ask: Ask) -> int:
         with suppress(LarderError):  # best effort: the next read goes to the origin
-            found = await self.find(ask)
-            if isinstance(found, Relay):
-                found.response.abort()
-            elif isinstance(found, Found):
-                await self.read_through(ask, found)
+            answer = await self.find(ask)
+            if isinstance(answer, Relay):
+                answer.response.abort()
+            elif isinstance(answer, Found):
+                await self.read_through(ask, answer)
         return 0
 
-    async def read_through(self, ask: Ask, found: Found, span: tuple[int, int] | None = None) -> bool | None:
+    async def read_through(self, ask: Ask, answer: Found, span: tuple[int, int] | None = None) -> bool | None:
         """Read an object, or its bytes [first, end), as a reader: a long fill without readers stops.
 
         Returns:
@@ -109,9 +109,9 @@ class Engine:
 
         Raises: see ``open``.
         """
-        size = found.entry.record.meta.size
+        size = answer.entry.record.meta.size
         start, stop = span or (0, size)
-        body = await self.open(ask, found, min(start, size), min(stop, size))
+        body = await self.open(ask, answer, min(start, size), min(stop, size))
         try:
             async with aclosing(body.pieces()) as pieces:
                 async for _ in pieces:

@@ -54,7 +54,7 @@ def _check_config(options: Namespace) -> int:
 
 
 def _examined(settings: Settings, name: str, bucket: str) -> dict[str, Any]:
-    """What an origin cannot do.
+    """A limitation of an origin.
 
     Raises:
         ConfigError: there is no such origin, it cannot be asked, or has nothing to read.

@@ -1,11 +1,12 @@
-"""``larder-gateway serve`` without a configuration: where the origin is, a key for clients, and what they export.
+"""``larder-gateway serve`` without a configuration: finds the origin, makes a key for clients, and prints the variables to
+export.
 
 The origin is the address of ``--origin``, else that of the AWS settings: AWS_ENDPOINT_URL_S3 and AWS_ENDPOINT_URL, then Amazon's
 endpoint of AWS_REGION or AWS_DEFAULT_REGION, then address and region of the profile. Its keys come from the AWS credential chain.
 
-The first start writes ``{cache.dir}/larder.toml`` with a key and an admin token; later starts read it. Every start compares what
-it would use with what it has printed before, because both are in the variables of one shell: the gateway's own address is not its
-origin, and its own key is none of the origin's.
+The first start writes ``{cache.dir}/larder.toml`` with a key and an admin token; later starts read it. The shell that starts it
+may have exported the printed variables, so every start checks for them: the gateway's own address is not its origin, and its own
+key is not a key of the origin.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ def prepare(origin: str, environ: Mapping[str, str], flags: Mapping[str, Any]) -
 
 
 def refuse_own_key(settings: Settings, environ: Mapping[str, str]) -> None:
-    """Refuse a key of clients in the variables of the origin's: what a shell exports for clients, a start in it would read.
+    """Refuse a clients' key in the variables of the origin's key: a start in a shell that exported it for clients would read it.
 
     Raises:
         ConfigError: the origin would be sent a key of this gateway.
@@ -137,10 +138,10 @@ def origin_of(given: str, environ: Mapping[str, str]) -> NamedOrigin:
         ConfigError: they name none.
     """
     region = next((environ[name] for name in _REGIONS if environ.get(name)), "")
-    for name, endpoint in (("--origin", given), *((each, environ.get(each, "")) for each in _ENDPOINTS)):
+    for name, endpoint in (("--origin", given), *((variable, environ.get(variable, "")) for variable in _ENDPOINTS)):
         if endpoint:
-            found = _IN_HOST.search(urlsplit(endpoint).hostname or "")
-            return NamedOrigin(endpoint, found[1] if found else region or _USUAL_REGION, name)
+            match = _IN_HOST.search(urlsplit(endpoint).hostname or "")
+            return NamedOrigin(endpoint, match[1] if match else region or _USUAL_REGION, name)
     if region:
         return _amazon(region, next(name for name in _REGIONS if environ.get(name)))
     endpoint, region = imported("gateway.origin.chain").profile()

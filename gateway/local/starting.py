@@ -71,7 +71,8 @@ def start(
 
 
 def _hold_table(cache: str) -> None:
-    """Open what the workers share, before they are forked. Without ``/dev/shm`` it is on the disk, which may hang."""
+    """Open the resources that the workers share, before they are forked. Without ``/dev/shm`` it is on the disk, which may
+    hang."""
     root = Path(cache).absolute()
     try:
         asyncio.run(within(_DISK_PATIENCE, partial(hold, table_of(root), root)))
@@ -80,7 +81,8 @@ def _hold_table(cache: str) -> None:
 
 
 def try_origin(quick: QuickStart) -> None:
-    """Tell a person at once what would fail later. A gateway that has cached something starts without its origin.
+    """Report at once, to a person, failures that would occur later. A gateway that has cached something starts without its
+    origin.
 
     Raises:
         ConfigError: the origin refuses its keys, or does not answer at the first start.
@@ -114,7 +116,7 @@ def _modules(settings: Settings) -> Iterator[str]:
         yield ENDPOINTS
         if settings.admin.open:
             yield ADMIN_ENDPOINTS
-            yield from (each.module for feature in FEATURES for each in feature.endpoints)
+            yield from (endpoint.module for feature in FEATURES for endpoint in feature.endpoints)
 
 
 def _announce(text: str) -> None:

@@ -57,7 +57,7 @@ class Counters:
         return cls(*(float(value) for value in values[: len(fields(cls))]))
 
 
-_of = attrgetter(*(each.name for each in fields(Counters)))
+_of = attrgetter(*(counter.name for counter in fields(Counters)))
 """The numbers of counters. ``dataclasses.astuple`` would copy each deeply."""
 
 

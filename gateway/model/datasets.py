@@ -21,7 +21,7 @@ MAX_ITEMS = 100_000_000
 MODES = ("auto", "full", "part", "none")
 """Modes that a client may request; all but the first are also values of directives."""
 CACHING = (*MODES, "static", "chunked")
-"""What registrations may say: also the names that ``part`` had in earlier versions."""
+"""The modes that registrations may name, including the names that ``part`` had in earlier versions."""
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _ID = re.compile(r"[0-9a-f]{64}")
@@ -75,7 +75,7 @@ class ApiError(LarderError):
 
     Args:
         code: a key of ``API_CODES``, or of ``S3_CODES`` if S3 has a code for the case.
-        detail: what is wrong, and the remedy.
+        detail: the problem and the remedy.
         headers: further response headers (``Retry-After``, ...).
         extra: further members of the problem document (``index``, ...).
     """

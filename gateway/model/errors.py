@@ -128,7 +128,7 @@ class S3Error(LarderError):
 
 
 class RateLimited(S3Error):
-    """A tenant asks more than its limits allow; ``seconds``: after which to try again."""
+    """A tenant exceeds its limits; it may try again after ``seconds``."""
 
     def __init__(self, seconds: float) -> None:
         # Not longer than a minute, because limits change.
@@ -171,9 +171,9 @@ class GatewayRefused(OriginUnavailable):
 
     Args:
         message: for the log.
-        document: the origin's answer, as far as it was read.
+        document: the part of the origin's answer that was read.
         own: the keys are those that a credential has for the origin, not the origin's.
-        revokes: the keys were withdrawn from the tenant that they belong to, so what they were allowed counts no longer.
+        revokes: the keys were withdrawn from their tenant, so grants by them count no longer.
     """
 
     told = "the origin refuses the gateway's own requests; the problems of the gateway name the setting"

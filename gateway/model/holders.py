@@ -1,4 +1,5 @@
-"""On whose account a request takes what is limited: places, connections to an origin, memory, space for uploads.
+"""The holder to whose account a request's limited resources are charged: places, connections to an origin, memory, space for
+uploads.
 
 The account is a context variable. A request's task sets it when the caller is known, and the tasks that it starts inherit it.
 A parameter would go through every function between an edge and the connections of an origin.

@@ -35,7 +35,7 @@ _HEADER = struct.Struct("<4sHHQQIII")
 _WINDOW, _MEMORY = 15, 8
 """zlib's defaults: bits of the window, and memory level; ``longest`` holds for these."""
 UNSCORED = 0xFFFF
-"""The bits of a score that is none."""
+"""The bits that mean "no score"."""
 _INDEX, _SCORE, _ROW = 4, 2, 7
 """Bytes of an index, of a score, and of a row."""
 
@@ -196,8 +196,8 @@ def _indices(differences: NDArray[np.uint32], items: int) -> NDArray[np.uint32]:
         return np.empty(0, dtype=np.uint32)
     if not differences[1:].all():
         raise MalformedPart("rows", "the indices must ascend")
-    found = np.cumsum(differences, dtype=np.uint64)
+    indices = np.cumsum(differences, dtype=np.uint64)
     # In 64 bits, no sum of 32-bit differences overflows.
-    if int(found[-1]) >= items:
-        raise MalformedPart("rows", f"has the index {int(found[-1])}; the dataset has {items} items")
-    return found.astype(np.uint32)
+    if int(indices[-1]) >= items:
+        raise MalformedPart("rows", f"has the index {int(indices[-1])}; the dataset has {items} items")
+    return indices.astype(np.uint32)

@@ -37,7 +37,7 @@ class ObjectKey(NamedTuple):
 
 
 def unpaid(name: str) -> str:
-    """The name of an identity or reader that does not pay: what it may read, it may read paying too."""
+    """The name of the same identity or reader without paying: everything it may read, it may also read paying."""
     return name.removesuffix(_PAYING)
 
 
@@ -52,8 +52,8 @@ class OriginIdentity:
 
     Grants are stored per identity: two principals with the same identity have the same rights at the origin, and the gateway
     checks their differences (allow-list, read-only) on every request. ``access_key_id`` is empty for anonymous requests, which
-    are forwarded unsigned. ``pays`` says that the client accepts the charges of a requester-pays bucket: a store may allow such a
-    read and refuse the same without, so it is an identity of its own.
+    are forwarded unsigned. ``pays``: the client accepts the charges of a requester-pays bucket. A store may allow such a read and
+    refuse the same read without it, so it is an identity of its own.
     """
 
     origin: str
@@ -115,7 +115,7 @@ def _compiled(pattern: str) -> Pattern[str]:
     # The first end of a piece is as good as any later one, because what follows "**" may begin anywhere after it. So atomic
     # groups avoid backtracking, and no key can make matching slow.
     text = f"(?>{_piece(first.rstrip('*'), lazy=True)})"
-    text += "".join(f"(?>.*?{_piece(each.strip('*'), lazy=True)})" for each in middle)
+    text += "".join(f"(?>.*?{_piece(part.strip('*'), lazy=True)})" for part in middle)
     return compile_pattern(f"(?s:{text}.*{_piece(last.lstrip('*'))})\\Z")
 
 

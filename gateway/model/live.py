@@ -1,4 +1,4 @@
-"""A request that somebody follows live, and which ones they follow."""
+"""A request that an operator follows live, and the filter of what they follow."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _VALUE = re.compile(r"([0-9]{1,18}):([!-~]{1,1600})")
 
 @dataclass(frozen=True, slots=True)
 class ReadingJob:
-    """One job in one epoch. ``key`` stands for tenant and job, the same on every node; 0 stands for no job."""
+    """One job in one epoch. ``key`` identifies tenant and job, the same on every node; 0 means no job."""
 
     tenant: str
     job: str

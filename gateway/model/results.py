@@ -120,7 +120,7 @@ def read_results(body: bytes | memoryview) -> list[ReceivedResult]:
     """The entries of a body in the index form, with their elements.
 
     Raises:
-        MalformedResults: it is none, truncated, or its end record does not fit.
+        MalformedResults: the body is in another form, truncated, or its end record does not fit.
     """
     view = memoryview(body)
     if len(view) < PREAMBLE.size + END.size:
@@ -134,14 +134,14 @@ def read_results(body: bytes | memoryview) -> list[ReceivedResult]:
     if start + END.size > len(view):
         raise MalformedResults(f"it ends inside its {count} entries")
     block, bodies = view[PREAMBLE.size : start], view[start : len(view) - END.size]
-    found = list(_entries(block, bodies))
-    missing = sum(one.status is not ItemStatus.OK for one in found)
+    results = list(_entries(block, bodies))
+    missing = sum(result.status is not ItemStatus.OK for result in results)
     expected = (END_POSITION, END_MAGIC, len(bodies), count - missing, missing, crc32(block))
     if END.unpack_from(view, len(view) - END.size)[:6] != expected:
         raise MalformedResults(
             "its end record does not fit: it must count bytes, entries and the CRC-32 of all entries"
         )
-    return found
+    return results
 
 
 def _entries(block: memoryview, bodies: memoryview) -> Iterator[ReceivedResult]:

@@ -24,7 +24,7 @@ _WITHOUT_CONTENT = frozenset(
 )
 _SPARSE = "GNU.sparse."
 _ENTRY = 200
-"""Bytes of memory that a member takes besides its name."""
+"""Bytes of memory that a member takes in addition to its name."""
 
 
 class NotTar(ValueError):
@@ -37,7 +37,7 @@ class TarMembers:
     A file that is stored sparsely is no range of bytes, and is left out.
 
     Attributes:
-        found: first byte and size of each file.
+        places: first byte and size of each file.
         position: where the header is that was not read yet.
         least: bytes from there that ``feed`` needs.
         complete: whether the end was reached.
@@ -48,7 +48,7 @@ class TarMembers:
     """
 
     def __init__(self, size: int) -> None:
-        self.found: dict[str, tuple[int, int]] = {}
+        self.places: dict[str, tuple[int, int]] = {}
         self.position = 0
         self.least = BLOCK
         self.memory = 0
@@ -86,7 +86,7 @@ class TarMembers:
             self.complete = True
 
     def _add(self, header: tarfile.TarInfo, said: dict[str, str], content: int) -> int:
-        """Note a file whose content begins at ``content``; returns the bytes behind the header of any entry."""
+        """Record a file whose content begins at ``content``; returns the bytes behind the header of any entry."""
         if header.type in _WITHOUT_CONTENT:
             return 0
         size = int(said["size"]) if said.get("size", "").isdigit() else header.size
@@ -94,8 +94,8 @@ class TarMembers:
         if content + size > self.size:
             raise NotTar(f"the file at byte {content} ends behind the end of the archive: it was truncated")
         name = said.get("path", header.name)
-        if regular and name not in self.found:
-            self.found[name] = content, size
+        if regular and name not in self.places:
+            self.places[name] = content, size
             self.memory += _ENTRY + 4 * len(name)
         return size
 
@@ -114,7 +114,7 @@ def _header(block: bytes, position: int) -> tarfile.TarInfo | None:
 
 
 def _said(header: tarfile.TarInfo, content: bytes) -> dict[str, str]:
-    """What an extension header says of the next entry."""
+    """The fields of an extension header, about the next entry."""
     if header.type == _LONG_NAME:
         return {"path": content.rstrip(b"\0").decode("utf-8", "surrogateescape")}
     return _records(content) if header.type == _PAX else {}

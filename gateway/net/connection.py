@@ -38,7 +38,7 @@ _KEEP_IDLE = 15.0
 
 
 class KnownHead(NamedTuple):
-    """The head of an earlier answer, and what it said; its body had ``length`` bytes. The same bytes need not be parsed again."""
+    """The head of an earlier answer, parsed; its body had ``length`` bytes. The same bytes need not be parsed again."""
 
     data: bytes
     status: int
@@ -48,7 +48,7 @@ class KnownHead(NamedTuple):
 
 
 class Begun(Protocol):
-    """What waits for the beginning of an answer: a future, or something that acts at once."""
+    """The waiter for the beginning of an answer: a future, or an object that acts at once."""
 
     def done(self) -> bool:
         """Whether it does not wait any longer."""
@@ -125,7 +125,7 @@ class ClientConnection(asyncio.BaseProtocol):
         whole: bytes of a body, or of the rest of one, that are read ahead whole: to pause costs more than it holds.
 
     Attributes:
-        holder: on whose account the exchange in progress is.
+        holder: the account of the exchange in progress.
     """
 
     holder: Holder = OWN

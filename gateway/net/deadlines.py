@@ -38,7 +38,7 @@ class _Sweep:
 
     def _look(self) -> None:
         now = self.loop.time()
-        for connection in [each for each in self.connections if each.deadline <= now]:
+        for connection in [candidate for candidate in self.connections if candidate.deadline <= now]:
             connection.expire()
         if self.connections:
             self._wait()

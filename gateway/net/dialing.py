@@ -89,10 +89,10 @@ class Dialer:
         infos, loop = await self._resolve(address), asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._within):
-                found = await start_connection(infos, happy_eyeballs_delay=_HEAD_START, interleave=1, loop=loop)
-                found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                dialed = await start_connection(infos, happy_eyeballs_delay=_HEAD_START, interleave=1, loop=loop)
+                dialed.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 context, name = (_tls(), address.host) if address.tls else (None, None)
-                _, made = await loop.create_connection(protocol, sock=found, ssl=context, server_hostname=name)
+                _, made = await loop.create_connection(protocol, sock=dialed, ssl=context, server_hostname=name)
                 return made
         except TimeoutError as error:
             raise ExchangeFailed("timeout", f"connecting took longer than {self._within:g} s") from error
@@ -126,19 +126,19 @@ async def _look_up(host: str, port: int) -> list[AddrInfoType]:
         where = (host, port, 0, 0) if family is socket.AF_INET6 else (host, port)
         return [(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", where)]
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(
+        addresses = await asyncio.get_running_loop().getaddrinfo(
             host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_ADDRCONFIG
         )
     except (OSError, UnicodeError, RuntimeError, MemoryError) as error:
         raise _refused(error, "resolving a name", "dns", f"cannot resolve {host}: {error}") from error
-    if not found:
+    if not addresses:
         raise ExchangeFailed("dns", f"{host} has no address")
-    return list(found)
+    return list(addresses)
 
 
 def _refused(error: BaseException, where: str, kind: str, text: str) -> ExchangeFailed:
     """The failure for an error while a connection was opened."""
-    wanting = SHORTAGES.note(error, where)
+    wanting = SHORTAGES.record(error, where)
     return ExchangeFailed(EXHAUSTED, f"the gateway is out of {wanting}") if wanting else ExchangeFailed(kind, text)
 
 

@@ -1,7 +1,7 @@
 """One HTTP exchange with an origin or another node: sends a request, and reads its answer as it arrives.
 
 The caller (``Remote``) provides signatures, addresses and the meaning of failures; this module keeps the connections
-(gateway/net/connection.py), at most so many at once, and gives the answers to their readers. Each tenant has a share of them
+(gateway/net/connection.py), a bounded number at a time, and gives the answers to their readers. Each tenant has a share of them
 (gateway/policies/shares.py). Uploads that are streamed have half of them: such an upload waits for its client, so reads keep the
 rest.
 
@@ -180,7 +180,7 @@ class StreamedResponse(IncomingAnswer):
         return b"".join(pieces)
 
     def release(self) -> None:
-        """The answer is not needed any more. Idempotent.
+        """Abort: the answer is no longer needed. Idempotent.
 
         Its connection serves other exchanges if the body has ended; else it is closed.
         """
@@ -444,12 +444,12 @@ async def _while_alive(remote: Remote, waited: asyncio.Future[T]) -> T:
         return await waited
     finally:
         alarm.cancel()
-        for each in checking:
-            each.cancel()
+        for check in checking:
+            check.cancel()
 
 
 async def _check(remote: Remote, waited: asyncio.Future[T]) -> None:
-    """Check the other side until it fails, or the future is not waited for any more."""
+    """Check the other side until it fails, or no one waits for the future."""
     try:
         while True:
             await remote.check()
@@ -460,7 +460,7 @@ async def _check(remote: Remote, waited: asyncio.Future[T]) -> None:
 
 
 def _abort_made(attempt: asyncio.Task[ClientConnection]) -> None:
-    """Close a connection that was made when nobody waited for it any more."""
+    """Close a connection that was made after its waiter had left."""
     if not attempt.cancelled() and attempt.exception() is None:
         attempt.result().transport.abort()
 

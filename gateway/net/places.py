@@ -44,7 +44,7 @@ class Places(Shares):
             raise
 
     def give_back(self, holder: Holder, amount: float = 1) -> None:
-        """Return an amount, which those who wait may take."""
+        """Return an amount, for waiting requests to take."""
         super().give_back(holder, amount)
         if self._waiting:
             self._serve()
@@ -59,7 +59,7 @@ class Places(Shares):
         self._serve()  # the next one may want less
 
     def _serve(self) -> None:
-        """Let those take their turn who may, one of each holder after the other."""
+        """Admit waiting requests, holder by holder in turn."""
         served = bool(self._waiting)
         while served:
             served = False

@@ -42,7 +42,7 @@ class Upload:
     async def send(self, connection: ClientConnection) -> None:
         """Send the body over a connection, which is closed if the body fails, or has another length than announced.
 
-        The answer's ``begun`` then raises what the body raised, or S3Error ``IncompleteBody``.
+        The answer's ``begun`` then raises the body's exception, or S3Error ``IncompleteBody``.
         """
         left = self.length
         try:

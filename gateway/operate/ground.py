@@ -1,4 +1,4 @@
-"""What features stand on in one worker, and what each gives back when it starts."""
+"""What features are given in one worker, and what each returns when it starts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gateway.engine.base.services import Services
 from gateway.engine.engine import Engine
 from gateway.engine.items.registrations import Registrations
 from gateway.engine.operations.watch import NodeWatch
-from gateway.engine.space.stream_keeper import ReadListener
+from gateway.engine.space.stream_learner import ReadListener
 from gateway.fleet.nodes.membership import Membership
 from gateway.model.keys import Principal
 from gateway.origin.listing import Listings
@@ -28,9 +28,9 @@ from gateway.origin.listing import Listings
 class Ground:
     """The services of one worker.
 
-    ``redis`` is for commands that nobody waits for long. ``worker`` is this worker's id, ``NODE/WORKER``; ``watch`` knows whether
-    it speaks for its node. ``effective`` returns the settings in force, with the catalog on top. ``find`` gives the principal of
-    an access key that is valid now, or ``None``.
+    ``redis`` is for commands with a short time limit. ``worker`` is this worker's id, ``NODE/WORKER``; ``watch`` knows whether it
+    speaks for its node. ``effective`` returns the settings in force, with the catalog on top. ``find`` gives the principal of an
+    access key that is valid now, or ``None``.
     """
 
     settings: Settings
@@ -75,7 +75,7 @@ class Following:
     """What follows the catalog for a feature, or what it finds there.
 
     ``hear`` adopts a snapshot, and raises CatalogUnavailable when the catalog must be read again; a worker answers no client
-    before it has adopted the first. ``reads`` hears the clients' reads that reach the keeper's worker.
+    before it has adopted the first. ``reads`` hears the clients' reads that reach the keeper.
     """
 
     hear: Callable[[Snapshot], Awaitable[None]] | None = None

@@ -23,16 +23,16 @@ _USABLE_FOR = 300.0
 
 
 _FAILURES = (BotoCoreError, ClientError, RuntimeError, OSError, LookupError, ValueError)
-"""What links of the chain raise. Keys that are still expired after their renewal are a bare ``RuntimeError`` of botocore, and
-an answer or a file in another form is whatever its parser raises."""
+"""The errors that links of the chain raise. Keys that are still expired after their renewal are a bare ``RuntimeError`` of
+botocore, and an answer or a file in another form is whatever its parser raises."""
 
 
 class CredentialChain:
     """The keys of one worker.
 
     aiobotocore renews temporary keys 15 minutes before they expire, and blocks until renewed 10 minutes before. So keys are used
-    for a minute without asking, renewed in the background for four more, and waited for after that. The chain is set up at the
-    first use. If it has no keys, it is not asked again.
+    for a minute without asking and renewed in the background for four more; after that, requests wait for them. The chain is set
+    up at the first use. If it has no keys, it is not asked again.
     """
 
     def __init__(self, now: Callable[[], float], session: Callable[[], Any] = AioSession) -> None:

@@ -142,7 +142,7 @@ class _LazyChain:
 
 
 def _charged(identity: OriginIdentity, headers: Sequence[Header]) -> Sequence[Header]:
-    """The headers of a request whose client may accept its charges, which are said once."""
+    """The headers of a request; the acceptance of its charges appears once."""
     return [*(pair for pair in headers if pair[0].lower() != _PAYS[0]), _PAYS] if identity.pays else headers
 
 
@@ -256,7 +256,7 @@ class OriginClient:
             body: sent unchanged; its exceptions are raised here, and the origin then never sees a complete request.
             content_length: of ``body`` in bytes; required for a stream, as S3 does not accept chunked bodies.
             payload_hash: the value of ``x-amz-content-sha256``.
-            cold: of the reader's nothing is cached that a refusal would end, so keys that were accepted a moment ago are trusted.
+            cold: the reader has no cached grants that a refusal would revoke, so recently accepted keys are trusted.
             explained: a GET of one byte explains a refused HEAD; ``False``: the caller asks by a GET of its own.
 
         Raises:

@@ -24,7 +24,7 @@ FAILURES: tuple[type[Exception], ...] = (BotoCoreError, ClientError)
 _ANY_ENDPOINT = "http://origin"
 """A dummy address for botocore, which wants one."""
 _READ = frozenset({"Key", "Size"})
-"""The fields read of an object in a listing. Without the others, a page of a thousand keys takes half the time, 12 ms."""
+"""The fields read of an object in a listing. Without the other handlers, a page of a thousand keys takes half the time, 12 ms."""
 
 Fetch = Callable[[str, str, str], Awaitable[bytes]]
 """Sends a request (method, path, query) and returns the body of its answer, which has status 200."""

@@ -84,7 +84,7 @@ class KeyRing:
 
         Raises:
             KeyError: the identity is not configured; do not send the request unsigned instead.
-            OriginUnavailable: the credential chain has no keys any more.
+            OriginUnavailable: the credential chain no longer has keys.
         """
         if not identity.access_key_id:
             return None

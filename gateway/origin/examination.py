@@ -1,4 +1,4 @@
-"""Finds out what a store cannot do of S3 that Larder, or its clients, make use of. It reads one object, and writes nothing."""
+"""Finds the S3 features used by Larder or its clients that a store lacks. It reads one object, and writes nothing."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _OTHER = '"00000000000000000000000000000000"'
 
 
 class Unexaminable(LarderError):
-    """There is nothing to examine: the store is empty, or refuses what would show an object."""
+    """There is nothing to examine: the store is empty, or refuses the requests that would show an object."""
 
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """The outcome: the object that was read, as ``bucket/key``, and what the store cannot do, in words."""
+    """The outcome: the object that was read, as ``bucket/key``, and the store's limitations, in words."""
 
     read: str
     lacks: tuple[str, ...]

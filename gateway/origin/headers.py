@@ -106,7 +106,7 @@ def content_range(value: str) -> tuple[int, int, int] | None:
 
 
 def has_what_was_asked(answer: IncomingAnswer, headers: Iterable[Header], query: str) -> bool:
-    """Whether an answer to a GET is no part, or one that was asked for; its status is made what its bytes are (RFC 9110, 15.3.7).
+    """Whether an answer to a GET is no part, or one that was asked for; its status is made to fit its bytes (RFC 9110, 15.3.7).
 
     ``rclone serve s3`` sends a range with 200 and a Content-Range: taken for the whole, its bytes would come to a wrong place.
     Other stores may send the whole with 206.

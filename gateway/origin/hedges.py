@@ -1,6 +1,6 @@
-"""Sends a late read of a store a second time and takes the answer that comes first, where a rule says ``hedge``.
+"""Sends a late read of a store a second time and takes the first answer, if a rule sets ``hedge``.
 
-A read waits until the head of its answer; what follows the head is not hedged.
+A read waits until the head of its answer; the body is not hedged.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Hedges:
         self._budgets: defaultdict[str, HedgeBudget] = defaultdict(HedgeBudget)
 
     def follow(self, rules: Callable[[], Rules]) -> None:
-        """Use the rules that ``rules`` returns at each request; there are none before."""
+        """Use the rules that ``rules`` returns at each request; until this call there are none."""
         self._rules = rules
 
     def quantile(self, method: str, raw_path: str) -> float:
@@ -59,7 +59,7 @@ class Hedges:
             ask: sends the request; it is called once or twice.
 
         Raises:
-            LarderError: what ``ask`` raised.
+            LarderError: raised by ``ask``.
         """
         times, budget, began = self._times[origin, method], self._budgets[origin], time.perf_counter()
         budget.earn()

@@ -87,7 +87,7 @@ class Listings:
         """One page of a bucket.
 
         Args:
-            identity: whose rights apply.
+            identity: the signer.
             bucket: the bucket.
             prefix: of the keys.
             delimiter: keys that contain it after the prefix are grouped into common prefixes.

@@ -38,7 +38,7 @@ class Reach:
         self._loop = asyncio.get_running_loop()
         self._loss: asyncio.Future[None] = self._loop.create_future()
         self.waiting = 0
-        """Requests that wait for an answer; ``asked`` adds one, and who asked takes it off when it waits no more."""
+        """Requests that wait for an answer; ``asked`` adds one, and the asking request removes it when it stops waiting."""
         self._heard_at = self._probed_at = float("-inf")
         self._timer: asyncio.TimerHandle | None = None
         self._probing: asyncio.Task[None] | None = None
@@ -83,7 +83,7 @@ class Reach:
         """An answer has begun."""
         self._heard_at = self._loop.time()
         if self._state.contact is not Contact.ANSWERS:
-            self._note(Contact.ANSWERS)
+            self._hear(Contact.ANSWERS)
             if self._probing is not None:
                 self._probing.cancel()
                 self._probing = None
@@ -160,7 +160,7 @@ class Reach:
         try:
             await asyncio.sleep(self._probed_at + self.patience / 2 - self._loop.time())
             while True:
-                self._note(await self._met())
+                self._hear(await self._met())
                 if not self.lost:
                     return
                 await asyncio.sleep(self._state.pause)
@@ -182,7 +182,7 @@ class Reach:
         self._heard_at = self._probed_at
         return Contact.ANSWERS
 
-    def _note(self, contact: Contact) -> None:
+    def _hear(self, contact: Contact) -> None:
         if not self._state.found(contact):
             return
         if self.lost:

@@ -4,7 +4,7 @@ A reader signs with a key of the gateway and cannot mend the gateway's key, cloc
 answer, such as ``SignatureDoesNotMatch``, it would look for a mistake in its own key. So the client raises ``GatewayRefused``
 instead: cached objects are served within ``stale_if_error``, and other requests get a 503. The log has the origin's words, and
 the list of problems has the setting, until the origin accepts the gateway or has not refused it for a while. The list can be read
-without a key, so it names none. ``AccessDenied`` is about an object and its reader, and is none of these.
+without a key, so it names none. ``AccessDenied`` concerns an object and its reader, and is not among these.
 
 Redirects are among them: the gateway sends signed requests to the configured address only, and a redirect means that a bucket is
 elsewhere.
@@ -33,7 +33,7 @@ _RENEW = (
     "credential chain renews them"
 )
 NO_KEYS = "NoKeys"
-"""The code of a gateway that has no keys to sign with any more. It sends no request, so no origin says so."""
+"""The code for a gateway that no longer has keys to sign with. It sends no request, so no origin answers with it."""
 _PLACE = "correct origins.endpoint and origins.region"
 _REMEDIES = {
     "AccountProblem": "the store's owner must restore the account",
@@ -58,7 +58,7 @@ _REMEDIES = {
 _WITHDRAWN = frozenset(
     {"AccountProblem", "InvalidAccessKeyId", "InvalidSecurity", "NotSignedUp", "SignatureDoesNotMatch", "UserSuspended"}
 )
-"""Codes by which a store's owner takes a key from a tenant. Time and place are nobody's decision."""
+"""Codes by which a store's owner withdraws a key from a tenant. A wrong clock or region is no such decision."""
 _REDIRECTS = {
     301: "PermanentRedirect",
     302: "Redirect",
@@ -67,7 +67,7 @@ _REDIRECTS = {
     308: "PermanentRedirect",
 }
 UNCLEAR = frozenset({400, 401, 403})
-"""Statuses of which only a document says whether they refuse the gateway."""
+"""Statuses whose document decides whether they refuse the gateway."""
 SUSPECT = UNCLEAR | _REDIRECTS.keys()
 """Statuses of answers that may refuse the gateway."""
 _REMEMBERED = 300.0
@@ -87,7 +87,7 @@ class Refusal(NamedTuple):
 
     @property
     def withdraws(self) -> bool:
-        """Whether somebody took the key away."""
+        """Whether the key was withdrawn."""
         return self.code in _WITHDRAWN
 
     @property
@@ -138,7 +138,7 @@ class Refusals:
         self.current[identity] = self._now() + _REMEMBERED, refusal
 
     def without_keys(self, identity: OriginIdentity, failure: OriginUnavailable) -> GatewayRefused:
-        """Note that the gateway has no keys for an identity any more; returns the error of the request.
+        """Record that the gateway no longer has keys for an identity; returns the error of the request.
 
         Nobody took a right from a reader, and an unsigned request would ask for something else.
         """

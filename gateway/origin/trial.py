@@ -1,4 +1,4 @@
-"""One request to an origin before a start, so that a person learns at once what would fail later."""
+"""One request to an origin before a start, so that a person sees failures at once instead of later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which background load goes on next, and whether it may go on now.
+"""Decides which background load runs next, and whether it may run now.
 
 No client waits for a background load, so readers come first. A class of loads yields to readers and to more urgent classes:
 while those are reading, only a few of its units run, and none when they take all places. Loads of one class take turns.
@@ -27,9 +27,9 @@ class LoadClass(IntEnum):
     PREFETCH = 0
     """A job has announced that it will read it."""
     REWRITTEN = 1
-    """It was written, and a rule says ``warm_on_write``."""
+    """It was written, and a rule sets ``warm_on_write``."""
     STREAM = 2
-    """The pattern of an access stream says that it will be read."""
+    """The pattern of an access stream predicts its read."""
     IMPORTANT = 3
     """Jobs draw it often, by the scores that they report."""
     WARMUP = 4
@@ -55,7 +55,7 @@ class LoadLimits:
 
 @dataclass(slots=True)
 class _ClassQueue(Generic[L]):
-    """The loads of one class; ``free_at`` is when the bytes that were read are paid for."""
+    """The loads of one class; at ``free_at`` their bandwidth covers the bytes already read."""
 
     kind: LoadClass
     limits: LoadLimits

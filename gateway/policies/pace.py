@@ -1,8 +1,8 @@
 """Whether a client keeps a least rate while the gateway waits for it.
 
 Only waiting counts: the time in which the gateway is busy, or waits for the origin, is not the client's. Each window of waiting
-must bring its quota of bytes. A quota that comes early begins the next window at once, so a fast client is never judged by its
-average, and one that sends a little now and then is refused after a window.
+must bring its quota of bytes. A quota met early starts the next window at once, so a fast client is never judged by its average,
+and a client that trickles is refused after one window.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ClientPace:
             self._since = math.nan
 
     def got(self, amount: float, now: float) -> float:
-        """Bytes came; returns the time at which the client is too slow, infinity if nothing is waited for."""
+        """Bytes came; returns the time at which the client is too slow, infinity while not waiting for it."""
         self._got += amount
         if self._got >= self._quota:
             self._got, self._left = 0.0, self._window

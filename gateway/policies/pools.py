@@ -1,17 +1,18 @@
 """Pools: who has which part of the cache's space (CacheLib's word), and the registry of eviction orders.
 
-Every blob is charged to one pool, so the sum of all pools is what the disk holds. A pool has a *target* in bytes and an eviction
-order (``policies/eviction``). Nothing is evicted because a target is exceeded: pools may use what others leave. But when room is
-needed (``watermarks.py``), the pool that is furthest over its target gives its blob of the lowest rank, one after the other. So:
+Every blob is charged to one pool, so the sum of all pools is the content of the disk. A pool has a *target* in bytes and an
+eviction order (``policies/eviction``). Exceeding a target evicts nothing: pools may use the space that others leave. But when
+room is needed (``watermarks.py``), the pool that is furthest over its target gives its blob of the lowest rank, one after the
+other. So:
 
 - A dataset that the plan gave space to has that as its target; it loses nothing to others while it keeps to it, and neither do
-  results. Where room is needed although nobody exceeds a target (a fill reserves more than it writes, the file system is short),
-  streams and plain reads give it: their targets may be larger than what they hold, so being below one says nothing.
-- One that the plan forbids, or has no space for, has the target 0: what it still holds goes first.
-- A pinned one has a *minimum*, below which it gives nothing at all.
-- The rest, plain reads and datasets without jobs, is the pool ``default``. Its target is what the others leave.
+  results. If room is needed although no pool exceeds its target (a fill reserves more than it writes, the file system is short),
+  streams and plain reads give it: their targets may be larger than what they hold, so being below target means nothing.
+- A pool that the plan forbids, or has no space for, has the target 0: its blobs are evicted first.
+- A pinned pool has a *minimum*, below which nothing of it is evicted.
+- The rest, plain reads and datasets without jobs, is the pool ``default``. Its target is what the other pools leave.
 
-Why furthest over in bytes, and not by share: a pool far over its target is where the bytes are, and what it was promised stays
+Why furthest over in bytes, and not by share: a pool far over its target is where the bytes are, and its promised space stays
 whole. By share, a small pool that is one blob over would lose it before a large one that has doubled.
 """
 
@@ -61,10 +62,10 @@ ORDERS: dict[str, EvictionOrder] = {
 """All eviction orders, by the name that settings, plan and index use."""
 
 SPREAD = 1.1
-"""Homes are drawn by digest, so a node's part of a pool differs a little from its share; so much more counts as its part."""
+"""Homes are drawn by digest, so a node's part of a pool differs a little from its share; this margin counts as part of it."""
 PAUSED = 1
-"""Bytes of the target of a stream that is not random and that nobody reads at present; 0 would be the end of it. Its pool gives
-first: there is nobody whom that hurts."""
+"""Target in bytes of a stream that is not random and not read at present; 0 would end the stream. Its pool is evicted first,
+because no one reads it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +79,13 @@ class Pool:
 
     @property
     def whole(self) -> bool:
-        """Whether it is of a dataset or of results, which are granted what they have."""
+        """Whether it belongs to a dataset or to results, whose space is granted."""
         return self.name != DEFAULT and not self.name.startswith(STREAM)
 
     @property
     def ended(self) -> bool:
-        """Whether it is of a stream that has ended, or that an operator gives no space: what leaves it is missed by nobody."""
+        """Whether it belongs to a stream that has ended, or that an operator gives no space: evicting from it costs no one a
+        hit."""
         return self.target == 0 and self.name.startswith(STREAM)
 
 
@@ -114,12 +116,12 @@ def results_pool(tenant: str, dataset: str, fingerprint: str) -> str:
 
 
 def pools_of_key(key: ObjectKey) -> tuple[str, ...]:
-    """The names of pools that hold what is stored under a key if they exist, the most specific first."""
+    """The names of pools for blobs stored under a key, the most specific first; the first existing one holds them."""
     return (f"{RESULTS}{key.bucket}",) if is_result(key) else stream_pools(key)
 
 
 def place_of(pool: str) -> ObjectKey:
-    """Origin and bucket of what a pool holds, and what its keys begin with, by the name of the pool of a stream or of results."""
+    """Origin, bucket and key prefix of a pool's objects, from the name of a pool of a stream or of results."""
     return result_place(pool.removeprefix(RESULTS)) if pool.startswith(RESULTS) else stream_place(pool)
 
 
@@ -131,7 +133,7 @@ def stream_place(pool: str) -> ObjectKey:
 
 
 def ghost_window(blobs: int) -> int:
-    """Size of the ghost window of a pool of so many blobs: a tenth, as a larger window measures no margin any more.
+    """Size of the ghost window of a pool of ``blobs``: a tenth, as a larger window no longer measures the margin.
 
     Eviction is in strides of some 5 %, so a smaller one would have the last stride only.
     """
@@ -151,7 +153,7 @@ def share_of(size: int, capacity: int, everywhere: int) -> int:
 
 
 def with_default(pools: Sequence[Pool], room: int, order: str) -> tuple[Pool, ...]:
-    """The pools of a node, with ``default`` for what they leave of ``room`` bytes."""
+    """The pools of a node, with ``default`` for the rest of ``room`` bytes."""
     left = max(0, room - sum(pool.target for pool in pools))
     return (*pools, Pool(DEFAULT, left, order))
 
@@ -180,16 +182,16 @@ class Overdrafts:
         heapq.heapify(self._heap)
 
     def furthest(self) -> int | None:
-        """The pool that gives next; ``None`` when none may give any more.
+        """The pool that gives next; ``None`` once no pool may give more.
 
-        A paused pool gives first, then that which is furthest over its target, then a stream or plain reads that are least below
-        theirs, and last a dataset or results that are least below theirs.
+        The order: a paused pool; the pool furthest over its target; the stream or plain reads least below theirs; the dataset or
+        results least below theirs.
         """
         while self._heap and self._heap[0].spare <= 0:
             heapq.heappop(self._heap)
         return self._heap[0].balance.pool if self._heap else None
 
-    def take(self, size: int) -> bool:
+    def debit(self, size: int) -> bool:
         """Take a blob of ``size`` bytes from the furthest pool, unless that leaves it less than its minimum."""
         first = self._heap[0]
         if size > first.spare:

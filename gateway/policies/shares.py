@@ -1,9 +1,9 @@
-"""How a limited amount is divided among its holders, so that none of them can take all of it.
+"""Divides a limited amount among its holders, so that none of them can take all of it.
 
-A holder may take more while it has less than ``weight`` times what is free. So what is free shrinks as more holders come, and
-each new one still finds something: one tenant alone gets three quarters, two get three sevenths each, ten get three
-thirty-firsts. Requests without a key are one holder with a smaller weight: alone they get a quarter. Nothing is set aside for
-holders that do not exist, and no tenant needs a configured quota.
+A holder may take more while it has less than ``weight`` times the free amount. So the free amount shrinks as more holders come,
+and each new one still finds some: one tenant alone gets three quarters, two get three sevenths each, ten get three thirty-firsts.
+Requests without a key are one holder with a smaller weight: alone they get a quarter. Nothing is set aside for holders that do
+not exist, and no tenant needs a configured quota.
 
 The rule is that of dynamic thresholds for buffers shared by the ports of a switch (Choudhury and Hahne, "Dynamic Queue Length
 Thresholds for Shared-Memory Packet Switches", IEEE/ACM Transactions on Networking 6(2), 1998).
@@ -14,7 +14,7 @@ from __future__ import annotations
 from gateway.model.holders import Holder
 
 WEIGHT = 3.0
-"""Of a tenant, and of the gateway's own work."""
+"""The weight of a tenant, and of the gateway's own work."""
 WEIGHT_WITHOUT_KEY = 1 / 3
 
 
@@ -23,7 +23,7 @@ class Shares:
 
     Attributes:
         limit: the amount.
-        used: what all holders have together.
+        used: the amount that all holders have together.
     """
 
     def __init__(self, limit: float) -> None:
@@ -32,7 +32,7 @@ class Shares:
         self._held: dict[Holder, float] = {}
 
     def held(self, holder: Holder) -> float:
-        """What a holder has."""
+        """The amount that a holder has."""
         return self._held.get(holder, 0.0)
 
     def allows(self, holder: Holder, amount: float = 1) -> bool:
@@ -47,7 +47,7 @@ class Shares:
         return self.held(holder) > max(1.0, weight * (self.limit - self.used))
 
     def most(self, holder: Holder) -> float:
-        """What a holder may have while it is alone."""
+        """The most that a holder may have while it is alone."""
         weight = WEIGHT_WITHOUT_KEY if holder is None else WEIGHT
         return self.limit * weight / (1 + weight)
 
@@ -62,12 +62,12 @@ class Shares:
         return True
 
     def take(self, holder: Holder, amount: float = 1) -> None:
-        """Note that a holder has taken an amount, whether it is allowed or not."""
+        """Count an amount that a holder has taken, whether it is allowed or not."""
         self.used += amount
         self._held[holder] = self._held.get(holder, 0.0) + amount
 
     def give_back(self, holder: Holder, amount: float = 1) -> None:
-        """Note that a holder has given back an amount."""
+        """Count an amount that a holder has given back."""
         self.used -= amount
         left = self.held(holder) - amount
         if left > 0:

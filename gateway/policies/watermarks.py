@@ -1,14 +1,14 @@
 """The number of bytes to evict. Which blobs go is decided by pools and their eviction orders (``pools.py``).
 
-Two limits bind the store: ``capacity``, the bytes of blobs that the operator gave it, and ``reserve``, the bytes of the
-file system that it never uses. Both have hysteresis, so that space is freed in long strides instead of one blob for
-each blob that comes in: above ``high`` x capacity the keeper evicts down to ``low`` x capacity, and a breach of the
-reserve is answered by freeing a further (high - low) x capacity. Fills under way count as used: they are reserved when
-they begin, never inferred from what the file system happens to show. The same watermarks hold for the file system's inodes: one
-that is full of small files takes no more, however many bytes are free.
+Two limits bind the store: ``capacity``, the bytes of blobs that the operator gave it, and ``reserve``, the bytes of the file
+system that it never uses. Both have hysteresis, so that space is freed in long strides instead of one blob for each blob that
+comes in: above ``high`` x capacity the keeper evicts down to ``low`` x capacity, and a breach of the reserve is answered by
+freeing a further (high - low) x capacity. Fills under way count as used: they are reserved when they begin, never inferred from
+the file system's figures. The same watermarks hold for the file system's inodes: one that is full of small files takes no more,
+however many bytes are free.
 
 The keeper does nothing else during a stride, and fills that need room wait for its end. So a stride has ``STRIDE`` average blobs
-at most. Of a cache with more than twenty times as many, it is shorter than from one watermark to the other.
+at most. In a cache with more than twenty times as many blobs, it is shorter than the distance between the watermarks.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class EvictionReason(StrEnum):
     WITHIN_LIMITS = "within-limits"
     """No limit is exceeded."""
     CAPACITY = "capacity"
-    """The blobs are above the high watermark, or would be with what is wanted."""
+    """The blobs are above the high watermark, or would be with the wanted bytes."""
     RESERVE = "reserve"
-    """The file system has less free than the reserve, or would have with what is wanted."""
+    """The file system has less free than the reserve, or would have with the wanted bytes."""
     INODES = "inodes"
     """The file system has used more of its inodes than the high watermark."""
 
@@ -55,11 +55,11 @@ GRANTABLE = MARKS.low * TURNING
 class Space(NamedTuple):
     """The space of the cache, all in bytes.
 
-    ``used`` is the sum of all blobs, ``filling`` what fills under way were promised and may still write, ``free`` what
-    the file system has left for us (``f_bavail`` of statvfs), ``reserve`` what of it must stay free. ``inodes`` of ``of_inodes``
-    are free (``f_favail``, ``f_files``; 0 where the file system does not count them), and ``blobs`` is how many files we have.
-    ``steady`` of ``used`` are items of datasets that have space: all of one is cached, or its residents replace each other
-    (``policies/items/demand.py``).
+    ``used`` is the sum of all blobs, ``filling`` the bytes promised to fills under way that they may still write, ``free`` the
+    space that the file system has left for us (``f_bavail`` of statvfs), ``reserve`` the part of it that must stay free.
+    ``inodes`` of ``of_inodes`` are free (``f_favail``, ``f_files``; 0 where the file system does not count them), and ``blobs``
+    is how many files we have. ``steady`` of ``used`` are items of datasets that have space: all of one is cached, or its
+    residents replace each other (``policies/items/demand.py``).
     """
 
     used: int
@@ -74,12 +74,12 @@ class Space(NamedTuple):
 
 
 def marks_of(space: Space) -> Watermarks:
-    """The watermarks of a cache: strides are needed for what turns over, not for what is steady."""
+    """The watermarks of a cache: strides are needed for bytes that turn over, not for steady ones."""
     return _marks_at(min(1.0, max(0.0, space.steady / space.capacity)) if space.capacity else 0.0)
 
 
 def low_mark(capacity: int, steady: int) -> int:
-    """The low watermark of a cache with so many steady bytes, in bytes."""
+    """The low watermark, in bytes, of a cache with ``steady`` bytes."""
     return int(marks_of(Space(steady, capacity, 0, 0, steady=steady)).low * capacity)
 
 
@@ -89,7 +89,7 @@ def turning(size: float) -> int:
 
 
 def turned(room: float) -> int:
-    """Bytes that may turn over in a room that datasets could have."""
+    """Bytes that may turn over in ``room`` bytes that datasets could use."""
     return max(0, int(room / TURNING))
 
 
@@ -136,7 +136,7 @@ def spare(space: Space, marks: Watermarks | None = None) -> int:
 def admits_for_good(space: Space, wanted: int) -> bool:
     """Whether ``wanted`` more bytes fit below the low watermark, so that no eviction follows from them.
 
-    Not the high one: what the other workers of the node are filling is not known here, and has to fit between the two.
+    Not the high one: fills of the node's other workers are not known here, and have to fit between the two.
     """
     return admits(space, wanted) and wanted <= spare_for_good(space)
 

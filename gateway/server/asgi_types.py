@@ -14,7 +14,7 @@ Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 RawHeaders = list[tuple[bytes, bytes]]
 SendFiles = Callable[[int, bytes, Sequence[FileSpan], bytes | memoryview | None], Awaitable[None] | None]
-"""Sends a whole response of files, or of bytes (status, header lines, spans, the bytes: see ``Cycle.send_files``); returns
-what is left to await, ``None`` if all is sent."""
+"""Sends a whole response of files, or of bytes (status, header lines, spans, the bytes: see ``Cycle.send_files``); returns the
+remaining work to await, ``None`` if all is sent."""
 Begin = Callable[[Scope, Receive, Send, SendFiles], Awaitable[None] | None]
 """Begins to answer a request; see ``gateway.edge.asgi.Edge.begin``."""

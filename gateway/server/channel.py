@@ -1,8 +1,7 @@
 """The sending side of one connection: bytes through the transport, files by sendfile.
 
-Two writers share one socket, so one rule keeps the bytes in order: nothing bypasses the transport while it
-still holds bytes. Its buffer limit is zero, so ``paused`` tells exactly that, and a slow reader
-costs at most one message.
+Two writers share one socket, so one rule keeps the bytes in order: nothing bypasses the transport while it still holds bytes. Its
+buffer limit is zero, so ``paused`` means exactly that, and a slow reader costs at most one message.
 
 asyncio owns the transport's file descriptor and forbids ``add_writer`` on it, so files are sent through a duplicate. It
 is created when the first file needs it and closed when the transport is lost; the peer sees the end of the connection only
@@ -33,7 +32,7 @@ from gateway.server.local import unreceived_bytes
 SMALL = 16 * 1024
 """Files up to this many bytes are read and sent together with the head."""
 TURN = 8 * 1024**2
-"""Bytes sent in one go after which a fast connection lets the others run."""
+"""Bytes sent in one go after which a fast connection lets other connections run."""
 MOST_DESCRIPTORS = 253
 """Descriptors of one message (SCM_MAX_FD, unix(7))."""
 _COLD = 1024**2
@@ -139,13 +138,13 @@ class Channel:
             await self.send_rest()
 
     def send_now(self, head: bytes, spans: Sequence[FileSpan], memory: bytes | memoryview | None = None) -> bool:
-        """Send ``head`` and then spans of files, as far as nothing must be waited for.
+        """Send ``head`` and then spans of files, until the socket would block.
 
         Args:
             head: sent first.
             spans: of open files.
-            memory: the bytes of the only span: one system call sends them with the head; what it leaves is sent from the file.
-                Without a span, the transport keeps what it leaves.
+            memory: the bytes of the only span: one system call sends them with the head; the rest is sent from the file. Without
+                a span, the transport keeps the rest.
 
         Returns:
             Whether all is sent; if not, ``send_rest`` must follow. Raises as ``send_files``.
@@ -214,7 +213,7 @@ class Channel:
             sent = max(0, sent - len(piece))
 
     async def send_rest(self) -> None:
-        """Send what ``send_now`` has left. Raises as ``send_files``."""
+        """Send the bytes that ``send_now`` has left. Raises as ``send_files``."""
         try:
             out = self._out or self._duplicate()
             done = False
@@ -425,6 +424,6 @@ class Channel:
             return error
         if error.errno in _FILE_FAULTS:
             return DiskUnavailable("disk", str(error))
-        SHORTAGES.note(error, "sending an answer")
+        SHORTAGES.record(error, "sending an answer")
         self.transport.abort()
         return ClientGone(str(error))

@@ -84,7 +84,7 @@ class Cycle:
     started = complete = gone = waiting = deferred = False
     task: asyncio.Task[None] | None = None
     pace: ClientPace | None = None
-    """Of the body, once it was waited for."""
+    """The pace of the body, once the application has waited for it."""
     _size = _left = 0
     _body_given = False
     _event: asyncio.Event | None = None
@@ -153,7 +153,7 @@ class Cycle:
             body: as many bytes, in pieces that need not last.
 
         Returns:
-            Whether it is sent; the transport keeps what the client does not take at once.
+            Whether it is sent; the transport keeps the bytes that the client does not take at once.
         """
         channel = self._channel
         if self.gone or channel.paused or channel.lost or channel.transport.is_closing():
@@ -186,7 +186,7 @@ class Cycle:
 
     async def _fail(self, error: Exception, *, expected: bool) -> None:
         where = f"{self.scope['method']} {redact_path(self.scope['path'])}"
-        wanting = "" if expected else SHORTAGES.note(error, f"answering {where}")
+        wanting = "" if expected else SHORTAGES.record(error, f"answering {where}")
         if not expected:
             logger.error("%(request)s failed", {"request": where}, exc_info=error)
         elif not self.gone:
@@ -312,7 +312,7 @@ class Cycle:
         return None
 
     async def rest(self) -> None:
-        """Send what ``Channel.send_now`` has left of a whole response."""
+        """Send the part of a whole response that ``Channel.send_now`` has left."""
         await self._channel.send_rest()
         self._finish()
 

@@ -1,8 +1,8 @@
 """TLS handshakes of clients, which count among the connections without a key.
 
-Servers of asyncio tell a protocol of a connection when its handshake is complete. Until then it would have a descriptor and
-memory that nobody counts, and anyone can open connections and send nothing. So the server takes plain connections, each is
-counted at once (gateway/server/callers.py), and its socket is handed to a TLS connection of the loop.
+asyncio's servers hand a connection to its protocol once the handshake is complete. Until then it would have an uncounted
+descriptor and memory, and anyone can open connections and send nothing. So the server takes plain connections, each is counted at
+once (gateway/server/callers.py), and its socket is handed to a TLS connection of the loop.
 
 The loop's ``start_tls`` cannot do it: under uvloop, the client's first bytes may reach the plain protocol before.
 """
@@ -31,7 +31,7 @@ class Handshake(asyncio.Protocol):
     following = GatewayProtocol
     """The protocol of the connection afterwards."""
     idle = True
-    """The client is waited for, so the connection may be closed if its caller has too many."""
+    """During the handshake the server waits for the client, so the connection may be closed if its caller has too many."""
     waits = True
 
     def __init__(
@@ -56,7 +56,7 @@ class Handshake(asyncio.Protocol):
             self._socket = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError as error:
-            SHORTAGES.note(error, "accepting a connection")
+            SHORTAGES.record(error, "accepting a connection")
             return
         finally:
             transport.abort()  # type: ignore[attr-defined]  # it closes its own descriptor

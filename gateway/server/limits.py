@@ -1,4 +1,4 @@
-"""What clients may take of a worker's connections and time; ``[server]`` of the configuration sets it."""
+"""The limits on clients' use of a worker's connections and time; ``[server]`` of the configuration sets it."""
 
 from __future__ import annotations
 

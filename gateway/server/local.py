@@ -3,16 +3,16 @@
 Any user of the machine may connect, as to a port: every request is signed. So the socket has mode 0666, and the permissions of
 its folder restrict who reaches it. A folder that every user can write to is refused: they could put a socket of their own there.
 
-A path belongs to one gateway at a time. A gateway that was killed leaves its socket behind; nobody accepts connections there,
-which tells it from one in use, and it is replaced. A gateway that stops removes its socket, unless it is another one's by then.
+A path belongs to one gateway at a time. A killed gateway leaves its socket behind. It accepts no connections, which tells it from
+one in use, and it is replaced. A gateway that stops removes its socket, unless another gateway has replaced it.
 
-The same path may lead to another gateway on another machine, or to an impostor. So the gateway tells its clients the inode's
-number and time of change beside the path (``LocalAddress``); nobody can set that time.
+The same path may lead to another gateway on another machine, or to an impostor. So the gateway gives its clients the inode's
+number and time of change together with the path (``LocalAddress``); no user can set that time.
 
 Open files can be sent over the socket (SCM_RIGHTS, unix(7)): the peer reads blobs itself. A process that holds a descriptor can
-open its file anew by /proc/self/fd, for writing if the file's mode lets it. Blobs are writable for the gateway's user and root;
-so those two get bytes, and everybody else may get descriptors. What was sent and not received yet stays open in the kernel, on
-the gateway's account, so that is bounded.
+reopen its file by /proc/self/fd, for writing if the file's mode lets it. Blobs are writable for the gateway's user and root; so
+those two get bytes, and all other users may get descriptors. Descriptors sent and not received yet stay open in the kernel, on
+the gateway's account, so their number is bounded.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gateway.model.errors import ConfigError
 LOCAL = "_LARDER_LOCAL"
 """The environment variable that passes the ``LocalAddress`` to every worker; empty if there is none."""
 IN_FLIGHT = 4096
-"""Descriptors that one worker may have sent without their having been received; at most a quarter of those it may open."""
+"""Descriptors that one worker may have in flight, sent and not received; at most a quarter of those it may open."""
 _EVERYBODY = 0o111
 """File mode creation mask of the socket: everyone may read and write, which is to connect."""
 _ROOT = 0
@@ -192,7 +192,7 @@ class DescriptorsInFlight:
 
 
 class Passing:
-    """One connection's part in ``DescriptorsInFlight``.
+    """The descriptors in flight of one connection, counted in ``DescriptorsInFlight``.
 
     Args:
         in_flight: of its worker.

@@ -82,7 +82,7 @@ class Listener(Protocol):
 
 
 class _PlainHead:
-    """What llhttp finds in a head: the first value of each header, by name as sent, and the pieces of the target."""
+    """The fields that llhttp reports of a head: the first value of each header, by name as sent, and the pieces of the target."""
 
     def __init__(self) -> None:
         self.values: dict[bytes, bytes] = {}
@@ -151,7 +151,8 @@ class RequestParser:
                 raise BadRequest("RequestHeaderSectionTooLarge")
 
     def _feed_plain(self, data: bytes) -> bool:
-        """Parse bytes that are exactly one request of the usual form; returns whether they are. If not, nobody is notified."""
+        """Parse bytes that are exactly one request of the usual form; returns whether they are. If not, there are no
+        notifications."""
         plain = self._plain
         if len(data) > _MAX_PLAIN or not data.endswith(b"\r\n\r\n"):
             return False
@@ -210,7 +211,7 @@ class RequestParser:
         self.in_head = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header, or a trailer, which goes into a list that nobody reads."""
+        """One header, or a trailer, which goes into an unread list."""
         # llhttp keeps white space after a value, which is not part of it (RFC 9110, section 5.5).
         self._headers.append((name.lower(), value.rstrip(b" \t")))
 

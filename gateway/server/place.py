@@ -1,7 +1,7 @@
 """The place of a request among those in progress, which it leaves while its client is waited for.
 
-A place stands for work. A request that waits for more of its body, or for its client to take more of the answer, does none: the
-server takes it off the count (``rest``), and counts it again when it goes on. So clients that send or read slowly hold their
+A place represents work. A request that waits for more of its body, or for its client to take more of the answer, does none: the
+server takes it off the count (``rest``), and counts it again when it continues. So clients that send or read slowly hold their
 connection, and nothing that others need.
 """
 
@@ -33,7 +33,7 @@ class RequestPlace:
         self._held: bool | None = None  # None: not admitted
 
     def admit(self, holder: Holder) -> bool:
-        """Take the place on somebody's account; returns whether its share allows it."""
+        """Take the place on a holder's account; returns whether its share allows it."""
         if self._held is not None:
             self.leave()  # of a form, whose signature is in its body
         if not self._shares.claim(holder):
@@ -53,7 +53,7 @@ class RequestPlace:
             self._shares.give_back(self._holder)
 
     def go_on(self) -> None:
-        """The client is not waited for any more; an answer that has begun goes on, whatever the shares are."""
+        """Count the request again: it no longer waits for the client. An answer that has begun continues regardless of shares."""
         if self._held is False:
             self._held = True
             self._shares.take(self._holder)
@@ -62,7 +62,7 @@ class RequestPlace:
         """More of the body came.
 
         Raises:
-            ApiError: SlowDown, because others have taken the holder's share meanwhile.
+            ApiError: SlowDown, because other requests have taken the holder's share in the meantime.
         """
         if self._held is False and not self._shares.allows(self._holder):
             metrics.SHED.labels("requests").inc()

@@ -54,7 +54,7 @@ class GatewayProtocol(asyncio.Protocol):
     head_timeout = 30.0
     """Seconds from a request's first byte to the end of its head."""
     body_timeout = _LIMITS.body_timeout
-    """Seconds of waiting for a body in which so many times ``min_rate`` bytes of it must come."""
+    """Seconds of waiting for a body in which this many times ``min_rate`` bytes must arrive."""
     min_rate = _LIMITS.min_rate
     """Bytes per second."""
     linger_timeout = 10.0
@@ -308,7 +308,7 @@ class GatewayProtocol(asyncio.Protocol):
             self.deadline = cycle.pace.wait(self.loop.time())
 
     def body_came(self, cycle: Cycle) -> None:
-        """The application has got a piece, and what it does with it takes its own time."""
+        """The application has received a piece; its processing time does not count as waiting."""
         if cycle is self._active and cycle.pace is not None:
             cycle.pace.stop(self.loop.time())
             self.deadline = NEVER
@@ -327,7 +327,7 @@ class GatewayProtocol(asyncio.Protocol):
         self.deadline = self._reading_pace.wait(self.loop.time())
 
     def reader_came(self) -> None:
-        """The answer goes on."""
+        """Continue the answer."""
         cycle = self._active
         if cycle is not None and cycle.place is not None:
             cycle.place.go_on()
@@ -363,7 +363,7 @@ class GatewayProtocol(asyncio.Protocol):
                 self.resume_reading()
 
     def adopt(self, path: bytes, headers: RawHeaders) -> Cycle:
-        """Make a request that ``repeated`` has begun to answer the active one; returns its cycle, whose response has begun."""
+        """Make the request that ``repeated`` is answering the active one; returns its cycle, whose response has begun."""
         self._again = None
         self.on_request("GET", (path, b""), "1.1", headers, True, False, True)
         cycle = self._active = self._pipeline.popleft()

@@ -1,7 +1,7 @@
 """The body of a request, over plain ASGI.
 
 Bodies that are received into memory count there, on their caller's account (gateway/policies/shares.py). A body that has arrived
-belongs to a request at work, whose number is limited.
+belongs to a running request, and their number is limited.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class TlsConfig(Config):
     tls: ssl.SSLContext
 
     def load(self) -> None:
-        """Load what the configuration names."""
+        """Load the application that the configuration names."""
         super().load()
         assert self.ssl is not None
         self.tls, self.ssl = self.ssl, None
@@ -229,7 +229,7 @@ def _config(settings: ServerSettings, launch: Launch) -> Config:
 
 
 def _import(launch: Launch) -> None:
-    """Import what the application needs, once for all workers."""
+    """Import the application's modules, once for all workers."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the supervisor, which passes it on, comes later
     for name in (launch.factory.partition(":")[0], *launch.modules, *_OF_WORKERS):
         imported(name)

@@ -1,7 +1,8 @@
 """The shape of a head that the parser has accepted: another head of the same shape need not be parsed.
 
-An SDK sends the same head again and again: a GET of another key, signed at another second. What differs are the path, the date,
-the signature, and the ids that some SDKs add. A template keeps the rest as bytes and compares it, which costs a tenth of parsing.
+An SDK sends the same head again and again: a GET of another key, signed at another second. Only the path, the date, the
+signature, and the ids that some SDKs add differ. A template keeps the rest as bytes and compares it, which costs a tenth of
+parsing.
 
 Why skipping the parser is safe. A template is made of a head that llhttp and ``RequestParser`` have accepted in one piece, as a
 GET without anything about framing (``RequestParser.feed`` says which heads those are). It divides the bytes after the path into
@@ -16,11 +17,10 @@ No alphabet has a space, a tab, a colon, a carriage return or a line feed. So th
 their values are those of the accepted head, no line can appear, vanish or change its name, and the end of the head is the end of
 the bytes. An alphabet's bytes are valid in a value and in a target, so llhttp accepts them too. Parsing would therefore find the
 same method, version, names and values, but for the slots, which are returned. The path is its own percent-decoded and canonical
-form, so nothing is to be decoded, and "." and ".." stay what they are for S3, parts of a key.
+form, so nothing is to be decoded, and "." and ".." stay parts of a key, as in S3.
 
-Only the grammar is skipped. What the values mean, whether the date is a date and the signature right, is decided by the caller,
-every time. A template refuses nothing: if a head does not match, or comes in two pieces, or with the next one behind it, the
-parser judges it.
+Only the grammar is skipped. The caller checks the values every time: whether the date is a date and the signature right. A
+template refuses nothing: if a head does not match, or comes in two pieces, or with the next one behind it, the parser judges it.
 """
 
 from __future__ import annotations

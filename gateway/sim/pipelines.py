@@ -147,7 +147,7 @@ class PipelineRun:
 
 
 def simulate_pipeline(model: PipelineModel, control: PipelineControl, epochs: int, seed: int = 0) -> PipelineRun:
-    """Train for so many epochs."""
+    """Train for ``epochs``."""
     return _PipelineSimulation(model, control, seed).run(epochs)
 
 
@@ -217,7 +217,7 @@ class _PipelineSimulation:
         self._ready_workers = self._target
         self._busy = 0
         self._cache = control.cache or COMPUTE
-        self._found = PipelineRun(workers=[(0.0, self._target)])
+        self._run = PipelineRun(workers=[(0.0, self._target)])
         self._epoch, self._epochs, self._began = 0, 0, 0.0
         self._given = self._taken = 0
         self._done: set[int] = set()
@@ -237,7 +237,7 @@ class _PipelineSimulation:
         while self._epoch < epochs:
             until += 1000.0
             self._clock.run(until)
-        return self._found
+        return self._run
 
     @property
     def _batches(self) -> int:
@@ -263,7 +263,7 @@ class _PipelineSimulation:
 
     def _end(self) -> None:
         seconds = self._clock.now - self._began
-        self._found.epochs.append(
+        self._run.epochs.append(
             SimulatedEpoch(
                 self._began,
                 self._clock.now,
@@ -319,7 +319,7 @@ class _PipelineSimulation:
         if workers == self._target:
             return
         self._target = workers
-        self._found.workers.append((self._clock.now, workers))
+        self._run.workers.append((self._clock.now, workers))
         if workers < self._ready_workers:
             self._ready_workers = workers
         else:
@@ -372,22 +372,25 @@ class _PipelineSimulation:
         """Note a decision that has changed."""
         after = self._gateway.decision
         if after is not None and (before is None or (before.stage, before.reason) != (after.stage, after.reason)):
-            self._found.decisions.append((self._clock.now, after))
+            self._run.decisions.append((self._clock.now, after))
 
 
 def knee(model: PipelineModel, threshold: float, cache: int = COMPUTE) -> int:
-    """The fewest workers of which one more shortens a batch by no more than ``threshold``, without noise; ``cache`` is read."""
+    """The fewest workers at which one more shortens a batch by at most ``threshold``, without noise; ``cache`` is read."""
 
     def batch_time(workers: int) -> float:
         _, end = model.points(cache, False)
         return max(model.step, end * model.batch * (1 + model.contention * (workers - 1)) / workers)
 
     numbers = range(1, _MOST_WORKERS)
-    return next((one for one in numbers if batch_time(one + 1) > batch_time(one) * (1 - threshold)), _MOST_WORKERS)
+    return next(
+        (workers for workers in numbers if batch_time(workers + 1) > batch_time(workers) * (1 - threshold)),
+        _MOST_WORKERS,
+    )
 
 
 def with_knee(model: PipelineModel, workers: int, cache: int = COMPUTE) -> PipelineModel:
-    """The model with a trainer that so many workers are just enough for, when ``cache`` is read."""
+    """The model with a trainer for which ``workers`` are just enough, when ``cache`` is read."""
     _, end = model.points(cache, False)
     slower = 1 + model.contention * (workers - 1)
     return replace(model, step=end * model.batch * slower / workers)

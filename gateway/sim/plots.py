@@ -38,12 +38,12 @@ def draw(scenario: Scenario, results: Sequence[RunResult], directory: Path, name
 
 def _speedups(scenario: Scenario, results: Sequence[RunResult]) -> list[tuple[RunResult, float]]:
     by_name = {result.run.name: result for result in results}
-    found = []
+    speedups = []
     for result in results:
         baseline = scenario.baseline(result.run)
         if baseline is not None and baseline.name in by_name:
-            found.append((result, speedup(result, by_name[baseline.name])))
-    return found
+            speedups.append((result, speedup(result, by_name[baseline.name])))
+    return speedups
 
 
 def _bars(plt: Any, bars: list[tuple[RunResult, float]], path: Path) -> Path:

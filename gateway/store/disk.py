@@ -136,9 +136,9 @@ class Disk:
             raise ConfigError(str(fault)) from None
         except DiskFault as fault:
             log.error("the cache cannot be used: %(error)s", {"error": fault})
-            self.note(Failed(fault.kind, total=True))
+            self.report(Failed(fault.kind, total=True))
         except TimeoutError:
-            self.note(Failed(FailureKind.HUNG, total=True))
+            self.report(Failed(FailureKind.HUNG, total=True))
 
     async def _mount_alone(self) -> None:
         """Mount the directory as soon as no gateway has it that would not hear of this worker's writes: it would serve old bytes.
@@ -186,7 +186,7 @@ class Disk:
             await asyncio.wait([self._probe], timeout=HUNG_AFTER)
         return self.usable()
 
-    def note(self, event: Event) -> None:
+    def report(self, event: Event) -> None:
         """Report an event to the breaker, and log a change of its state."""
         before = self.breaker.state
         state = self.breaker.handle(event, self.now())
@@ -208,16 +208,16 @@ class Disk:
     def wrote(self, seconds: float) -> None:
         """Report the time of a write, which the breaker wants to know if it was slow, or others were before."""
         if seconds > self.breaker.slow_write or not self.normal:
-            self.note(Wrote(seconds))
+            self.report(Wrote(seconds))
 
     def failed(self, fault: DiskFault) -> None:
         """Report a failure to the breaker."""
         if fault.kind is FailureKind.CORRUPT:
             self._condemned = identity_of(self.directory.index)
-        self.note(Failed(fault.kind))
+        self.report(Failed(fault.kind))
 
     def waits_for(self, seconds: float) -> bool:
-        """Whether the disk is in use, and has not answered for so many seconds."""
+        """Whether the disk is in use, and has not answered for ``seconds``."""
         return self.in_use and self._watch.waits_for(seconds)
 
     def require(self) -> None:
@@ -287,7 +287,7 @@ class Disk:
         if fault is not None:
             self.failed(fault)
         else:
-            self.note(Ok())
+            self.report(Ok())
 
     async def _run_probe(self) -> None:
         succeeded = False
@@ -299,7 +299,7 @@ class Disk:
             if fault.kind is FailureKind.CORRUPT:
                 self._condemned = identity_of(self.directory.index)
         finally:
-            self.note(Probed(succeeded))
+            self.report(Probed(succeeded))
 
     def _mount(self) -> None:
         with disk_faults():

@@ -71,7 +71,8 @@ class Forgetter:
         return await asyncio.shield(self._forget_pages(partial(objects.forget_origin_page, origin=origin)))
 
     async def held(self, origin: str, bucket: str, prefix: str) -> PrefixTotals:
-        """What ``forget_prefix`` would find, including what this worker has yet to record; nothing while the disk is down."""
+        """The objects that ``forget_prefix`` would forget, including those that this worker has yet to record; none while the
+        disk is down."""
         await attempt(self._disk.write, _nothing, None)  # written after what waits to be recorded
         look = partial(objects.held, origin=origin, bucket=bucket, prefix=prefix)
         return await attempt(self._disk.read, look, PrefixTotals())
@@ -138,7 +139,7 @@ class Forgetter:
             self._fence(keys, trusted=trusted)
 
     async def versions(self, keys: Sequence[ObjectKey]) -> Mapping[ObjectKey, ObjectMeta]:
-        """What the index has of these objects: ETag, size and time; nothing while the disk is down."""
+        """The index's entries of these objects: ETag, size and time; nothing while the disk is down."""
         return await attempt(self._disk.read, partial(objects.versions, keys=tuple(keys)), {})
 
     def _deleted(
@@ -163,7 +164,7 @@ class Forgetter:
                 forgotten.set_exception(error)
 
     def _fence(self, keys: Sequence[ObjectKey], *, trusted: bool) -> None:
-        """End what readers know of the keys; ``trusted``: the index no longer has their rows."""
+        """Invalidate readers' knowledge of the keys; ``trusted``: the index no longer has their rows."""
         for key in keys:
             if not trusted:
                 self._generations.distrust(key)
@@ -189,6 +190,6 @@ class Forgetter:
 
 
 def _forgotten(connection: Connection, keys: Sequence[ObjectKey]) -> tuple[list[bytes], Counts | None]:
-    """Delete the rows of keys; the digests of blobs deleted with them, and what is left if there are any."""
+    """Delete the rows of keys; returns the digests of blobs deleted with them and, if there are any, the new totals."""
     loose = objects.forget(connection, keys)
     return loose, blob_rows.counts(connection) if loose else None

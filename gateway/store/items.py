@@ -38,7 +38,7 @@ K = TypeVar("K")
 _PAGE = 500
 _INLINE = 2_000
 _CONSIDERED = 4
-"""Residents whose bytes are looked up in all datasets, for each that may leave."""
+"""The residents looked up in all datasets, per resident that may be evicted."""
 _MISSING, _FAILED = -2, -3
 """Instead of a descriptor: the file does not exist, or cannot be opened. -1 means that the disk must be accessed."""
 
@@ -74,7 +74,7 @@ class ItemBlobs:
         for content in tuple(self._contents.values()):
             indices = content.indices_of(ref.digest)
             if indices.size:
-                self._note(content, indices, VERIFIED, ref.crc32, stamp_of(mtime_ns))
+                self._set_states(content, indices, VERIFIED, ref.crc32, stamp_of(mtime_ns))
 
     def gone(self, digests: Iterable[bytes]) -> None:
         """Record that blobs were evicted or dropped."""
@@ -84,7 +84,7 @@ class ItemBlobs:
                 content.states.flags[content.indices_of(digest)] = NOT_KNOWN
 
     @staticmethod
-    def _note(content: Content, index: int | NDArray[np.uint32], flag: int, crc32: int, stamp: int) -> None:
+    def _set_states(content: Content, index: int | NDArray[np.uint32], flag: int, crc32: int, stamp: int) -> None:
         states = content.states
         states.crc32[index] = crc32
         states.stamp[index] = stamp
@@ -173,7 +173,7 @@ class ItemBlobs:
     async def confirm(self, content: Content, indices: NDArray[np.uint32]) -> None:
         """Check that those of some items that are marked as resident have a file, and clear the marks of the others.
 
-        A closed dataset is not told of evictions, nor does a worker tell datasets that only other workers have open.
+        A closed dataset does not learn of evictions, and a worker does not notify datasets that only other workers have open.
         """
         believed = indices[content.states.believed(indices)]
         path_of = self._disk.directory.blob_path
@@ -189,7 +189,7 @@ class ItemBlobs:
     def _adopt_row(self, content: Content, index: int, row: BlobRow) -> None:
         if content.states.flags[index] in (NOT_KNOWN, FETCHING):
             verified = row.boot == self._disk.directory.boot
-            self._note(content, index, VERIFIED if verified else RESIDENT, row.crc32, stamp_of(row.mtime_ns))
+            self._set_states(content, index, VERIFIED if verified else RESIDENT, row.crc32, stamp_of(row.mtime_ns))
 
     # --- reading
 
@@ -255,7 +255,7 @@ class ItemBlobs:
         except BlobGone:
             content.states.flags[index] = NOT_KNOWN
             return None
-        self._note(content, index, VERIFIED, blob.crc32, stamp_of(blob.mtime_ns))
+        self._set_states(content, index, VERIFIED, blob.crc32, stamp_of(blob.mtime_ns))
         return file_of(blob)
 
     async def resident(self, digest: bytes) -> BlobRef | None:
@@ -276,24 +276,24 @@ class ItemBlobs:
         return present
 
 
-async def open_blobs(disk: Disk, wanted: Mapping[K, bytes], take: Callable[[Iterable[tuple[K, int]]], None]) -> None:
-    """Open blobs: those whose path the kernel has in memory here, the others in one go in a thread.
+async def open_blobs(disk: Disk, wanted: Mapping[K, bytes], receive: Callable[[Iterable[tuple[K, int]]], None]) -> None:
+    """Open blobs: those whose path the kernel has in memory directly, the rest in one go in a thread.
 
     Args:
         disk: of the node.
         wanted: digests, by the caller's names.
-        take: gets names with descriptors, which it owns; negative ones where nothing was opened.
+        receive: gets names with descriptors, which it owns; negative ones where nothing was opened.
 
     Raises:
         DiskFault: the disk hangs.
     """
     opened = list(zip(wanted, disk.directory.open_at_once(wanted.values()), strict=True))
-    take(opened)
+    receive(opened)
     slow = [name for name, fd in opened if fd < 0]
     if slow:
         digests = [wanted[name] for name in slow]
         descriptors = await disk.bounded(partial(open_each, disk.directory, digests), close_each)
-        take(zip(slow, descriptors, strict=True))
+        receive(zip(slow, descriptors, strict=True))
 
 
 def file_of(blob: OpenBlob) -> ItemFile:
@@ -315,7 +315,7 @@ def open_each(directory: CacheDirectory, digests: Sequence[bytes]) -> list[int]:
 
 
 def close_each(descriptors: Sequence[int]) -> None:
-    """Close what ``open_each`` opened."""
+    """Close the descriptors of ``open_each``."""
     for descriptor in descriptors:
         if descriptor >= 0:
             os.close(descriptor)

@@ -2,17 +2,17 @@
 
 The kernel's page cache has the bytes too, but a hit from there costs an fstat, a read or sendfile, and an open file, of which a
 worker has a few hundred (``cache.open_files``). ``cache.memory`` is the budget of a node, of which each worker has an equal part
-(``share``). What enters and what stays is decided by policies/reads/memory.py.
+(``share``). policies/reads/memory.py decides which blobs enter and stay.
 
-A blob enters on a hit from its open, verified file. It is hashed once more on the way, so what is in memory is what its digest
-says, whatever happens to the file later.
+A blob enters on a hit from its open, verified file. It is hashed once more on the way, so the bytes in memory match their digest,
+whatever happens to the file later.
 
 It leaves with the blob. The node's workers share a table of removals (shared/removed.py): removing a blob's file changes a number
 there, in a slot of the digest. A copy is valid while the number is the one that was read before the copy was made. The number
 changes after the file is unlinked, and a copy is made only of a file that is linked after the number was read. So a copy of a
 removed blob always has an old number. If another blob's removal changes the number, a read of the file is the only cost.
 
-The budget bounds what the process grows by: each blob is charged ``OVERHEAD`` besides its bytes, for the objects around them.
+The budget bounds the growth of the process: each blob is charged ``OVERHEAD`` on top of its bytes, for the objects around them.
 Answers that clients take slowly do not copy the bytes (``Channel.write_now``).
 
 Memory is not asked while the disk's open files may not be read: a node whose disk fails answers from the origin, in one way.
@@ -33,7 +33,8 @@ from gateway.store.shared.removed import slot_of
 LARGEST = 128 * 1024
 """Bytes of the largest blob in memory: sendfile sends larger ones for less than a copy costs."""
 OVERHEAD = 512
-"""Bytes that a blob is charged besides its own: its digest, its copy's object, and their places in dictionaries take some 400."""
+"""Bytes charged for a blob in addition to its data: its digest, its copy's object, and their places in dictionaries take some
+400."""
 _PART = 16
 _MOST = 1024**3
 _UNLIMITED = 1 << 60
@@ -95,7 +96,7 @@ class MemoryBlobs:
 
     @property
     def used(self) -> int:
-        """Bytes that the blobs in memory take, with what is around them."""
+        """Bytes that the blobs in memory take, including overhead."""
         return self._order.used
 
     def __len__(self) -> int:

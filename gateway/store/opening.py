@@ -51,7 +51,7 @@ class Opener:
         return await self._flight.result(ref.digest, partial(self._open, ref))
 
     def doubt(self, digest: bytes) -> None:
-        """Have a blob verified when it is opened next: it was read, and is not what its digest says."""
+        """Have a blob verified when it is opened next: its bytes were read, and do not match its digest."""
         self._cache.discard(digest)
         self._disk.post(lambda connection: blob_rows.note_verified(connection, digest, 0, 0))
 
@@ -70,7 +70,7 @@ class Opener:
         except DiskFault as fault:
             raise BlobGone(str(fault)) from fault
         except OSError as error:
-            self._note(error)
+            self._report_fault(error)
             raise BlobGone(str(error)) from error
         if verified:
             VERIFIED_BLOBS.inc()
@@ -112,7 +112,7 @@ class Opener:
 
         path = directory.blob_path(digest)
         if wrong.__cause__ is not None:
-            self._note(wrong.__cause__)
+            self._report_fault(wrong.__cause__)
         if identity is not None:
             self.corrupt_dropped += 1
         self._cache.discard(digest)
@@ -128,7 +128,7 @@ class Opener:
             # Its rows stay until the disk is back; later openings will fail in the same way.
             return
 
-    def _note(self, error: BaseException) -> None:
+    def _report_fault(self, error: BaseException) -> None:
         fault = disk_fault(error)
         if fault is not None:
-            self._disk.note(Failed(fault.kind))
+            self._disk.report(Failed(fault.kind))

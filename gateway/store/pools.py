@@ -9,10 +9,10 @@ from gateway.model.keys import ObjectKey
 from gateway.policies.items.importance import PoolLevel
 from gateway.policies.pools import Pool
 from gateway.store.disk import Disk
+from gateway.store.evictor import Evictor
 from gateway.store.files.failures import attempt, succeeds
 from gateway.store.index import objects, pool_rows, score_rows
 from gateway.store.index.pool_rows import PoolRow
-from gateway.store.keeper import Evictor
 
 _AT_ONCE = 10_000
 """Blobs of retired pools that move in one transaction."""
@@ -21,9 +21,9 @@ _AT_ONCE = 10_000
 class Pools:
     """Pool operations, for the worker with the node lock; those that only read, for any. No-ops while the disk is down."""
 
-    def __init__(self, disk: Disk, keeper: Evictor) -> None:
+    def __init__(self, disk: Disk, evictor: Evictor) -> None:
         self._disk = disk
-        self._keeper = keeper
+        self._evictor = evictor
 
     async def define(self, pools: Sequence[Pool]) -> bool:
         """Define exactly these pools, one of them ``default``; returns whether the index accepted them.
@@ -49,7 +49,7 @@ class Pools:
         )
 
     async def rank(self, pool: str, scores: Mapping[bytes, float]) -> bool:
-        """Rank those of some blobs that a pool holds by their scores; whether the index took it."""
+        """Rank blobs of a pool by their scores; blobs outside the pool are skipped. Returns whether the index accepted it."""
         return await succeeds(self._disk.write, partial(score_rows.rank, name=pool, scores=scores))
 
     async def level(self, pool: str) -> PoolLevel | None:
@@ -70,11 +70,11 @@ class Pools:
 
     async def release(self, pool: str, most: int) -> None:
         """Drop at most ``most`` blobs of an ended pool now."""
-        await attempt(partial(self._keeper.release, pool), most, None)
+        await attempt(partial(self._evictor.release, pool), most, None)
 
     async def evict(self, digests: Sequence[bytes]) -> int:
         """Drop these items now, and objects of the same bytes; returns the number of blobs."""
-        return await attempt(self._keeper.drop_items, digests, 0)
+        return await attempt(self._evictor.drop_items, digests, 0)
 
     async def usage(self) -> list[PoolRow]:
         """All pools with their counts; empty while the index cannot be read."""

@@ -49,14 +49,14 @@ class AppliedPurges:
         """Whether the index has no objects; false while the disk is down."""
         return await attempt(self._disk.read, _is_empty, False)
 
-    async def note(self, applied: Applied) -> bool:
+    async def record(self, applied: Applied) -> bool:
         """Record applied purges; returns whether the disk accepted it."""
         text = json.dumps([applied.last, *applied.ahead[-_MOST_AHEAD:]])
         return await succeeds(self._disk.write, partial(_write, text=text))
 
     @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """Serializes purging among the node's workers; does nothing without a disk."""
+    async def exclusively(self) -> AsyncIterator[None]:
+        """Serialize purging among the node's workers; no effect without a disk."""
         try:
             descriptor = await self._disk.run(partial(open_lock, self._disk.directory.root / "purges.lock"), os.close)
         except (OSError, DiskFault):

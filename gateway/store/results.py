@@ -1,8 +1,8 @@
 """Results of pipelines on this node's disk: put many at a time, and opened many at a time.
 
-A result is an object of one block (store/index/result_rows.py), so it is evicted, verified and counted as every blob is. What
-differs is the number: elements are small, and come a few hundred at a time. So the files of a PUT are written in one step of a
-thread and recorded in one transaction, and those of a GET are found by one query and opened in one step.
+A result is an object of one block (store/index/result_rows.py), so it is evicted, verified and counted as every blob is. The
+difference is their number: elements are small, and come a few hundred at a time. So the files of a PUT are written in one step of
+a thread and recorded in one transaction, and those of a GET are found by one query and opened in one step.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ResultHost(BlobHost, Protocol):
         """A committed blob that is about to get a row."""
 
     def settle(self, recorded: Recorded, counts: Counts | None) -> object:
-        """Take note of the totals, and remove files without a row."""
+        """Adopt the totals, and remove files without a row."""
 
 
 class ResultBlobs:
@@ -75,7 +75,7 @@ class ResultBlobs:
         boot = self._disk.directory.boot if self._disk.readable else -1
         verified = {index: row.digest for index, row in rows.items() if row.boot == boot}
         try:
-            await open_blobs(self._disk, verified, partial(self._take, rows, files))
+            await open_blobs(self._disk, verified, partial(self._keep_verified, rows, files))
             for index in rows.keys() - files.keys():
                 if (file := await self._verified(rows[index])) is not None:
                     files[index] = file
@@ -87,8 +87,10 @@ class ResultBlobs:
         return files
 
     @staticmethod
-    def _take(rows: Mapping[int, BlobRow], files: dict[int, ItemFile], opened: Iterable[tuple[int, int]]) -> None:
-        """Keep the files that are as they were when they were verified."""
+    def _keep_verified(
+        rows: Mapping[int, BlobRow], files: dict[int, ItemFile], opened: Iterable[tuple[int, int]]
+    ) -> None:
+        """Keep the files that are unchanged since they were verified."""
         for index, fd in opened:
             if fd < 0:
                 continue
@@ -109,13 +111,13 @@ class ResultBlobs:
     async def put(
         self, collection: str, elements: Mapping[int, memoryview], largest: int, *, replace: bool = False
     ) -> dict[int, PutResult]:
-        """Store elements by index; what became of each. Never raises because the disk fails.
+        """Store elements by index; returns the outcome of each. Never raises because the disk fails.
 
         Args:
             collection: name of their collection.
             elements: bytes by index.
             largest: bytes of the largest result that is stored.
-            replace: replace what is stored.
+            replace: replace stored results.
         """
         sizes = {index: len(data) for index, data in elements.items()}
         try:

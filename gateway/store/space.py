@@ -92,10 +92,10 @@ class SpaceMeter:
         self._free, self._free_at = self._disk.directory.free(), time.monotonic()
 
     def measure_if_due(self) -> bool:
-        """``measure``, unless the last result is recent, and leaves more room than anybody fills until it is not.
+        """``measure``, unless the last result is recent, and leaves more room than can be filled while it is.
 
         Returns:
-            Whether what was promised fits, as far as this has measured it.
+            Whether the promised bytes fit, by the last measurement.
         """
         free = self._free
         roomy = free is not None and free.bytes - self._settings.reserve > _ROOMY
@@ -137,7 +137,7 @@ class SpaceMeter:
         return 0 if self._free is None else spare_for_good(self.current())
 
     def note_steady(self, tag: str, size: int) -> None:
-        """Note the bytes that a dataset holds whose residents replace each other, for all workers and for the next start."""
+        """Record the bytes that a dataset holds whose residents replace each other, for all workers and for the next start."""
         now = self._disk.now()
         known, noted_at = self._noted.get(tag, (0, -_STEADY_FOR))
         if abs(size - known) <= self._settings.capacity // _STEADY_STEPS and now < noted_at + _STEADY_FOR / 24:
@@ -160,7 +160,7 @@ class SpaceMeter:
         except DiskFault:
             return 0
 
-    def take(self, size: int) -> bool:
+    def reserve(self, size: int) -> bool:
         """Reserve bytes if the counts are recent and nothing must be evicted for them; returns whether it did."""
         if self._loop.time() - self._counted_at >= _TRUSTED_FOR:
             return False

@@ -26,6 +26,7 @@ from gateway.model.objects import BlobRef, ObjectMeta, ObjectRecord
 from gateway.policies.watermarks import admits, admits_for_good
 from gateway.store.datasets.registry import DiskWork
 from gateway.store.disk import Disk, cache_directory
+from gateway.store.evictor import Evictor, RecoveryReport
 from gateway.store.files.blobs import OpenBlob, OpenBlobs
 from gateway.store.files.directory import CacheDirectory
 from gateway.store.files.failures import DiskFault, attempt
@@ -38,7 +39,6 @@ from gateway.store.index.objects import Recorded
 from gateway.store.index.pool_rows import Entering
 from gateway.store.index.recording import Recording
 from gateway.store.items import ItemBlobs
-from gateway.store.keeper import Evictor, RecoveryReport
 from gateway.store.memory import MemoryBlobs
 from gateway.store.opening import Opener
 from gateway.store.pools import Pools
@@ -57,7 +57,7 @@ _FEW = 512
 """Rows that are looked up ahead of long reads."""
 _FRESH = 4096
 _SHARE = 4
-"""The divisor of the process's descriptor limit: open blobs may use one in so many."""
+"""The divisor of the process's descriptor limit: open blobs may use this fraction of it."""
 
 
 class Store:
@@ -80,8 +80,8 @@ class Store:
         self._opener = Opener(disk, self.opened)
         self.memory = MemoryBlobs(disk, self._opener.doubt)
         self.items = ItemBlobs(disk, self._opener)
-        self._keeper = Evictor(disk, self._space, self._uses.take, self.items.gone, self.items.least_needed)
-        self.pools = Pools(disk, self._keeper)
+        self._evictor = Evictor(disk, self._space, self._uses.take_folded, self.items.gone, self.items.least_needed)
+        self.pools = Pools(disk, self._evictor)
         self.results = ResultBlobs(self, disk, self._opener, self._space)
         self.purged = AppliedPurges(disk)
         self.work: DiskWork = disk
@@ -308,7 +308,7 @@ class Store:
         size = blob.length
         if not self._disk.in_use:
             self._disk.require()
-        if self._space.take(size):
+        if self._space.reserve(size):
             blob.reserved = size
         elif await self.make_room(size):
             self._reserve_now(blob)
@@ -331,14 +331,14 @@ class Store:
         try:
             if size > self._space.capacity or not self._disk.usable():
                 return False
-            if self._space.take(size):
+            if self._space.reserve(size):
                 self._space.filling -= size
                 return True
             if admits(await self._space.refresh(), size):
                 return True
             if not self.directory.locked:
                 return await self._wait_for_keeper(size)
-            await self._keeper.free(size)
+            await self._evictor.free(size)
             self.opened.trim()
             # An unlinked file's space is free once it is closed.
             with suppress(TimeoutError):
@@ -350,7 +350,7 @@ class Store:
 
     def status(self) -> StoreStatus:
         """The state of the store; counts are those of the last query of the index."""
-        breaker, opener, keeper = self._disk.breaker, self._opener, self._keeper
+        breaker, opener, evictor = self._disk.breaker, self._opener, self._evictor
         return StoreStatus(
             bytes=self._space.counts.size,
             blobs=self._space.counts.blobs,
@@ -364,9 +364,9 @@ class Store:
             open_files=len(self.opened),
             corrupt_dropped=opener.corrupt_dropped,
             missing_dropped=opener.missing_dropped,
-            evicted_blobs=keeper.evicted_blobs,
-            evicted_bytes=keeper.evicted_bytes,
-            released_bytes=keeper.released_bytes,
+            evicted_blobs=evictor.evicted_blobs,
+            evicted_bytes=evictor.evicted_bytes,
+            released_bytes=evictor.released_bytes,
             keeper=self.directory.locked,
             skipped_files=len(self.directory.skipped),
         )
@@ -391,12 +391,12 @@ class Store:
             if not await self._disk.try_again():
                 return
             self._flush()
-            blobs, evicted = self._space.counts.blobs, self._keeper.evicted_blobs
+            blobs, evicted = self._space.counts.blobs, self._evictor.evicted_blobs
             if self.directory.locked:
-                await self._keeper.sweep()
+                await self._evictor.sweep()
             else:
                 await self._space.refresh()
-            if self._space.counts.blobs < blobs or self._keeper.evicted_blobs != evicted:
+            if self._space.counts.blobs < blobs or self._evictor.evicted_blobs != evicted:
                 self.opened.trim()  # otherwise it is a chore: it looks at every open file
         except DiskFault:
             return
@@ -407,7 +407,7 @@ class Store:
         While the disk is failing the report is empty, and a later ``sweep`` does the work.
         """
         try:
-            return await self._keeper.recover()
+            return await self._evictor.recover()
         except DiskFault:
             self._disk.audit_due = True
             return RecoveryReport()
@@ -489,7 +489,7 @@ class Store:
 
     def _flush(self) -> None:
         self._remove(())
-        if used := self._uses.take():
+        if used := self._uses.take_folded():
             self._disk.post(lambda connection: pool_rows.note_uses(connection, used, self._disk.now()))
 
     def _do_chores(self) -> None:

@@ -36,7 +36,7 @@ _PATIENCE = 5.0
 class VerifyReport:
     """The result. ``corrupt``, ``missing`` and ``orphans`` name files below ``blobs/``; sizes are bytes.
 
-    ``damaged`` counts the rows and pages of the index that are not as they were written."""
+    ``damaged`` counts the damaged rows and pages of the index."""
 
     blobs: int = 0
     bytes: int = 0

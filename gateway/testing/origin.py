@@ -72,7 +72,7 @@ class FakeOrigin:
         self.seen: list[SeenRequest] = []
         self.public: list[str] = []
         self.owners: dict[str, User] = {}
-        """By bucket whose requesters pay, its owner: others are refused what does not accept the charges."""
+        """The owners of buckets whose requesters pay: requests of other users that do not accept the charges are refused."""
         self.paces: dict[str, SendingPace] = {}
         """Set the pace of bodies below a raw path prefix; faults inside a body are for those without a pace."""
         self._denied: list[tuple[str, str]] = []
@@ -106,15 +106,15 @@ class FakeOrigin:
         await self.stop()
 
     def put(self, bucket: str, key: str, body: bytes, headers: Sequence[tuple[str, str]] = ()) -> Stored:
-        """Store an object behind everybody's back."""
+        """Store an object without any client's request."""
         return self.buckets.put(bucket, key, body, headers)
 
     def delete(self, bucket: str, key: str) -> None:
-        """Delete an object behind everybody's back."""
+        """Delete an object without any client's request."""
         self.buckets.objects[bucket].pop(key, None)
 
     def deny(self, access_key_id: str, pattern: str) -> None:
-        """Refuse a user everything below ``bucket/key`` globs (``*`` crosses "/"); ``""`` stands for the unsigned."""
+        """Refuse a user everything below ``bucket/key`` globs (``*`` crosses "/"); ``""`` means unsigned requests."""
         self._denied.append((access_key_id, pattern))
 
     def allow_again(self) -> None:

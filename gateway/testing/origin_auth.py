@@ -102,8 +102,8 @@ def _check_query(asked: OriginRequest, parameters: dict[str, str], users: Sequen
         raise OriginRefusal(403, "AccessDenied", "Request has expired")
     query = "&".join(part for part in asked.query.split("&") if not part.startswith("X-Amz-Signature="))
     signed = parameters["X-Amz-SignedHeaders"].split(";")
-    told = (stamp, "UNSIGNED-PAYLOAD")
-    _compare(asked, query, parameters["X-Amz-Credential"], signed, told, parameters["X-Amz-Signature"], user)
+    stamp_and_hash = (stamp, "UNSIGNED-PAYLOAD")
+    _compare(asked, query, parameters["X-Amz-Credential"], signed, stamp_and_hash, parameters["X-Amz-Signature"], user)
     return user.access_key_id
 
 
@@ -131,11 +131,11 @@ def _compare(
     query: str,
     credential: str,
     signed: list[str],
-    told: tuple[str, str],
+    stamp_and_hash: tuple[str, str],
     signature: str,
     user: User,
 ) -> None:
-    stamp, payload_hash = told
+    stamp, payload_hash = stamp_and_hash
     pairs = sorted(part.partition("=")[::2] for part in query.split("&") if part)
     recoded = sorted((quote(unquote(name), safe="-_.~"), quote(unquote(value), safe="-_.~")) for name, value in pairs)
     lines = [f"{n}:{','.join(' '.join(v.split()) for c, v in asked.headers if c == n)}\n" for n in signed]

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 
 class Gate:
-    """A point where the origin waits until the test lets it go on; usable from any thread and any event loop.
+    """A point where the origin waits until the test releases it; usable from any thread and any event loop.
 
-    ``await gate.reached()`` (or ``gate.arrival.result(timeout)`` without a loop) returns when a request stands at the
-    gate; ``gate.open()`` lets it, and all that come later, pass.
+    ``await gate.reached()`` (or ``gate.arrival.result(timeout)`` without a loop) returns when a request waits at the gate;
+    ``gate.open()`` lets it, and all that come later, pass.
     """
 
     def __init__(self) -> None:
@@ -19,7 +19,7 @@ class Gate:
         self._opened: Future[None] = Future()
 
     async def reached(self) -> None:
-        """Wait until a request stands at the gate. Raises TimeoutError after ten seconds."""
+        """Wait until a request waits at the gate. Raises TimeoutError after ten seconds."""
         await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(self.arrival)), 10)
 
     def open(self) -> None:
@@ -50,7 +50,7 @@ class Fault:
         self.left = self.times
 
     def take(self, method: str, raw_path: str) -> bool:
-        """Whether this request is one of those it happens to; counts it if so."""
+        """Whether the fault applies to this request; counts it if so."""
         if self.left <= 0 or self.method not in ("", method) or not raw_path.startswith(self.path):
             return False
         self.left -= 1

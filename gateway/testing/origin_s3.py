@@ -374,8 +374,8 @@ def _etag(body: bytes) -> str:
 
 
 def _check_md5(asked: OriginRequest) -> None:
-    told = asked.header("content-md5")
-    if told and b64decode(told) != hashlib.md5(asked.body).digest():
+    digest = asked.header("content-md5")
+    if digest and b64decode(digest) != hashlib.md5(asked.body).digest():
         raise OriginRefusal(400, "BadDigest")
 
 

@@ -32,7 +32,7 @@ from gateway.base.tasks import keep_running
 from gateway.engine.base.services import Services
 from gateway.engine.engine import Engine
 from gateway.engine.operations.tenant_rates import TenantRates
-from gateway.engine.space.stream_keeper import ReadListener
+from gateway.engine.space.stream_learner import ReadListener
 from gateway.operate.features import FEATURES
 from gateway.operate.ground import CatalogGround, Following
 from gateway.origin.listing import Listings
@@ -108,13 +108,13 @@ class Administration:
         authenticator.closed = _UNKNOWN
 
         following = self._following()
-        self.listeners = [each.reads for each in following if each.reads is not None]
+        self.listeners = [started.reads for started in following if started.reads is not None]
 
         async def use(snapshot: Snapshot) -> None:
             await self._live.use_catalog(snapshot)
-            for each in following:
-                if each.hear is not None:
-                    await each.hear(snapshot)
+            for started in following:
+                if started.hear is not None:
+                    await started.hear(snapshot)
             authenticator.closed = ""
             self.known.set()
 
@@ -131,15 +131,15 @@ class Administration:
         async def withdraw(withdrawals: Iterable[Withdrawal]) -> None:
             await self.catalog.withdraw(withdrawals if shared else ())
 
-        self.catalog.tell(say)
+        self.catalog.on_change(say)
         await self.follower.look()
         keep_running(said.hear(self.follower.wake, withdraw), stack)
         keep_running(self.follower.run(), stack)
-        for loop in (each.loop for each in following if each.loop is not None):
+        for loop in (started.loop for started in following if started.loop is not None):
             keep_running(loop.work(), stack, loop.stop)
 
     def _following(self) -> list[Following]:
-        """What follows the catalog for features."""
+        """The followers of the catalog, for features."""
         ground = CatalogGround(self.catalog, self._services, lambda: self._live.effective)
         return [module.follow(ground) for module in _FOLLOWING]
 

@@ -44,7 +44,7 @@ _PATIENCE = 2.0
 
 @dataclass(frozen=True, slots=True)
 class DatasetEdge:
-    """Datasets in one worker: the application of their data paths, and what else serves them."""
+    """Datasets in one worker: the application of their data paths, and the services behind it."""
 
     app: DataApp
     identities: Identities

@@ -14,7 +14,7 @@ from gateway.api.s3.app import S3App
 from gateway.base import metrics
 from gateway.base.tasks import keep_running, repeat
 from gateway.engine.operations.watch import NodeWatch
-from gateway.engine.space.keeper import SweepLoop
+from gateway.engine.space.sweep_loop import SweepLoop
 from gateway.fleet.nodes.invalidations import Invalidations
 from gateway.origin.client import OriginClient
 from gateway.server.asgi_types import Scope
@@ -25,13 +25,13 @@ _REFRESH = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Gauges:
-    """What the gauges show."""
+    """The sources of the gauges' values."""
 
     lifecycle: Lifecycle
     watch: NodeWatch
     s3: S3App
     origin: OriginClient
-    keeper: SweepLoop
+    sweeping: SweepLoop
     channel: Invalidations
     accounting: Accounting
 
@@ -45,7 +45,7 @@ class Gauges:
         metrics.READY.set(self.lifecycle.ready(self.watch.problems()))
         show_memory()
         self.accounting.publish()
-        self.keeper.publish()
+        self.sweeping.publish()
         metrics.publish()
 
     def monitor(self, may_read: Callable[[Scope], bool], waits: Callable[[float], bool]) -> OpsApp:

@@ -1,4 +1,4 @@
-"""Wires the management of the zone: jobs and plan in Redis, the manager's loop, the node's part in the plan."""
+"""Wires the management of the zone: jobs and plan in Redis, the manager's loop, the execution of the plan on this node."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gateway.base.tasks import keep_running, repeat
 from gateway.engine.base.planned import Planned
 from gateway.engine.engine import Engine
 from gateway.engine.space.held_results import HeldReporter
-from gateway.engine.space.importance_keeper import ImportanceKeeper, ImportanceLinks
+from gateway.engine.space.importance_ranking import ImportanceLinks, ImportanceRanking
 from gateway.engine.space.item_scores import ItemScores
 from gateway.engine.space.job_readers import JobReaders, OpenDatasets
 from gateway.engine.space.manager import Coordination, Electorate, Manager, Silences, settings_of
-from gateway.engine.space.plan_keeper import PlanExchange, PlanKeeper
+from gateway.engine.space.plan_executor import PlanExchange, PlanExecutor
 from gateway.engine.space.preload import Preloader
 from gateway.engine.space.read_tally import ReadTally
 from gateway.fleet.jobs.result_claims import ResultClaims
@@ -30,7 +30,7 @@ from gateway.store.shared.importance import ScoreTables
 from gateway.store.store import Store
 
 _REPORTS_LAST = 3
-"""A node's report is valid for so many expiries of a node: a large eviction delays the next report."""
+"""A node's report is valid for this many expiries of a node: a large eviction delays the next report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,9 @@ def manage(settings: Settings, url: str, membership: Membership, stack: AsyncExi
     prices = UnitPrices(cost.gb_read, cost.thousand_requests, cost.gpu_hour, cost.currency)
     chosen = settings_of(settings.manager.probe_batches, settings.results.tenant_percent, prices)
     manager = Manager(parts, electorate, chosen, settings.manager.job_expire)
-    keep_running(repeat("manager", manager.turn, pace.heartbeat), stack, manager.stop)
+    keep_running(repeat("manager", manager.run_once, pace.heartbeat), stack, manager.stop)
     planned = Planned(lambda: parts.plans.plan, capacity)
-    keep_running(repeat("uses of results", parts.results.turn, pace.heartbeat, DOWN), stack)
+    keep_running(repeat("uses of results", parts.results.run_once, pace.heartbeat, DOWN), stack)
     return Management(parts, planned, membership, ResultClaims(redis, prefix))
 
 
@@ -82,22 +82,22 @@ def keep_plan(
     parts, store, scores = management.parts, engine.services.store, engine.services.scores
     assert isinstance(scores, ItemScores)
     preloader = Preloader(engine.fetches, engine.lane)
-    told = PlanExchange(management.planned, parts.jobs, parts.reports, management.membership)
-    keeper = PlanKeeper(store, shelves, told, settings.cache.eviction, scores)
-    keep_running(repeat("plan keeper", keeper.turn, settings.fleet.heartbeat), stack, keeper.stop)
-    held = HeldReporter(store, partial(parts.held.tell, management.membership.me))
-    keep_running(repeat("held results", held.turn, settings.fleet.heartbeat, DOWN), stack)
+    exchange = PlanExchange(management.planned, parts.jobs, parts.reports, management.membership)
+    executor = PlanExecutor(store, shelves, exchange, settings.cache.eviction, scores)
+    keep_running(repeat("plan keeper", executor.run_once, settings.fleet.heartbeat), stack, executor.stop)
+    held = HeldReporter(store, partial(parts.held.send, management.membership.me))
+    keep_running(repeat("held results", held.run_once, settings.fleet.heartbeat, DOWN), stack)
     membership = management.membership
     tally = ReadTally(scores, DecileReads(store.directory.generations))
     store.accesses.subscribe(tally.hear)
     links = ImportanceLinks(
-        lambda: parts.plans.plan, membership, shelves.contents, partial(parts.scores.tell, membership.me), tally
+        lambda: parts.plans.plan, membership, shelves.contents, partial(parts.scores.send, membership.me), tally
     )
     readers = JobReaders(parts.jobs, shelves, store.items)
-    important = ImportanceKeeper(store, scores, preloader, readers, links)
+    important = ImportanceRanking(store, scores, preloader, readers, links)
 
     async def end() -> None:
         await important.stop()
         await readers.stop()
 
-    keep_running(repeat("importance", important.turn, settings.fleet.heartbeat), stack, end)
+    keep_running(repeat("importance", important.run_once, settings.fleet.heartbeat), stack, end)

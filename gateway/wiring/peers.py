@@ -1,4 +1,4 @@
-"""Wires what one worker answers to other nodes."""
+"""Wires one worker's answers to other nodes."""
 
 from __future__ import annotations
 

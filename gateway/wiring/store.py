@@ -8,14 +8,14 @@ from contextlib import AsyncExitStack
 from gateway.base.config import Settings
 from gateway.base.tasks import keep_running
 from gateway.engine.engine import Engine
-from gateway.engine.space.keeper import SweepLoop
+from gateway.engine.space.sweep_loop import SweepLoop
 from gateway.server.files import read_cold_by
 from gateway.store.memory import share
 from gateway.store.store import Store
 
 
 async def open_store(settings: Settings, stack: AsyncExitStack) -> Store:
-    """The store, which ``stack`` closes; the server reads what is not in the kernel's memory by its threads."""
+    """The store, which ``stack`` closes; the server reads data outside the kernel's memory in its threads."""
     store = await Store.open(settings.cache, now=time.time)
     stack.push_async_callback(store.close)
     store.memory.budget = share(settings.cache.memory, settings.server.workers)
@@ -25,6 +25,6 @@ async def open_store(settings: Settings, stack: AsyncExitStack) -> Store:
 
 def sweep(store: Store, engine: Engine, stack: AsyncExitStack) -> SweepLoop:
     """Recover the cache and evict from it until the stack is closed."""
-    keeper = SweepLoop(store, engine.blocks)
-    keep_running(keeper.run(), stack)
-    return keeper
+    sweeping = SweepLoop(store, engine.blocks)
+    keep_running(sweeping.run(), stack)
+    return sweeping

@@ -11,7 +11,7 @@ from gateway.base.config import Settings
 from gateway.base.tasks import keep_running, repeat
 from gateway.engine.engine import Engine
 from gateway.engine.operations.warm_objects import WarmObjects
-from gateway.engine.space.stream_keeper import HAND_OVER, ReadListener, StreamKeeper, StreamLinks
+from gateway.engine.space.stream_learner import HAND_OVER, ReadListener, StreamLearner, StreamLinks
 from gateway.engine.space.stream_prefetch import PrefetchLinks
 from gateway.model.access import ObjectRead
 from gateway.model.keys import Principal, reader_of
@@ -31,7 +31,7 @@ class ReaderRights:
 
     @classmethod
     def of(cls, listings: Listings, find: Callable[[str], Principal | None]) -> ReaderRights:
-        """With the principals of access keys, which ``find`` gives."""
+        """With the principals of access keys, from ``find``."""
         return cls(listings, partial(reader_of, find=find))
 
 
@@ -44,13 +44,13 @@ def watch_streams(
     stack: AsyncExitStack,
 ) -> Note:
     """Learn from reads and load ahead until the stack is closed; returns the function that records each read. ``listeners`` hear
-    what the keeper's worker learns from."""
+    the reads that the keeper receives."""
     if not settings.streams.enabled:
         return _ignored
     services, store = engine.services, engine.services.store
     observed, channel = ObservedReads(), ReadChannel(store.directory.reads)
     stack.callback(channel.close)
-    tell = partial(management.parts.streams.tell, management.membership.me)
+    send = partial(management.parts.streams.send, management.membership.me)
     prefetch = PrefetchLinks(
         WarmObjects(engine, services.fleet),
         rights.listings,
@@ -68,10 +68,10 @@ def watch_streams(
         for listener in listeners:
             listener(reads)
 
-    links = StreamLinks(lambda: services.rules, services.block_size, tell, target, prefetch, record)
-    keeper = StreamKeeper(store, observed, channel, links)
-    stack.push_async_callback(keeper.close)
-    keep_running(repeat("streams", keeper.turn, HAND_OVER), stack)
+    links = StreamLinks(lambda: services.rules, services.block_size, send, target, prefetch, record)
+    learner = StreamLearner(store, observed, channel, links)
+    stack.push_async_callback(learner.close)
+    keep_running(repeat("streams", learner.run_once, HAND_OVER), stack)
     return observed.note
 
 

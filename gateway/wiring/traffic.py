@@ -1,4 +1,4 @@
-"""Wires what is kept of S3 requests: access log, traffic by tenant and bucket, misses by prefix, and those who follow live."""
+"""Wires request records: access log, traffic by tenant and bucket, misses by prefix, and live followers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gateway.wiring.manager import Management
 
 def rate_limits(limits: Iterable[TenantLimit]) -> list[tuple[str, RateLimit]]:
     """Convert the configured limits for the policy, by tenant."""
-    return [(one.tenant, RateLimit(one.requests_per_second, float(one.bytes_per_second))) for one in limits]
+    return [(limit.tenant, RateLimit(limit.requests_per_second, float(limit.bytes_per_second))) for limit in limits]
 
 
 def hold_to_limits(limits: Iterable[TenantLimit], management: Management, stack: AsyncExitStack) -> TenantRates:
@@ -30,7 +30,7 @@ def hold_to_limits(limits: Iterable[TenantLimit], management: Management, stack:
     worker = f"{management.membership.me}/{uuid.uuid4().hex}"
     rates = TenantRates(management.parts.demand, worker, time.monotonic)
     rates.replace(rate_limits(limits))
-    keep_running(repeat("limits of tenants", rates.turn, RATES_EVERY, DOWN), stack)
+    keep_running(repeat("limits of tenants", rates.run_once, RATES_EVERY, DOWN), stack)
     return rates
 
 
@@ -45,8 +45,8 @@ def account(access_log: str, management: Management, rates: TenantRates, stack: 
     async def tell() -> None:
         report = tally.report()
         if report.rows:
-            await parts.misses.tell(worker, report)
+            await parts.misses.send(worker, report)
 
     keep_running(repeat("reporting misses", tell, EVERY, DOWN), stack)
-    keep_running(repeat("live requests", live.turn, live.pause, DOWN), stack)
+    keep_running(repeat("live requests", live.run_once, live.pause, DOWN), stack)
     return Accounting(node, access, tally, live, rates)

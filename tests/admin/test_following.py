@@ -132,7 +132,7 @@ async def test_a_key_is_revoked_also_when_the_catalog_is_lost_at_that_moment(tmp
     url = f"sqlite+aiosqlite:///{tmp_path / 'catalog.db'}"
     async with AdminWorld.opened(url, "") as world:
         secret = (await world.create(access_key_id="vision"))["secret_access_key"]
-        world.catalog.tell(tell)
+        world.catalog.on_change(tell)
         world.catalog.database = UnreadDatabase(url)
         await world.ask("POST", "/credentials/vision/revoke", 200)
         assert world.refusal("vision", secret) == REFUSED

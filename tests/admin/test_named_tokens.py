@@ -174,7 +174,7 @@ async def test_revoking_is_announced(url: str) -> None:
         async def hear(withdrawn: Any) -> None:
             said.extend(each.name for each in withdrawn)
 
-        world.catalog.tell(hear)
+        world.catalog.on_change(hear)
         await world.ask("PATCH", "/tokens/ci", 200, {"description": "deployments"})
         assert said == []
         await world.ask("PATCH", "/tokens/ci", 200, {"role": "viewer"})

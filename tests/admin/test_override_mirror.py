@@ -71,7 +71,7 @@ async def decide(world: AdminWorld, plans: Plans, mode: str, mirror: Overrides |
         await write_decision(change.connection, NAME, Decision(mode, None, world.clock(), change.revision))
         await plans.override(NAME, mode)
         if mirror is not None:
-            await mirror.turn()
+            await mirror.run_once()
 
 
 async def test_a_change_in_progress_stays_in_redis(admin: AdminWorld) -> None:
@@ -79,11 +79,11 @@ async def test_a_change_in_progress_stays_in_redis(admin: AdminWorld) -> None:
     together = Together()
     mirror = mirror_of(admin, together)
     await decide(admin, together.plans, "pin")
-    await mirror.turn()
+    await mirror.run_once()
     await decide(admin, together.plans, "never", mirror)
     assert together.plans.modes == {NAME: "never"}
-    await mirror.turn()
-    await mirror.turn()
+    await mirror.run_once()
+    await mirror.run_once()
     assert together.plans.modes == {NAME: "never"}
 
 
@@ -93,6 +93,6 @@ async def test_what_redis_lost_is_restored(admin: AdminWorld) -> None:
     mirror = mirror_of(admin, together)
     await decide(admin, together.plans, "pin")
     together.plans.modes.clear()
-    await mirror.turn()
-    await mirror.turn()
+    await mirror.run_once()
+    await mirror.run_once()
     assert together.plans.modes == {NAME: "pin"}

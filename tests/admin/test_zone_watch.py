@@ -17,7 +17,7 @@ class Noted:
     def __init__(self) -> None:
         self.names: list[str] | None = None
 
-    async def note(self, lasting: Any) -> None:
+    async def record(self, lasting: Any) -> None:
         """Take the names."""
         self.names = list(lasting)
 
@@ -28,7 +28,7 @@ class Trends:
     def __init__(self) -> None:
         self.noted: list[Any] = []
 
-    async def note(self, figures: Any) -> None:
+    async def record(self, figures: Any) -> None:
         """Take them."""
         self.noted.append(figures)
 
@@ -49,14 +49,14 @@ async def test_the_leader_notes_and_counts_problems_and_nobody_else() -> None:
 
     noted = Noted()
     watch = ZoneWatch(SimpleNamespace(look=look), noted, Trends(), lambda: bool(state["leads"]))  # type: ignore[arg-type]
-    await watch.turn()
+    await watch.run_once()
     assert (noted.names, counted("gone")) == (None, 0)
     state["leads"] = True
-    await watch.turn()
+    await watch.run_once()
     assert (noted.names, counted("gone")) == (["gone b"], 1)
     state["reading"] = FleetReading(at=101.0, lost="Redis is not reachable")
-    await watch.turn()
+    await watch.run_once()
     assert (noted.names, counted("gone")) == (["gone b"], 1)
     state["leads"] = False
-    await watch.turn()
+    await watch.run_once()
     assert counted("gone") == 0

@@ -84,7 +84,7 @@ class Out:
 class _Nobody:
     """A node without other workers and without followers of requests."""
 
-    async def tell(self, node: str, report: dict[str, int]) -> None:
+    async def send(self, node: str, report: dict[str, int]) -> None:
         """Hear nothing."""
 
     async def all(self) -> Mapping[str, Mapping[str, int]]:

@@ -64,14 +64,14 @@ def read_run(reading: Reading, key: str, *blocks: int) -> None:
     """Reads of these blocks, and the turn of the keeper after them."""
     for block in blocks:
         reading.hear(key, block * BLOCK, SIZE, (block + 1) * BLOCK)
-    reading.ahead.turn()
+    reading.ahead.run_once()
 
 
 async def settled(reading: Reading, stuck: StuckLoads, loads: int) -> None:
     """Open the gate when so many loads are under way, and wait until none waits."""
     await until(lambda: len(stuck.asked) == loads)
     stuck.gate.set()
-    await reading.turn()
+    await reading.run_once()
 
 
 async def test_an_object_of_few_blocks_is_loaded_ahead_after_four_in_a_row(reading: Reading) -> None:
@@ -96,10 +96,10 @@ async def test_the_blocks_of_a_run_are_loaded_at_the_same_time(reading: Reading)
     hang = reading.bench.origin.inject(Hang(path="/b/file", method="GET", times=DEPTH))
     for block in range(DEPTH):
         reading.hear("file", block * BLOCK, size, (block + 1) * BLOCK)
-    reading.ahead.turn()
+    reading.ahead.run_once()
     await until(lambda: len(reading.fetched()) == DEPTH)
     hang.gate.open()
-    await reading.turn()
+    await reading.run_once()
 
 
 async def test_a_read_of_a_whole_file_loads_none_of_it_ahead(reading: Reading) -> None:
@@ -158,7 +158,7 @@ async def test_a_sibling_that_its_reader_has_passed_is_not_loaded(reading: Readi
     put(reading.bench, NAMES)
     for name in NAMES[:100]:
         reading.hear(name)
-        reading.ahead.turn()
+        reading.ahead.run_once()
         await reading.ahead._tasks.join()
     await settled(reading, stuck, AT_ONCE)
     assert [key for key, _ in stuck.asked[AT_ONCE:] if key <= NAMES[99]] == []

@@ -44,7 +44,7 @@ class Zone:
     async def give(self, data: Data, items: int) -> None:
         """Give a dataset space for so many items."""
         self.targets[data.registration.content.id] = items * SIZE
-        await self._assignments.turn(list(self.shelf.registry.contents()), self.plan, CAPACITY)
+        await self._assignments.assign(list(self.shelf.registry.contents()), self.plan, CAPACITY)
 
     async def dataset(self, name: str) -> Data:
         """A dataset of two hundred items."""

@@ -17,7 +17,7 @@ class Reports:
     def __init__(self) -> None:
         self.told: dict[str, dict[str, int]] = {}
 
-    async def tell(self, node: str, report: dict[str, int]) -> None:
+    async def send(self, node: str, report: dict[str, int]) -> None:
         """Keep a report."""
         self.told[node] = report
 
@@ -47,7 +47,7 @@ class Fleet:
                 except RateLimited:
                     pass
         for worker in self.workers:
-            await worker.turn()
+            await worker.run_once()
         self.now += 1
         return admitted
 

@@ -55,7 +55,7 @@ class Ranks:
     async def settle(self) -> None:
         """Run enough turns that every item is ranked, including the periodic full pass."""
         for _ in range(2 * pool_assignments._EVERY):
-            await self.assignments.turn(list(self.shelf.registry.contents()), self.plan, CAPACITY)
+            await self.assignments.assign(list(self.shelf.registry.contents()), self.plan, CAPACITY)
 
     async def need(self, items: int) -> None:
         """Need room for so many."""

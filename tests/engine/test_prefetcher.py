@@ -70,7 +70,7 @@ class Reading:
     ) -> None:
         """One read, and the turn of the keeper after it."""
         self.hear(key, start, size, stop, hit=hit)
-        await self.turn()
+        await self.run_once()
 
     def hear(self, key: str, start: int = 0, size: int = SMALL, stop: int | None = None, *, hit: bool = False) -> None:
         """One read, as the keeper hears of it."""
@@ -83,10 +83,10 @@ class Reading:
             self.ahead.seen("b", read, block, blocks)
             self.tree.record("b", key, block, blocks, self.now, 1, False, end - start)
 
-    async def turn(self) -> None:
+    async def run_once(self) -> None:
         """A turn of the keeper, until all that it began is done."""
         for _ in range(2):
-            self.ahead.turn()
+            self.ahead.run_once()
             await self.ahead._tasks.join()
             await self.ahead._loads.join()
         await self.bench.settle()
@@ -137,7 +137,7 @@ async def test_a_burst_of_reads_is_gone_on_from(reading: Reading) -> None:
     put(reading.bench, NAMES)
     for name in NAMES[: WINDOW + 5]:
         reading.hear(name)
-    await reading.turn()
+    await reading.run_once()
     assert set(reading.fetched()) == {f"/b/{name}" for name in NAMES[WINDOW + 5 :][:DEPTH]}
 
 
@@ -168,7 +168,7 @@ async def test_a_reader_that_comes_during_a_load_has_used_it(reading: Reading) -
     before = {result: counted(result) for result in ("loaded", "used", "wasted")}
     for name in NAMES[: WINDOW + 5]:
         reading.hear(name)
-    await reading.turn()
+    await reading.run_once()
     loaded, used, wasted = (counted(result) - before[result] for result in before)
     assert loaded == used > 0
     assert wasted == 0

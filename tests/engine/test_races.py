@@ -253,7 +253,7 @@ async def test_what_a_sibling_forgot_is_not_taken_over(tmp_path: Path) -> None:
         former = sibling.engine.services.moves = _FormerHome(b"old")
         for name in ("purged/k", "changed"):
             sibling.origin.put("b", name, b"new")
-        await Forgetting(told.store, lambda: ["default"]).told(Purge("b", "purged/"))
+        await Forgetting(told.store, lambda: ["default"]).apply(Purge("b", "purged/"))
         await told.engine.forget_from_fleet([told.ask("changed").key])
         assert await sibling.read("purged/k") == b"new"
         assert await sibling.read("changed") == b"new"

@@ -50,7 +50,7 @@ def tally_of(scores: Scored, folder: Path) -> tuple[ReadTally, DecileReads]:
 def counted(tally: ReadTally, counts: DecileReads, scores: Scored) -> list[list[int]]:
     """The counts after a turn: a list of reads and one of hits."""
     content: Any = scores
-    tally.turn([cast(Content, content)])
+    tally.count([cast(Content, content)])
     return cast(list[list[int]], counts.all(scores.id).tolist())
 
 

@@ -40,7 +40,7 @@ class Book:
     def read(self, *keys: str, principal: str = "AK") -> None:
         """A client reads."""
         place = [ObjectKey("default", "lake", key) for key in keys]
-        self.recorder.note([ObjectRead(key, 0, 8, 8, True, self.now, principal, 1) for key in place])
+        self.recorder.hear([ObjectRead(key, 0, 8, 8, True, self.now, principal, 1) for key in place])
 
 
 async def test_reads_of_the_key_are_saved_once():
@@ -48,9 +48,9 @@ async def test_reads_of_the_key_are_saved_once():
     book = Book()
     book.read("b", "a", "b", "secret/x")
     book.read("c", principal="OTHER")
-    await book.recorder.turn()
+    await book.recorder.run_once()
     book.read("a", "d")
-    await book.recorder.turn()
+    await book.recorder.run_once()
     assert book.saved == ["b", "a", "d"]
 
 
@@ -60,10 +60,10 @@ async def test_reads_wait_for_the_catalog():
     book.away = True
     book.read("a")
     with pytest.raises(CatalogUnavailable):
-        await book.recorder.turn()
+        await book.recorder.run_once()
     book.read("b")
     book.away = False
-    await book.recorder.turn()
+    await book.recorder.run_once()
     assert book.saved == ["a", "b"]
 
 
@@ -83,7 +83,7 @@ async def test_many_reads_are_saved_in_pages():
     book = Book()
     keys = [f"{number:05}" for number in range(2 * PAGE + 1)]
     book.read(*keys)
-    await book.recorder.turn()
+    await book.recorder.run_once()
     assert book.saved == keys
 
 
@@ -94,10 +94,10 @@ async def test_reads_of_before_the_end_come_in_after_it():
     book.known = (ProfileRecording("one", "AK", "lake", "", until=51.0),)
     book.now = 52.0
     book.read("after")
-    await book.recorder.turn()
+    await book.recorder.run_once()
     assert book.saved == ["before"]
     book.now = 52.0 + LINGER
-    await book.recorder.turn()
+    await book.recorder.run_once()
     assert not book.recorder._folding
 
 
@@ -106,10 +106,10 @@ async def test_a_profile_that_takes_no_more_costs_no_more():
     book = Book()
     book.enough = True
     book.read("a")
-    await book.recorder.turn()
+    await book.recorder.run_once()
     book.enough = False
     book.read("b")
-    await book.recorder.turn()
+    await book.recorder.run_once()
     assert book.saved == []
     assert not book.recorder._folding
 
@@ -123,9 +123,9 @@ async def test_memory_is_bounded_while_the_catalog_is_away(monkeypatch: pytest.M
     for number in range(10):
         book.read(f"{number}")
     with pytest.raises(CatalogUnavailable):
-        await book.recorder.turn()
+        await book.recorder.run_once()
     book.away = False
-    await book.recorder.turn()
+    await book.recorder.run_once()
     assert book.saved == ["0", "1", "2"]
 
 

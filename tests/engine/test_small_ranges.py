@@ -246,7 +246,7 @@ async def test_tiny_ranges_take_no_more_memory_than_large_ones(large: Bench) -> 
     assert entry is not None
     small = SmallRanges(large.store.generations, no_more)
     for start in range(20_000):
-        await small.take(entry, large.identity, (start, start + 1), OneByte())
+        await small.fetch(entry, large.identity, (start, start + 1), OneByte())
     assert small.kept(entry, 19_999, 20_000) == b"x"
     assert small.kept(entry, 0, 1) is None
     assert len(small._kept) * 1024 < 16 * 1024**2

@@ -41,12 +41,12 @@ class Node:
         """Follow a plan for some turns; the bytes of each pool."""
         mode = CachingMode.FULL if target else CachingMode.NONE
         self.orders[STREAM] = PoolOrder(mode, WhyCaching.BENEFIT, target, order=order)
-        return await self.turn()
+        return await self.run_once()
 
-    async def turn(self) -> dict[str, int]:
+    async def run_once(self) -> dict[str, int]:
         """Some turns; the bytes of each pool."""
         for _ in range(4):
-            await self.assignments.turn([], Plan(1, 1, dict(self.orders)), CAPACITY)
+            await self.assignments.assign([], Plan(1, 1, dict(self.orders)), CAPACITY)
             await self.store.sweep()
         return {row.pool.name: row.ledger.size for row in await self.store.pools.usage()}
 
@@ -69,7 +69,7 @@ async def test_a_stream_takes_its_objects_over_and_gives_them_back(node: Node) -
     assert held == {STREAM: 20_000, "default": 10_000}
     assert await node.follow(50_000, "lru") == held
     node.orders.clear()
-    assert await node.turn() == {"default": 30_000}
+    assert await node.run_once() == {"default": 30_000}
 
 
 async def test_a_stream_over_its_target_replaces_its_own(node: Node) -> None:
@@ -77,7 +77,7 @@ async def test_a_stream_over_its_target_replaces_its_own(node: Node) -> None:
     await node.fill("b/", 50)
     await node.follow(30_000, "lru")
     await node.fill("a/", 60)
-    held = await node.turn()
+    held = await node.run_once()
     assert held["default"] == 50_000
     assert held[STREAM] <= 45_000
 
@@ -89,7 +89,7 @@ async def test_a_stream_that_has_ended_makes_room_when_it_is_needed(node: Node, 
     await node.follow(80_000)
     await node.fill("a/", 20)
     await node.fill("b/", others)
-    held = await node.turn()
+    held = await node.run_once()
     assert held[STREAM] > 0
     after = await node.follow(0)
     assert (after.get(STREAM, 0) == 0) is released
@@ -105,7 +105,7 @@ async def test_what_leaves_a_prefix_without_space_is_no_sign_of_a_small_cache(no
     status = node.store.status()
     assert (status.evicted_blobs, status.evicted_bytes) == (0, 0)
     assert status.released_bytes >= 100_000
-    assert (await node.turn())["default"] == 30_000
+    assert (await node.run_once())["default"] == 30_000
 
 
 @pytest.mark.parametrize(("target", "released"), [(65_000, True), (30_000, False)])
@@ -116,7 +116,7 @@ async def test_a_stream_that_has_ended_is_released_for_one_that_grows(node: Node
     await node.follow(80_000)
     await node.fill("a/", 30)
     await node.fill("b/", 10)
-    assert (await node.turn())[STREAM] == 30_000
+    assert (await node.run_once())[STREAM] == 30_000
     node.orders[other] = PoolOrder(CachingMode.FULL, WhyCaching.BENEFIT, target, order="uniform")
     after = await node.follow(0)
     assert after.get(STREAM, 0) == (0 if released else 30_000)

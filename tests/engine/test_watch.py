@@ -41,7 +41,7 @@ async def test_a_silent_worker_reports_what_its_node_counted() -> None:
     said = [asdict(Trouble.of("churn", "Much is evicted.")), asdict(Trouble.of("fleet", "Not this worker's."))]
     watch = silent({"boot": "boot-1", "problems": said}, Trouble.of("reload", "It is refused."))
     assert [each.kind for each in watch.problems()] == ["reload"]
-    await watch.turn()
+    await watch.run_once()
     assert [each.kind for each in watch.problems()] == ["reload", "churn"]
 
 
@@ -49,5 +49,5 @@ async def test_words_of_an_earlier_start_are_not_believed() -> None:
     """Rule: warnings from before the node's last start are no problems."""
     said = [asdict(Trouble.of("churn", "Much is evicted."))]
     watch = silent({"boot": "boot-0", "problems": said})
-    await watch.turn()
+    await watch.run_once()
     assert watch.problems() == []

@@ -84,7 +84,7 @@ class Training:
             stream = self.tree.record("b", key, block, -(-size // BLOCK), self.now, 1, hit, end - start)
             self.whole.seen(stream, read, block)
         self.whole.look(self.rooms)
-        self.whole.turn()
+        self.whole.run_once()
         await self.whole._tasks.join()
         await self.bench.settle()
 
@@ -418,7 +418,7 @@ async def test_a_stream_that_is_gone_leaves_nothing(training: Training) -> None:
     unread = len(training.whole._unread)
     assert unread
     training.tree._streams.clear()
-    training.whole.turn()
+    training.whole.run_once()
     assert STREAM_PREFETCHED.labels("wasted")._value.get() - before == unread * SMALL
     assert not training.whole._unread
     assert training.whole.report("b/train/") == AheadReport()

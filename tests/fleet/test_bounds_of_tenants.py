@@ -87,7 +87,7 @@ async def fill(redis: Redis) -> None:
         collection = Collection(T, D1, f"{number:064x}", "c" * 64)
         uses.note(collection, 10, 10, 2**53)
         await claims.take(collection.name, range(1000), "o" * 64, 100.0, T)
-    await uses.turn()
+    await uses.run_once()
 
 
 def replace_count(read: ReadSums, number: int) -> ReadSums:
@@ -211,5 +211,5 @@ async def test_used_results_are_bounded(redis: Redis, monkeypatch: pytest.Monkey
     for number in range(6):
         uses.note(Collection("t", D1, f"{number:064x}", "c"), 10, 1, 10)
     uses.note(Collection("u", D1, "0" * 64, "c"), 10, 1, 10)
-    await uses.turn()
+    await uses.run_once()
     assert sorted(one.tenant for one in (await uses.all()).values()) == ["t", "t", "t", "u"]

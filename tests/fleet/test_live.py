@@ -43,12 +43,12 @@ async def test_a_follower_gets_what_workers_answered(redis: Redis) -> None:
     for _ in range(2):
         worker = LiveRequests(exchange)
         worker.note(REQUEST)  # nobody was known to follow
-        await worker.turn()
+        await worker.run_once()
         worker.note(REQUEST)
-        await worker.turn()
-    assert await exchange.take(ME) == ([REQUEST, REQUEST], 0)
-    assert await exchange.take(ME) == ([], 0)
-    assert await exchange.take(OTHER) == ([], 0)
+        await worker.run_once()
+    assert await exchange.take_requests(ME) == ([REQUEST, REQUEST], 0)
+    assert await exchange.take_requests(ME) == ([], 0)
+    assert await exchange.take_requests(OTHER) == ([], 0)
 
 
 async def test_what_is_too_much_is_dropped_and_counted(redis: Redis) -> None:
@@ -56,14 +56,14 @@ async def test_what_is_too_much_is_dropped_and_counted(redis: Redis) -> None:
     exchange = LiveExchange(redis, "larder:z:")
     await exchange.follow(ME, LiveFilter())
     worker = LiveRequests(exchange)
-    await worker.turn()
+    await worker.run_once()
     noted = 0
     while noted < 2 * MOST:
         for _ in range(300):
             worker.note(REQUEST._replace(bytes=noted))
             noted += 1
-        await worker.turn()
-    requests, dropped = await exchange.take(ME)
+        await worker.run_once()
+    requests, dropped = await exchange.take_requests(ME)
     assert len(requests) == MOST
     assert len(requests) + dropped == noted
 
@@ -74,5 +74,5 @@ async def test_so_many_follow_at_once(redis: Redis) -> None:
     for number in range(FOLLOWERS + 3):
         await exchange.follow(f"{number:032x}", LiveFilter())
     worker = LiveRequests(exchange)
-    await worker.turn()
+    await worker.run_once()
     assert len(worker.followers) == FOLLOWERS

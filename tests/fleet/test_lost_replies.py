@@ -155,8 +155,8 @@ CHANGES: dict[str, Do] = {
     "a removal": _removed,
     "claims of results": _claimed,
     "a status": _sampled,
-    "a report": lambda redis: NodeReports(redis, Z, HELD_ITEMS, LONG).tell("node", {"d": NodeReport(1, 2)}),
-    "beginnings of problems": lambda redis: Beginnings(redis, Z).note({"problem": "words"}),
+    "a report": lambda redis: NodeReports(redis, Z, HELD_ITEMS, LONG).send("node", {"d": NodeReport(1, 2)}),
+    "beginnings of problems": lambda redis: Beginnings(redis, Z).record({"problem": "words"}),
     "a speaker": lambda redis: Samples(redis, Z).speaks("node", "me"),
     "a thing of a tenant": lambda redis: TenantIndex(redis, f"{Z}of:", 3, 10_000).enter("t", "thing"),
 }

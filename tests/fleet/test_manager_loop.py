@@ -67,7 +67,7 @@ async def turned(one: Worker) -> None:
     """Let a worker turn until it leads."""
 
     async def leads() -> bool:
-        await one.manager.turn()
+        await one.manager.run_once()
         return one.manager.leads
 
     await eventually(leads)
@@ -84,7 +84,7 @@ async def test_the_leader_decides_and_all_follow(redis: Redis) -> None:
     first, second = worker(redis, "a"), worker(redis, "b")
     await join(redis)
     await turned(first)
-    await second.manager.turn()
+    await second.manager.run_once()
     assert (first.manager.leads, second.manager.leads) == (True, False)
     order = second.plan.datasets[D]
     assert order.caching is CachingMode.PART
@@ -104,7 +104,7 @@ async def test_the_leader_of_an_idle_zone_asks_little(redis: Redis, monkeypatch:
         return await send(*command, **options)
 
     monkeypatch.setattr(redis, "execute_command", noted)
-    await leader.manager.turn()
+    await leader.manager.run_once()
     assert len(sent) == 6
 
 
@@ -144,8 +144,8 @@ async def test_who_may_not_lead_does_not(redis: Redis) -> None:
     await join(redis)
     await turned(first)
     first.manager._electorate = Electorate(lambda: [first.node], lambda: False)
-    await first.manager.turn()
-    await second.manager.turn()
+    await first.manager.run_once()
+    await second.manager.run_once()
     assert (first.manager.leads, second.manager.leads) == (False, True)
 
 
@@ -164,7 +164,7 @@ async def test_a_deposed_leader_is_refused_and_stops(redis: Redis) -> None:
     await join(redis)
     deposed = worker(redis, "a", jobs=Interrupted(redis, Z, LONG))
     before = metrics.MANAGER_DEPOSED._value.get()
-    await deposed.manager.turn()
+    await deposed.manager.run_once()
     assert metrics.MANAGER_DEPOSED._value.get() == before + 1
     assert not deposed.manager.leads
     assert await redis.get(f"{Z}plan") is None
@@ -175,16 +175,16 @@ async def test_an_emptied_redis_takes_no_space_from_anybody(redis: Redis) -> Non
     """Rule: after Redis was emptied the known plan is published again, and nothing is decided until its jobs are back."""
     first, second = worker(redis, "a"), worker(redis, "b")
     await with_a_job(redis, first)
-    await second.manager.turn()
+    await second.manager.run_once()
     before = first.plan
     await redis.flushall()
     await turned(second)
     assert second.plan.fence > before.fence
     assert second.plan.datasets == before.datasets
-    await second.manager.turn()
+    await second.manager.run_once()
     assert second.plan.datasets == before.datasets
     await join(redis)
-    await second.manager.turn()
+    await second.manager.run_once()
     assert second.plan.datasets == before.datasets
 
 
@@ -192,7 +192,7 @@ async def test_jobs_that_do_not_come_back_hold_nothing_for_ever(redis: Redis) ->
     """Rule: after the expiry time of silent jobs, decisions continue without the jobs that did not register again."""
     first, second = worker(redis, "a"), worker(redis, "b", patience=0.0)
     await with_a_job(redis, first)
-    await second.manager.turn()
+    await second.manager.run_once()
     await redis.flushall()
     await turned(second)
     assert "t/j" not in second.plan.jobs
@@ -204,7 +204,7 @@ async def test_a_lost_redis_freezes_the_plan(redis_server: EmbeddedRedis, redis:
     await with_a_job(redis, first)
     before = first.plan
     await redis_server.stop()
-    await first.manager.turn()
+    await first.manager.run_once()
     assert first.plan == before
     assert not first.manager.leads
     await first.manager.stop()
@@ -234,11 +234,11 @@ async def test_a_plan_that_was_taken_although_nobody_said_so_is_gone_on_from(red
     leader.manager._parts = replace(leader.parts, plans=Deafened(redis, Z))
     await join(redis)
     await turned(leader)
-    await follower.manager.turn()
+    await follower.manager.run_once()
     assert follower.plan.datasets[D].target > 0
     await Jobs(redis, Z, LONG).register(replace(RECORD, job="k"))
     for one in (leader, follower):
-        await one.manager.turn()
+        await one.manager.run_once()
     assert follower.plan.datasets == leader.manager._parts.plans.plan.datasets
 
 
@@ -257,7 +257,7 @@ async def test_what_changes_is_remembered_with_its_reason(redis: Redis) -> None:
     leader = worker(redis, "a")
     await with_a_job(redis, leader)
     for _ in range(3):
-        await leader.manager.turn()
+        await leader.manager.run_once()
     changes = [(event["what"], event.get("job")) for event in await leader.parts.plans.history()]
     assert sorted(changes, key=str) == [("allocated", None), ("judged", "t/j")]
 
@@ -267,7 +267,7 @@ async def test_a_dataset_without_jobs_keeps_its_space_while_there_is_room(redis:
     leader = worker(redis, "a")
     await with_a_job(redis, leader)
     await Jobs(redis, Z, LONG).remove("t/j")
-    await leader.manager.turn()
+    await leader.manager.run_once()
     order = leader.plan.datasets[D]
     assert (order.caching, order.why.value) == (CachingMode.PART, "no-jobs")
 
@@ -280,7 +280,7 @@ async def test_results_of_pipelines_get_space(redis: Redis) -> None:
     profile = PipelineProfile(0, 0, 100, end, (end,), {2: "results:p"})
     await one.parts.pipelines.decide("t/j", 0, profile, lambda pools: 1e9)
     await turned(one)
-    await one.manager.turn()
+    await one.manager.run_once()
     assert one.plan.pools["results:p"].target == 1100
     assert REGISTRY.get_sample_value("larder_pipelines", {"mode": "cache"}) == 1
 
@@ -296,6 +296,6 @@ async def test_an_operator_decides_on_results_before_there_are_any(redis: Redis)
         profile = PipelineProfile(0, 0, 100, end, (end,), {2: "results:p"})
         await one.parts.pipelines.decide("t/j", 0, profile, lambda pools: 1e9)
         await turned(one)
-        await one.manager.turn()
+        await one.manager.run_once()
         assert one.plan.pools["results:p"].target == target
         await one.manager.stop()

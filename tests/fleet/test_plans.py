@@ -212,8 +212,8 @@ async def test_operators_limit(redis: Redis) -> None:
 async def test_a_silent_node_reports_nothing(redis: Redis) -> None:
     """Rule: a node's last report replaces the one before, and counts only for a time."""
     reports = NodeReports(redis, Z, HELD_ITEMS, LONG)
-    await reports.tell("n1", {"d": NodeReport(3, 10)})
-    await reports.tell("n1", {"d": NodeReport(4, 11), "e": NodeReport()})
+    await reports.send("n1", {"d": NodeReport(3, 10)})
+    await reports.send("n1", {"d": NodeReport(4, 11), "e": NodeReport()})
     assert await reports.all() == {"n1": {"d": NodeReport(4, 11), "e": NodeReport(-1, 0)}}
     impatient = NodeReports(redis, Z, HELD_ITEMS, 0.05)
 
@@ -228,6 +228,6 @@ async def test_a_silent_node_reports_nothing(redis: Redis) -> None:
 async def test_a_report_that_is_none_says_nothing(redis: Redis, text: str) -> None:
     """Rule: an invalid report does not keep the leader from reading the other nodes'."""
     reports = NodeReports(redis, Z, HELD_ITEMS, LONG)
-    await reports.tell("n1", {"d": NodeReport(4, 11)})
+    await reports.send("n1", {"d": NodeReport(4, 11)})
     await redis.hset(f"{Z}loaded", "n2", text)
     assert await reports.all() == {"n1": {"d": NodeReport(4, 11)}}

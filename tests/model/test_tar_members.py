@@ -36,7 +36,7 @@ def walked(data: bytes, window: int) -> dict[str, bytes]:
     while not members.complete:
         start = members.position
         members.feed(data[start : start + max(window, members.least)])
-    return {name: data[first : first + size] for name, (first, size) in members.found.items()}
+    return {name: data[first : first + size] for name, (first, size) in members.places.items()}
 
 
 @pytest.mark.parametrize("form", FORMATS[1:], ids=["gnu", "pax"])

@@ -92,6 +92,6 @@ def test_a_shortage_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) ->
     shortages = Shortages()
     with caplog.at_level(logging.ERROR, "larder.app"):
         for _ in range(50):
-            assert shortages.note(EMFILE, "connecting")
+            assert shortages.record(EMFILE, "connecting")
     assert len(caplog.records) == 1
     assert "out of file descriptors (its limit is" in caplog.records[0].getMessage()

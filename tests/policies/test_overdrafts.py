@@ -8,7 +8,7 @@ def test_a_paused_pool_gives_before_all_others():
     book = Overdrafts([Balance(1, 900, 100), Balance(2, 200, PAUSED), Balance(3, 500, 400)])
     given = []
     while (pool := book.furthest()) is not None and len(given) < 12:
-        assert book.take(100)
+        assert book.debit(100)
         given.append(pool)
     assert given[:3] == [2, 2, 1]
     assert given.count(3) >= 1
@@ -37,7 +37,7 @@ def gifts(balances: list[Balance], blobs: int) -> list[int]:
     """The pools that give so many blobs of 100 bytes, one after the other."""
     book, given = Overdrafts(balances), []
     while len(given) < blobs and (pool := book.furthest()) is not None:
-        if book.take(100):
+        if book.debit(100):
             given.append(pool)
         else:
             book.exhausted()

@@ -42,7 +42,7 @@ def test_nothing_pinned_is_evicted_for_others() -> None:
     (pool,) = node_pools(Plan(pools=pinned_orders({"lake/val/": 10}, 100)), 100, 100)
     book = Overdrafts([Balance(1, pool.minimum, pool.target, pool.minimum), Balance(2, 5, 500)])
     assert book.furthest() == 2
-    assert book.take(5)
+    assert book.debit(5)
     book.exhausted()
     assert book.furthest() is None
 

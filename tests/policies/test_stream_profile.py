@@ -21,7 +21,7 @@ def kept(*reads: ProfileRead, most: int = 1000) -> list[tuple[str, int, int]]:
     first = FirstReads(BLOCK, most)
     for one in reads:
         first.add(one)
-    return [(one.key, one.start, one.stop) for one in first.take()]
+    return [(one.key, one.start, one.stop) for one in first.take_reads()]
 
 
 def test_the_first_read_of_an_object_counts():
@@ -47,9 +47,9 @@ def test_what_is_new_is_taken_once():
     """Rule: ``take`` returns the reads since the last call; their blocks stay known."""
     first = FirstReads(BLOCK)
     first.add(read("a"))
-    assert len(first.take()) == 1
+    assert len(first.take_reads()) == 1
     first.add(read("a"))
-    assert first.take() == []
+    assert first.take_reads() == []
 
 
 def test_a_profile_is_bounded():

@@ -44,8 +44,8 @@ def test_reads_of_a_blob_are_folded():
     missed = read(b"", 3.0, hit=False)
     for access in (read(b"a", 1.0), other, missed, missed._replace(key="d1"), last):
         accesses.record(access)
-    assert uses.take() == Folded({b"a": Use(2, last), b"b": Use(1, other)}, {missed.key: 1, "d1": 1})
-    assert uses.take() is None
+    assert uses.take_folded() == Folded({b"a": Use(2, last), b"b": Use(1, other)}, {missed.key: 1, "d1": 1})
+    assert uses.take_folded() is None
 
 
 def test_an_announced_blob_is_not_read():
@@ -57,14 +57,14 @@ def test_an_announced_blob_is_not_read():
     accesses.record(read(b"b", 2.0))
     accesses.hand_out()
     uses.expect(second)
-    assert uses.take() == Folded({b"a": Use(0, first), b"b": Use(1, second)}, {})
+    assert uses.take_folded() == Folded({b"a": Use(0, first), b"b": Use(1, second)}, {})
 
 
 def test_many_uses_ask_to_be_written():
     """Rule: uses of more blobs than are kept in memory are written at once, and each is written once."""
     accesses, written = Accesses(), []
-    uses = Uses(accesses, lambda: written.append(uses.take()))
+    uses = Uses(accesses, lambda: written.append(uses.take_folded()))
     for number in range(DISTINCT):
         accesses.record(read(b"%d" % number, 1.0))
     assert [len(folded.uses) for folded in written] == [DISTINCT]
-    assert uses.take() is None
+    assert uses.take_folded() is None

@@ -131,7 +131,7 @@ async def test_a_tenants_conversions_do_not_keep_another_waiting(tmp_path: Path)
     registry = Slow(tmp_path / "datasets", 1)
 
     async def register(tenant: str, name: str, seed: int) -> None:
-        async with registry.turn(tenant):
+        async with registry.registering(tenant):
             await registry.register(tenant, name, file(tmp_path, 2, seed), "auto")
 
     mine = [asyncio.create_task(register(A, f"a{seed}", seed)) for seed in range(4)]

@@ -20,7 +20,7 @@ def test_what_was_forgotten_long_ago_may_be_taken_over_again() -> None:
     """Rule: it is remembered for as long as homes count as moved."""
     now = [0.0]
     record = ForgottenKeys(words(), lambda: now[0])
-    record.note([key("first")])
+    record.note_keys([key("first")])
     now[0] = WITHIN - 1
     assert key("first") in record
     assert key("second") not in record
@@ -31,7 +31,7 @@ def test_what_was_forgotten_long_ago_may_be_taken_over_again() -> None:
 def test_a_change_of_rights_stands_for_the_bucket() -> None:
     """Rule: forgetting the grants in a bucket counts for all of its objects, and for no others."""
     record = ForgottenKeys(words())
-    record.note([rights_in(key("k"))])
+    record.note_keys([rights_in(key("k"))])
     assert key("any") in record
     assert key("any", "elsewhere") not in record
 
@@ -69,7 +69,7 @@ def test_a_prefix_that_is_purged_again_keeps_its_place() -> None:
 def test_a_new_table_takes_over_what_the_old_one_had() -> None:
     """Rule: keys that were forgotten under a private table count under the shared one; after a purge everything does."""
     private, shared = ForgottenKeys(words()), ForgottenKeys(words())
-    private.note([key("k")])
+    private.note_keys([key("k")])
     shared.take_over(private)
     assert key("k") in shared
     assert key("other") not in shared

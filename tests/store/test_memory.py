@@ -97,7 +97,7 @@ async def test_an_evicted_and_a_purged_blob_are_gone(memory_store: Store) -> Non
     await memory_store.sweep()
     assert purged.digest not in memory_store.memory
     assert evicted.digest in memory_store.memory
-    await memory_store._keeper._drop(lambda index: blob_rows.evict_items(index, [evicted.digest]))
+    await memory_store._evictor._drop(lambda index: blob_rows.evict_items(index, [evicted.digest]))
     assert evicted.digest not in memory_store.memory
 
 

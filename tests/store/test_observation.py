@@ -49,12 +49,12 @@ def test_a_read_arrives_as_it_was_noted(place, channel):
     observed, keeper, other = ObservedReads(), channel(place), channel(place)
     observed.note(KEY, 5, 25, 100, False, 12.25, "AK", ("10.0.0.7", 40000), 0.125)
     keeper.open()
-    reads, dropped = observed.take()
+    reads, dropped = observed.take_reads()
     assert (other.send(reads), dropped) == (1, 0)
     assert keeper.receive(ALL) == reads
     assert reads[0][:7] == (KEY, 5, 25, 100, False, 12.25, "AK")
     assert reads[0].waited == 0.125
-    assert observed.take() == ([], 0)
+    assert observed.take_reads() == ([], 0)
 
 
 def test_connections_are_told_apart():
@@ -62,7 +62,7 @@ def test_connections_are_told_apart():
     observed = ObservedReads()
     for reader, peer in (("A", ("h", 1)), ("A", ("h", 1)), ("A", ("h", 2)), ("B", ("h", 1)), ("B", None)):
         observed.note(KEY, 0, 1, 1, True, 0.0, reader, peer)
-    clients = [one.client for one in observed.take()[0]]
+    clients = [one.client for one in observed.take_reads()[0]]
     assert clients[0] == clients[1]
     assert len(set(clients)) == 4
 
@@ -72,7 +72,7 @@ def test_a_worker_keeps_a_bounded_number_of_reads():
     observed = ObservedReads()
     for _ in range(MOST + 3):
         observed.note(KEY, 0, 1, 1, True, 0.0, "", None)
-    reads, dropped = observed.take()
+    reads, dropped = observed.take_reads()
     assert (len(reads), dropped) == (MOST, 3)
 
 

@@ -7,8 +7,8 @@ from contextlib import suppress
 import pytest
 
 from gateway.model.errors import BlobGone, DiskUnavailable
+from gateway.store.evictor import Evictor
 from gateway.store.index import blob_rows
-from gateway.store.keeper import Evictor
 from gateway.store.shared.generations import Generations
 from tests.faults import FaultyDirectory
 from tests.stores import (

@@ -217,7 +217,7 @@ def test_what_was_forgotten_under_a_private_table_is_forgotten_by_all(table, tmp
     late = Generations()
     if forgotten_before:
         late.bump(KEY)
-        late.forgotten.note([KEY])
+        late.forgotten.note_keys([KEY])
     late.attach(tmp_path / "generations")
     assert table.holds(KEY, generation) is not forgotten_before
 

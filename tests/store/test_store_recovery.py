@@ -123,7 +123,7 @@ async def test_recovery_removes_what_has_no_row(open_store, root):
 async def test_recovery_compares_a_small_cache_at_once(open_store, root, monkeypatch, compared, steps):
     """Rule: recovery compares the folders of few blobs in one step, those of many one after the other, and finds the same."""
     ranges: list[range] = []
-    monkeypatch.setattr("gateway.store.keeper._COMPARED", compared)
+    monkeypatch.setattr("gateway.store.evictor._COMPARED", compared)
     look = CacheDirectory.in_shards
     monkeypatch.setattr(
         CacheDirectory, "in_shards", lambda self, shards: (ranges.append(shards), look(self, shards))[1]
@@ -209,9 +209,9 @@ async def test_an_audit_takes_orphans_by_age(open_store, root):
     store = await open_store()
     ref = await write_blob(store, b"young")
     changed = next((root / "blobs").glob("*/*")).stat().st_ctime_ns
-    assert await store._keeper._audit(range(ref.digest[0], ref.digest[0] + 1), changed - 1) == (0, 0)
+    assert await store._evictor._audit(range(ref.digest[0], ref.digest[0] + 1), changed - 1) == (0, 0)
     assert len(files_of(root)) == 1
-    assert await store._keeper._audit(range(ref.digest[0], ref.digest[0] + 1), changed) == (1, 0)
+    assert await store._evictor._audit(range(ref.digest[0], ref.digest[0] + 1), changed) == (1, 0)
     assert files_of(root) == {}
 
 

@@ -36,7 +36,7 @@ class Files:
             self.paths.append(path)
             self.open.append(os.open(path, os.O_RDONLY))
 
-    def take(self):
+    def take_descriptors(self):
         """All, once."""
         taken, self._taken = self._taken, True
         return [] if taken else list(self.open)
@@ -101,7 +101,7 @@ class Parts(io.RawIOBase):
             self.open.append(os.open(path, os.O_RDONLY))
             self._arrived.append(self.open[-1])
 
-    def take(self):
+    def take_descriptors(self):
         """Return the arrived descriptors once."""
         taken, self._arrived = self._arrived, []
         return taken
@@ -191,7 +191,7 @@ def test_every_cut(tmp_path):
         with pytest.raises(TruncatedBatch):
             decoding.decode(io.BytesIO(body[:size]))
         assert decoding.received.positions == []
-        close_all(files.take())
+        close_all(files.take_descriptors())
         assert files.closed()
 
 
@@ -286,10 +286,10 @@ def test_files_come_in_order(tmp_path, files):
     with listening(tmp_path / "s", attaching(files.open)), closing(near(tmp_path / "s")) as connection:
         with connection.exchange("GET", "/") as response:
             assert response.read() == b"hello"
-            taken = response.attached.take()
+            taken = response.attached.take_descriptors()
         assert [os.pread(file, 10, 0) for file in taken] == [item.data for item in ITEMS]
         assert not any(os.get_inheritable(file) for file in taken)
-        assert response.attached.take() == []
+        assert response.attached.take_descriptors() == []
     for file in [*taken, *files.open]:
         os.close(file)
 
@@ -302,11 +302,11 @@ def test_files_that_nobody_takes_are_closed(tmp_path, files):
         with connection.exchange("GET", "/") as response:
             assert response.read() == b"hello"
             held = response.attached
-        assert held.take() == []
+        assert held.take_descriptors() == []
         with connection.exchange("GET", "/") as response:
             assert response.read(1) == b"h"
         connection.close()
-        assert response.attached.take() == []
+        assert response.attached.take_descriptors() == []
     assert len(os.listdir("/proc/self/fd")) == before
     for file in files.open:
         os.close(file)

@@ -36,26 +36,26 @@ def test_items_lie_side_by_side():
 def test_a_large_buffer_is_used_again_when_nothing_refers_to_it():
     """Rule: the memory of a buffer is lent again after the last view of its bytes is gone, and not before."""
     buffers = Buffers()
-    first = buffers.take(LARGE)
+    first = buffers.borrow(LARGE)
     where, part = address(first), np.frombuffer(first[10:20], np.uint8)
     del first
-    second = buffers.take(LARGE)
+    second = buffers.borrow(LARGE)
     assert address(second) != where
     del part
-    assert address(buffers.take(SIZE)) == where
+    assert address(buffers.borrow(SIZE)) == where
 
 
 def test_a_buffer_has_the_requested_bytes():
     """Rule: a buffer is as long as requested, whatever memory it is made of."""
     buffers = Buffers()
-    assert [len(buffers.take(size)) for size in (0, 1, LARGE, LARGE - 1, SIZE, SIZE + 1)] == [
+    assert [len(buffers.borrow(size)) for size in (0, 1, LARGE, LARGE - 1, SIZE, SIZE + 1)] == [
         0, 1, LARGE, LARGE - 1, SIZE, SIZE + 1,
     ]  # fmt: skip
 
 
 def test_large_buffers_begin_with_a_huge_page():
     """Rule: the system can give huge pages to all of a large buffer."""
-    assert address(Buffers().take(LARGE)) % (2 << 20) == 0
+    assert address(Buffers().borrow(LARGE)) % (2 << 20) == 0
 
 
 def test_free_memory_is_bounded():
@@ -63,7 +63,7 @@ def test_free_memory_is_bounded():
     buffers = Buffers()
     tracemalloc.start()
     try:
-        lent = [buffers.take(SIZE) for _ in range(20)]
+        lent = [buffers.borrow(SIZE) for _ in range(20)]
         before = tracemalloc.get_traced_memory()[0]
         lent.clear()
         freed = before - tracemalloc.get_traced_memory()[0]
@@ -75,6 +75,6 @@ def test_free_memory_is_bounded():
 def test_free_memory_is_not_pickled():
     """Rule: a pickle of a reader has none of its memory."""
     buffers = Buffers()
-    buffers.take(LARGE)
+    buffers.borrow(LARGE)
     assert len(pickle.dumps(buffers)) < 1000
-    assert len(pickle.loads(pickle.dumps(buffers)).take(LARGE)) == LARGE
+    assert len(pickle.loads(pickle.dumps(buffers)).borrow(LARGE)) == LARGE

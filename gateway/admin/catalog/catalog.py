@@ -61,7 +61,7 @@ class Catalog:
         self._reading: asyncio.Task[Snapshot] | None = None
         self._away = False
         self._followers: list[Callable[[Snapshot], Awaitable[None]]] = []
-        self._tellers: list[ChangeListener] = []
+        self._listeners: list[ChangeListener] = []
 
     @property
     def vault(self) -> Vault:
@@ -89,9 +89,9 @@ class Catalog:
         """Call ``follower`` with every new snapshot, including the first."""
         self._followers.append(follower)
 
-    def tell(self, teller: ChangeListener) -> None:
-        """Call ``teller`` after every change made in this worker, with the rights that it withdrew."""
-        self._tellers.append(teller)
+    def on_change(self, listener: ChangeListener) -> None:
+        """Call ``listener`` after every change made by this worker, with the rights that the change withdrew."""
+        self._listeners.append(listener)
 
     async def withdraw(self, withdrawals: Iterable[Withdrawal]) -> None:
         """Refuse keys and tenants until a snapshot includes their withdrawal."""
@@ -217,7 +217,7 @@ class Catalog:
     async def _open(self) -> Vault:
         """Migrate the tables, and find the key of the secrets.
 
-        At a deployment all gateways do this at once; the transaction of the first one makes the others wait.
+        During a deployment all gateways do this at the same time; the first one's transaction makes the others wait.
         """
         await migrate(self.database)
         # An existing catalog is only read, so a read-only disk does not hide revocations.
@@ -257,8 +257,8 @@ class Catalog:
         return vault
 
     async def _changed(self, withdrawn: Sequence[Withdrawal]) -> None:
-        for teller in self._tellers:
-            await teller(withdrawn)
+        for listener in self._listeners:
+            await listener(withdrawn)
         try:
             # The change is committed, even if the database is lost now.
             await self.withdraw(withdrawn)

@@ -132,12 +132,12 @@ class CatalogDatabase:
         """
         engine = self._engine()
         with _unavailable(self._lost):
-            async with self._turn(), engine.connect() as connection:
+            async with self._queue(), engine.connect() as connection:
                 await connection.execution_options(**{_WRITES: True})
                 async with connection.begin():
                     yield connection
 
-    def _turn(self) -> AbstractAsyncContextManager[object]:
+    def _queue(self) -> AbstractAsyncContextManager[object]:
         """Queue writers: SQLite's lock is unfair, so some would wait too long."""
         return nullcontext() if self.shared else self._one_writer
 

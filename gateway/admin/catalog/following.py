@@ -71,10 +71,10 @@ class Follower:
         try:
             snapshot = await self._catalog.look()
         except CatalogUnusable as error:
-            self._note("catalog-tables", f"the catalog cannot be used ({error}); {self._consequence()}")
+            self._set_trouble("catalog-tables", f"the catalog cannot be used ({error}); {self._consequence()}")
             return
         except CatalogUnavailable as error:
-            self._note("catalog", f"the catalog cannot be reached ({error}); {self._consequence()}")
+            self._set_trouble("catalog", f"the catalog cannot be reached ({error}); {self._consequence()}")
             return
         metrics.CATALOG_REACHABLE.set(1)
         metrics.CATALOG_VERSION.set(snapshot.version)
@@ -84,15 +84,15 @@ class Follower:
 
     async def run(self) -> None:
         """Poll until cancelled."""
-        await repeat("catalog", self._turn)
+        await repeat("catalog", self._run_once)
 
-    async def _turn(self) -> None:
+    async def _run_once(self) -> None:
         try:
             await self.look()
         except ConfigError as error:
-            self._note("catalog-tables", str(error))
+            self._set_trouble("catalog-tables", str(error))
         except Exception as error:
-            if self._note("catalog-tables", f"the newest catalog is not in force: {type(error).__name__}"):
+            if self._set_trouble("catalog-tables", f"the newest catalog is not in force: {type(error).__name__}"):
                 log.exception("applying the newest catalog failed; trying again")
         await self._wait(PAUSE)
 
@@ -100,7 +100,7 @@ class Follower:
         """Look now."""
         self._woken.set()
 
-    def _note(self, kind: str, problem: str) -> bool:
+    def _set_trouble(self, kind: str, problem: str) -> bool:
         """Record a problem. Log it and return true if its kind differs from the last one's."""
         metrics.CATALOG_REACHABLE.set(0)
         new = self.trouble is None or self.trouble.kind != kind

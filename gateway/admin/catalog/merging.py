@@ -1,9 +1,9 @@
 """The configuration in force: the file's, with the catalog on top.
 
-Revoked keys of the file are left out. Credentials and origins of the catalog are added, unless the file has one of the same
-name. Rules of the catalog come before the file's, and the first match applies. A tenant of the catalog has only the limits of its
-record, even if it has none: what is listed applies. Records of the catalog that cannot be used, because their origin is
-gone or their tenant is disabled, are left out.
+Revoked keys of the file are left out. Credentials and origins of the catalog are added, unless the file has one of the same name.
+Rules of the catalog come before the file's, and the first match applies. A tenant of the catalog has only the limits of its
+record, even if that sets none: the listed limits are those in force. Records of the catalog that cannot be used, because their
+origin is gone or their tenant is disabled, are left out.
 """
 
 from __future__ import annotations

@@ -184,8 +184,7 @@ class Record(BaseModel):
         return changed
 
     def with_origin_keys(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """New values, and the end of what belongs to an access key that they replace: its session token, and without another key
-        its secret."""
+        """New values. Replacing an access key also drops its session token and, unless a new secret is given, its secret."""
         given = values.get(self.origin_keys[0]) if self.origin_keys else None
         if given is None or given == getattr(self, self.origin_keys[0]):
             return values

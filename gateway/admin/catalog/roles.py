@@ -1,4 +1,4 @@
-"""Roles of admin tokens: what the holder of a token may do."""
+"""Roles of admin tokens: the rights of a token's holder."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class TokenRole(StrEnum):
-    """A role; each allows what those before it allow."""
+    """A role; each includes the rights of those before it."""
 
     VIEWER = "viewer"
     """Reads everything, and changes nothing."""
@@ -16,6 +16,6 @@ class TokenRole(StrEnum):
     """Everything, such as credentials, rules and tokens."""
 
     def allows(self, needed: TokenRole) -> bool:
-        """Whether this role may do what needs that one."""
+        """Whether this role includes that one."""
         ranks = list(TokenRole)
         return ranks.index(self) >= ranks.index(needed)

@@ -133,8 +133,8 @@ class _Difference(NamedTuple):
 class Overrides:
     """Restores the catalog's overrides in Redis after it has lost them, with the sizes of their datasets.
 
-    A change is in Redis before it is committed, or refused there. So only what differs in two comparisons is restored: the first
-    may have been in the middle of a change.
+    A change is in Redis before it is committed, or refused there. So only differences found by two comparisons are restored: the
+    first may have been in the middle of a change.
 
     Args:
         catalog: stores them.
@@ -158,9 +158,9 @@ class Overrides:
 
     async def run(self) -> None:
         """Compare every few seconds, until cancelled."""
-        await repeat("restoring overrides", self.turn, _LOOK, (*DOWN, CatalogUnavailable))
+        await repeat("restoring overrides", self.run_once, _LOOK, (*DOWN, CatalogUnavailable))
 
-    async def turn(self) -> None:
+    async def run_once(self) -> None:
         """Compare once, if this worker speaks for its node.
 
         Raises:

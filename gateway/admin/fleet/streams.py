@@ -119,9 +119,9 @@ async def show_stream(
 async def override_stream(
     name: DecidedName, caller: Changer, operations: Ops, parts: Parts, asked: StreamOverride, if_match: IfMatch = None
 ) -> StreamDocument:
-    """Keep so many bytes of a prefix, `bucket/prefix/`, or of one object, `bucket/key`, whatever others gain; or give it no
-    space, so that what is read of it leaves before anything else. The next plan, a heartbeat later, follows. Nothing is loaded:
-    a warm-up does that. All pins together get at most nine tenths of the cache."""
+    """Reserve bytes for a prefix, `bucket/prefix/`, or for one object, `bucket/key`, whatever others would gain by them; or give
+    it no space, so that its blobs are evicted first. The next plan, a heartbeat later, follows. Nothing is loaded: a warm-up does
+    that. All pins together get at most nine tenths of the cache."""
     if name.find("/") < 1:
         raise ApiError("InvalidRequest", f"name: bucket/prefix/ or bucket/key, not {name[:140]!r}.")
     if (asked.mode == "pin") != (asked.bytes is not None):

@@ -126,7 +126,7 @@ class OriginSeen(ResponseModel):
 
 
 class Prices(ResponseModel):
-    """What the configuration says reads and GPUs cost."""
+    """The configured prices of reads and GPUs."""
 
     gb_read: float = Field(description="a GB (10^9 bytes) from the object store; 0: no price", examples=[0.02])
     thousand_requests: float = Field(description="a thousand reads of it", examples=[0.0004])

@@ -37,7 +37,7 @@ PEER = "/peer/v1/"
 _NONSENSE = (400, 403, 405, 413)
 """Statuses of refusals that a correctly configured node of this version never gets."""
 _ADMITTED = "larder.admitted"
-"""The scope key of what ``begin`` has found out: ``_Admitted``, or the refusal."""
+"""The scope key of what ``begin`` determined: ``_Admitted``, or the refusal."""
 _OF_BODIES = frozenset({b"content-length", b"transfer-encoding"})
 _PRINCIPAL = PRINCIPAL.encode()
 _NOBODY = Principal("", "", OriginIdentity("", ""))
@@ -50,7 +50,7 @@ class NodeGate(Protocol):
         """Verify a request's head. Raises ApiError, with the reason, when the sender is not a node of this fleet."""
 
     def reader(self, raw_path: bytes, headers: RawHeaders) -> bytes | None:
-        """For whom a node asks with a plain GET, whose head is verified; ``None`` if ``admit`` must decide."""
+        """The reader for whom a node asks with a plain GET, whose head is verified; ``None`` if ``admit`` must decide."""
 
     def confirm(self, caller: Verified, body: bytes) -> None:
         """Verify the body of an admitted request. Raises ApiError when it differs from what the node signed."""
@@ -60,7 +60,7 @@ class NodeGate(Protocol):
 
 
 class OnBehalfOf(Enum):
-    """On whose behalf a node asks."""
+    """The party for which a node asks."""
 
     READER = "reader"
     """For a client: its tenant, and an origin identity that this node's configuration must have."""
@@ -74,8 +74,8 @@ class OnBehalfOf(Enum):
 class PeerRequest:
     """An admitted request.
 
-    ``principal`` is on whose behalf the node asks, an empty one when it asks for itself; ``names`` are the groups of the
-    address's pattern.
+    ``principal`` is the reader for whom the node asks, empty when it asks for itself; ``names`` are the groups of the address's
+    pattern.
     """
 
     scope: Scope
@@ -92,9 +92,8 @@ Handler = Callable[[PeerRequest], Awaitable[None]]
 class Address:
     """One endpoint: its paths under ``/-/peer/v1/``, methods and handler; ``longest`` is the body limit in bytes.
 
-    ``changes``: its requests other than GET and HEAD change something, so each is carried out once.
-    ``at_once`` finds what a GET can be answered with at once. So does ``plain``, for one that has nothing but its address; one
-    endpoint has it.
+    ``changes``: its requests other than GET and HEAD change something, so each is carried out once. ``at_once`` finds a hit for a
+    GET that can be answered directly. So does ``plain``, for one that has nothing but its address; one endpoint has it.
     """
 
     pattern: re.Pattern[str]
@@ -108,8 +107,8 @@ class Address:
 
 
 _Admitted = tuple[str, Address, Verified, WireRequest, Principal, tuple[str, ...]]
-"""A request whose head is verified: its kind, its endpoint, the sender, the request itself, on whose behalf it is, and the groups
-of the endpoint's pattern."""
+"""A request whose head is verified: its kind, its endpoint, the sender, the request itself, its principal, and the groups of the
+endpoint's pattern."""
 
 
 @cache  # one for each endpoint
@@ -146,7 +145,7 @@ class PeerApp(Edge):
         await super().refuse(scope, send, failure)
 
     def begin(self, scope: Scope, receive: Receive, send: Send, send_files: SendFiles) -> Awaitable[None] | None:
-        """See ``Edge.begin``: what can be sent at once needs no task."""
+        """See ``Edge.begin``: answers that can be sent at once need no task."""
         if scope["method"] != "GET" or FILES not in scope["extensions"] or self.places.used >= self.places.limit:
             return self(scope, receive, send)
         hit = self._plain_hit(scope) or self._hit(scope)
@@ -160,13 +159,13 @@ class PeerApp(Edge):
         if self._plain is None or scope["query_string"]:
             return None
         raw_path = scope["raw_path"]
-        told = self._gate.reader(raw_path, scope["headers"])
-        if told is None:
+        reader = self._gate.reader(raw_path, scope["headers"])
+        if reader is None:
             return None
         if AUTHENTICATED in scope:
             authenticated(scope, OWN)
         try:
-            principal = read_principal(told.decode("latin-1"))
+            principal = read_principal(reader.decode("latin-1"))
         except ValueError:
             return None
         find, served = self._plain
@@ -192,7 +191,7 @@ class PeerApp(Edge):
         return hit
 
     async def _finish(self, scope: Scope, hit: Hit, rest: Awaitable[None]) -> None:
-        """Send the rest of a hit, whose files are open as long as it exists."""
+        """Send the rest of a hit; its files stay open as long as the hit exists."""
         place = scope[PLACE] = RequestPlace(self.places)
         place.enter(OWN)
         try:
@@ -238,16 +237,16 @@ class PeerApp(Edge):
 
     def _find(self, path: str) -> tuple[str, Address, tuple[str, ...]]:
         for kind, address in self._addresses.items():
-            if found := address.pattern.fullmatch(path):
-                return kind, address, found.groups()
+            if match := address.pattern.fullmatch(path):
+                return kind, address, match.groups()
         raise ApiError("NotFound")
 
     def _principal(self, request: WireRequest, on_behalf_of: OnBehalfOf) -> Principal:
         if on_behalf_of is OnBehalfOf.NODE:
             return _NOBODY
-        told = request.fields.get(_PRINCIPAL, b"")
+        header = request.fields.get(_PRINCIPAL, b"")
         try:
-            principal = read_principal(told.decode("latin-1"))
+            principal = read_principal(header.decode("latin-1"))
         except ValueError as mistake:
             raise ApiError("InvalidRequest", str(mistake)) from None
         identity = principal.identity

@@ -1,6 +1,6 @@
 """Objects for other nodes: the home's side of a relayed read.
 
-The caller has verified its client, checked what the gateway itself forbids, and names the origin keys that the client reads with.
+The caller has verified its client, checked the gateway's own rules, and names the origin keys that the client reads with.
 Everything else (freshness, that identity's grant, conditions, ranges, fills) is decided here by the code of the S3 edge, so a
 client gets the same answer from every node. The object comes from here or from the origin, never from a third node: two nodes
 that disagree about the ring would pass the request back and forth. A read that fails because the origin is lost is returned at
@@ -98,23 +98,23 @@ class PeerObjects:
             await self._give(request, call)
             return
         try:
-            found = await self._reads.read(call, hasty=True)
+            reply = await self._reads.read(call, hasty=True)
         except AboutCached as error:
             await complete(scope, send, _about(error))
             return
         except OriginUnavailable:
-            found = Forward(Reason.ORIGIN_DOWN, miss=True)
-        if isinstance(found, Relay) and found.response.status in _NOT_THE_ORIGINS:
-            found.response.abort()
-            found = Forward(Reason.ORIGIN_DOWN, miss=True)
-        if isinstance(found, Forward):
+            reply = Forward(Reason.ORIGIN_DOWN, miss=True)
+        if isinstance(reply, Relay) and reply.response.status in _NOT_THE_ORIGINS:
+            reply.response.abort()
+            reply = Forward(Reason.ORIGIN_DOWN, miss=True)
+        if isinstance(reply, Forward):
             await complete(
-                scope, send, _elsewhere(CacheStatus(Outcome.MISS if found.miss else Outcome.BYPASS, found.reason))
+                scope, send, _elsewhere(CacheStatus(Outcome.MISS if reply.miss else Outcome.BYPASS, reply.reason))
             )
             return
-        if isinstance(found, Answer) and call.key is not None:
+        if isinstance(reply, Answer) and call.key is not None:
             self._hot.learn_for_node(wire, call.key)
-        answer = found if isinstance(found, Answer) else relay_read(call, found)
+        answer = reply if isinstance(reply, Answer) else relay_read(call, reply)
         own = (CACHE.encode(), str(CacheStatus(answer.outcome, answer.reason)).encode())
         # The origin may be another Larder, with x-larder headers of its own.
         answer.headers = [pair for pair in answer.headers if not pair[0].lower().startswith(b"x-larder-")] + [own]
@@ -122,24 +122,24 @@ class PeerObjects:
 
     async def _give(self, request: PeerRequest, call: S3Call) -> None:
         """Send an object to its new home, if it is cached here and this reader may have it without asking the origin."""
-        found = await self._reads.resident(call)
-        if found is None:
+        resident = await self._reads.resident(call)
+        if resident is None:
             await complete(request.scope, request.send, _elsewhere(CacheStatus(Outcome.MISS, Reason.COLD)))
             return
-        answer, age = found
+        answer, age = resident
         answer.headers = [*answer.headers, (AGE.encode(), b"%d" % ceil(age))]
         await complete(request.scope, request.send, answer)
 
 
-def _elsewhere(told: CacheStatus) -> Answer:
+def _elsewhere(status: CacheStatus) -> Answer:
     """Tells the caller that this node cannot serve the object."""
-    return Answer(MISDIRECTED, [(FORWARD.encode(), str(told).encode()), (b"content-length", b"0")], b"")
+    return Answer(MISDIRECTED, [(FORWARD.encode(), str(status).encode()), (b"content-length", b"0")], b"")
 
 
 async def _send_hit(send: Send, hit: Hit) -> None:
     try:
-        told = {"status": hit.status, "head": hit.head, "files": hit.files, "memory": hit.memory}
-        await send({"type": FILES, **told})
+        parts = {"status": hit.status, "head": hit.head, "files": hit.files, "memory": hit.memory}
+        await send({"type": FILES, **parts})
     except LarderError as failure:
         raise BrokenBody(str(failure)) from failure
 

@@ -1,4 +1,4 @@
-"""What another node has seen of objects whose home is this node: see ``engine.objects.sightings``."""
+"""Receives sightings by other nodes of objects whose home is this node: see ``engine.objects.sightings``."""
 
 from __future__ import annotations
 

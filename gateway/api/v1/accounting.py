@@ -74,7 +74,7 @@ class BatchAccounting:
         self._rates = accounting.rates
 
     def note(self, scope: Scope, principal: Principal, dataset: str, counted: AnswerTally, seconds: float) -> None:
-        """Account for a batch of the dataset with this name that took so many seconds."""
+        """Account for a batch of the dataset with this name; it took ``seconds``."""
         outcome, reason = counted.outcome if counted.items or counted.failed else (Outcome.BYPASS, None)
         bucket = f"{OF_DATASET}{dataset}"
         self._tally.begin(principal.tenant, bucket, outcome, 200).requests += 1
@@ -88,7 +88,7 @@ class BatchAccounting:
             self._live.note(self._seen(scope, principal, bucket, what, 200, (outcome, reason), counted.sent, seconds))
 
     def note_call(self, scope: Scope, sent: SentBody, seconds: float) -> None:
-        """Account for any other request whose caller is known; ``sent`` has its answer, which took so many seconds."""
+        """Account for any other request whose caller is known; ``sent`` has its answer, which took ``seconds``."""
         principal: Principal | None = scope.get(CALLER)
         if principal is None:
             return
@@ -112,7 +112,7 @@ class BatchAccounting:
         size: int,
         seconds: float,
     ) -> LiveRequest:
-        """The request for those who follow live; ``what`` stands in the place of a key."""
+        """The record of the request for live followers; ``what`` replaces the key."""
         reason = outcome[1]
         return LiveRequest(
             at=time.time(),

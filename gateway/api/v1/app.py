@@ -69,7 +69,7 @@ class DataApp(Edge):
     def handles(path: str) -> bool:
         """Whether a path (without "/-") is one of the data paths."""
         return path == _MANY or (
-            path.startswith("/v1/") and any(each.fullmatch(path) for each in (_DATASET, _BLOB, _RESULTS))
+            path.startswith("/v1/") and any(pattern.fullmatch(path) for pattern in (_DATASET, _BLOB, _RESULTS))
         )
 
     def headers(self, scope: Scope, status: int) -> Headers:

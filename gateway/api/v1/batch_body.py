@@ -292,8 +292,8 @@ async def _next(arrivals: AsyncGenerator[Arrival]) -> Arrival | None:
 
 def suffix_of(key: str) -> str:
     """The last extension of a key, for names of TAR members; empty if it is unusual in a file name."""
-    found = _SUFFIX.search(key)
-    return found.group() if found else ""
+    match = _SUFFIX.search(key)
+    return match.group() if match else ""
 
 
 def headers_of(pairs: Sequence[tuple[str, str]]) -> RawHeaders:

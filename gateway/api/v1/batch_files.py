@@ -1,7 +1,7 @@
 """Batch answers over the unix socket as open files, which the client reads itself (SCM_RIGHTS, unix(7)).
 
 Files leave in parts, each with the entries of its items, as soon as they are open. So the client reads the first items while the
-others are opened: with two processors, the slower of the two decides, and not their sum.
+gateway opens the rest: with two processors, the slower side decides, and not the sum of both.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gateway.server.local import Passing
 WANTED = b"x-larder-descriptors"
 """Header of a request: how many open files the client can take."""
 _DIGITS = 9
-"""Digits of the largest number of descriptors that a client may say."""
+"""Digits of the largest number of descriptors that a client may state."""
 _SMALLEST_PART, _LARGEST_PART = 16, 128
 """Items whose files leave together: few at first, so that the client begins to read soon, then more, which cost less each."""
 Answer = Resident | Unopened | Arriving
@@ -64,7 +64,7 @@ async def send_attached(
     """Send the index form with the open files beside it instead of their bytes, part by part.
 
     Raises:
-        ClientGone: the connection was lost; the kernel closes what was not received.
+        ClientGone: the connection was lost; the kernel closes descriptors that were not received.
     """
     index, positions = AttachedIndex(len(answer.positions)), answer.positions
     start: dict[str, Any] = {"type": "http.response.start", "status": 200}
@@ -73,8 +73,8 @@ async def send_attached(
     head = index.preamble()
     first, size = 0, _SMALLEST_PART
     while first < len(positions):
-        found = await _send_part(send, ask, answer, index, positions[first : first + size], head)
-        tally.delivered("hit", *found)
+        delivered = await _send_part(send, ask, answer, index, positions[first : first + size], head)
+        tally.delivered("hit", *delivered)
         head = b""
         first, size = first + size, min(2 * size, _LARGEST_PART)
     scope["extensions"][DESCRIPTORS].sent()
@@ -88,12 +88,12 @@ async def _send_part(
     opened = await answer.open(positions)
     try:
         _, sizes, crcs, _ = zip(*opened.files, strict=True) if opened.files else ((), (), (), ())
-        found = positions
+        present = positions
         if len(sizes) < len(positions):
-            found = np.array(opened.positions, positions.dtype)
-        body = head + index.items(found, ask.indices[found], sizes, crcs)
+            present = np.array(opened.positions, positions.dtype)
+        body = head + index.items(present, ask.indices[present], sizes, crcs)
         if len(sizes) < len(positions):
-            gone = np.setdiff1d(positions, found)
+            gone = np.setdiff1d(positions, present)
             body += index.gone(gone, ask.indices[gone])
         await send({"type": DESCRIPTORS, "body": body, "files": [file.fd for file in opened.files], "more_body": True})
         opened.close_passed()

@@ -62,7 +62,7 @@ class Bounds:
     largest: int
     reserve: int
     room: Shares
-    """The bytes of all digest files that are being registered: so many that a tenant alone may register the largest."""
+    """The most bytes of digest files being registered at a time: enough for one tenant to register the largest."""
 
 
 def bounds_of(settings: Settings) -> Bounds:
@@ -90,7 +90,7 @@ class DatasetService:
         """One of the caller's datasets.
 
         Raises:
-            UnknownDataset: the tenant has none of this name or id.
+            UnknownDataset: the tenant has no dataset of this name or id.
         """
         registration = await self._registrations.find(principal.tenant, name_or_id, now=True)
         if registration is None:
@@ -104,7 +104,7 @@ class DatasetService:
         check_name(name)
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         registry, tenant, additive = self._registrations.registry, caller.principal.tenant, caller.principal.read_only
-        async with registry.turn(tenant), registry.draft() as draft:
+        async with registry.registering(tenant), registry.draft() as draft:
             bounds = self._bounds
             async with incoming(draft / "digests.parquet", bounds.largest, bounds.reserve, bounds.room) as file:
                 if kind == "application/json":

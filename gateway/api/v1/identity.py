@@ -24,7 +24,7 @@ from gateway.server.asgi_types import Scope
 from gateway.server.callers import authenticated
 
 _NEEDED = re.compile(r"GET /v1/fleet|PUT /v1/datasets/[^/]+|POST /v1/jobs(/[^/]+/heartbeat)?")
-"""What a training run needs to start and to stay alive, a few requests: refused, it would fail or look dead."""
+"""The few requests that a training run needs to start and to stay alive: if they were refused, it would fail or look dead."""
 CALLER = "larder.caller"
 """Key of the ``Principal`` in the scope of a verified request."""
 
@@ -73,28 +73,28 @@ class Identities:
         request = WireRequest(
             scope["method"], scope["raw_path"], scope["query_string"], scope["headers"], scope["scheme"]
         )
-        found = self._authenticator.authenticate(request, time.time())
-        if found.principal.anonymous:
+        verified = self._authenticator.authenticate(request, time.time())
+        if verified.principal.anonymous:
             raise S3Error(
                 "AccessDenied", explain="Requests under /-/v1 must be signed with an access key of this gateway."
             )
-        authenticated(scope, found.principal.tenant)
-        HOLDER.set(found.principal.tenant)
-        if found.presigned:
+        authenticated(scope, verified.principal.tenant)
+        HOLDER.set(verified.principal.tenant)
+        if verified.presigned:
             raise S3Error(
                 "InvalidRequest", explain="Sign requests under /-/v1 in the Authorization header, not in the query."
             )
-        if found.payload_form.chunked:
+        if verified.payload_form.chunked:
             raise S3Error(
                 "InvalidRequest",
                 explain="Under /-/v1, x-amz-content-sha256 must be the hash of the body or UNSIGNED-PAYLOAD.",
             )
-        scope[CALLER] = principal = _paying(found.principal, request)
+        scope[CALLER] = principal = _paying(verified.principal, request)
         if self._rates.limits:
             needed = _NEEDED.fullmatch(f"{scope['method']} {scope['path']}")
-            (self._rates.count if needed else self._rates.admit)(found.principal.tenant)
-        hashed = found.payload_form is PayloadForm.HASHED
-        return Caller(principal, found.payload_hash.lower() if hashed else "")
+            (self._rates.count if needed else self._rates.admit)(verified.principal.tenant)
+        hashed = verified.payload_form is PayloadForm.HASHED
+        return Caller(principal, verified.payload_hash.lower() if hashed else "")
 
 
 def _paying(principal: Principal, request: WireRequest) -> Principal:

@@ -94,7 +94,7 @@ class MarkMetrics(StageMetrics):
 
 
 class ReadMetrics(_StrictModel):
-    """Results that a rank's workers read from the cache, and what they spent on it."""
+    """Results that a rank's workers read from the cache, and the time spent on it."""
 
     num_elements: int = Field(ge=1, le=2**53, description="elements whose reading was timed", examples=[1000])
     bytes: _COUNT = Field(description="size of these elements, as stored", examples=[27_648_000])

@@ -110,8 +110,8 @@ class JobService:
     async def beat(self, principal: Principal, job: str, said: Heartbeat) -> HeartbeatTaken:
         """Take a heartbeat."""
         totals = {
-            Phase(name): PhaseTotals(one.steps, one.seconds, one.waited, one.items, one.hits)
-            for name, one in said.phases.items()
+            Phase(name): PhaseTotals(phase.steps, phase.seconds, phase.waited, phase.items, phase.hits)
+            for name, phase in said.phases.items()
         }
         queue = -1 if said.queue is None else said.queue
         beat = Beat(said.rank, said.epoch, totals, queue)
@@ -298,7 +298,7 @@ def _takes(model: type[BaseModel]) -> dict[str, Any]:
         if isinstance(node, dict):
             name = str(node.get("$ref", "")).removeprefix("#/$defs/")
             return inlined(parts[name]) if name else {key: inlined(value) for key, value in node.items()}
-        return [inlined(each) for each in node] if isinstance(node, list) else node
+        return [inlined(element) for element in node] if isinstance(node, list) else node
 
     return body_of("application/json", inlined(schema))
 

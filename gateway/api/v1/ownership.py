@@ -1,7 +1,7 @@
 """Read-only keys under ``/-/v1``: they change nothing that another key of their tenant made.
 
-A training run needs a job and a dataset to read by, both soft state. So a read-only key may register a dataset under a name that
-nobody has, and jobs of its own. It replaces and removes no registration, and reports for no other key's job.
+A training run needs a job and a dataset to read by, both soft state. So a read-only key may register a dataset under an unused
+name, and its own jobs. It replaces and removes no registration, and reports for no other key's job.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class PipelineAdvice:
     planned: Planned
 
     async def advise(self, record: JobRecord, said: Heartbeat) -> PipelineDirective | None:
-        """The instructions after a heartbeat; ``None`` if it says nothing of a pipeline.
+        """The instructions after a heartbeat; ``None`` if the report has no pipeline.
 
         Raises one of ``gateway.fleet.nodes.announcer.DOWN`` if Redis is down, slow or refuses.
         """

@@ -65,8 +65,8 @@ def _importance(order: ImportanceOrder | None, tenant: str) -> ImportanceInForce
 
 
 def _inputs(plan: Plan) -> Mapping[str, Any]:
-    found = plan.inputs.get("datasets", {})
-    return found if isinstance(found, Mapping) else {}
+    inputs = plan.inputs.get("datasets", {})
+    return inputs if isinstance(inputs, Mapping) else {}
 
 
 def _is_of(name: str, tenant: str) -> bool:
@@ -81,11 +81,11 @@ def _concerns(event: Mapping[str, Any], tenant: str, datasets: Collection[str]) 
 
 
 def _told(event: Mapping[str, Any], tenant: str) -> dict[str, Any]:
-    told = dict(event)
-    if "job" in told:
-        told["job"] = str(told["job"]).rpartition("/")[2]
-    if "jobs" in told:
-        names = [str(name) for name in told["jobs"]]
-        told["jobs"] = [name.rpartition("/")[2] for name in names if _is_of(name, tenant)]
-        told["others"] = len(names) - len(told["jobs"])
-    return told
+    document = dict(event)
+    if "job" in document:
+        document["job"] = str(document["job"]).rpartition("/")[2]
+    if "jobs" in document:
+        names = [str(name) for name in document["jobs"]]
+        document["jobs"] = [name.rpartition("/")[2] for name in names if _is_of(name, tenant)]
+        document["others"] = len(names) - len(document["jobs"])
+    return document

@@ -1,7 +1,8 @@
 """``/-/v1/datasets/{id}/results/{fingerprint}``: results of pipelines, many in one request (docs/batch-protocol.md).
 
-``POST .../batch`` reads them, and may claim what is missing; ``PUT`` stores them. Who may read the items of a dataset may read
-and store the results of its tenant; a key that is read-only stores and claims none. All refusals happen before the first byte.
+``POST .../batch`` reads them, and may claim what is missing; ``PUT`` stores them. A caller who may read a dataset's items may
+read and store the results of its tenant. A read-only key neither stores nor claims results. All refusals happen before the first
+byte.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class ResultCall:
         """The subject of the request.
 
         Raises:
-            ApiError: the fingerprint is none.
+            ApiError: the fingerprint is malformed.
         """
         if not is_fingerprint(self.fingerprint):
             raise _invalid(
@@ -69,7 +70,7 @@ class ResultCall:
 
 
 def named(query: bytes) -> str:
-    """The name of the registration that a request is about, empty if it says none: several may have one id."""
+    """The name of the requested registration, empty if the request has none: several registrations may have one id."""
     return dict(parse_qsl(query.decode("latin-1"))).get("name", "")
 
 
@@ -107,11 +108,11 @@ class ResultsEndpoint:
         indices = parse_indices(call.body, call.registration.content.items, distinct=True)
         await check_rights(call.principal, call.registration, indices)
         claim = None if call.principal.read_only else _claim(query)
-        found = await self._results.get(request, indices, claim)
-        await send_results(call.scope, call.send, found, indices.tolist())
+        results = await self._results.get(request, indices, claim)
+        await send_results(call.scope, call.send, results, indices.tolist())
 
     async def put(self, call: ResultCall) -> None:
-        """Store results; the answer says what became of each, in the order of the entries.
+        """Store results; the answer has the outcome of each, in the order of the entries.
 
         Raises:
             ApiError: the request is refused.
@@ -123,7 +124,7 @@ class ResultsEndpoint:
         if call.principal.read_only:
             raise ApiError("AccessDenied", "This access key is read-only: it may read results, and store none.")
         entries = entries_of(call.body, call.registration.content.items)
-        indices = np.array([one.index for one in entries], np.uint32)
+        indices = np.array([entry.index for entry in entries], np.uint32)
         await check_rights(call.principal, call.registration, indices)
         request = replace(request, replace="replace" in query)
         await send_json(call.send, 200, {"results": await self._results.put(request, entries, owner)})
@@ -140,20 +141,22 @@ def entries_of(body: bytes, items: int) -> list[ReceivedResult]:
     except MalformedResults as mistake:
         raise _invalid(f"the body: {mistake}") from None
     seen = set[int]()
-    for one in entries:
-        if one.index >= items:
-            detail = f"there is no item {one.index} (at position {one.position}): the dataset has {items}"
-            raise ApiError("IndexOutOfRange", detail, index=one.index, position=one.position)
-        if one.index in seen:
-            raise _invalid(f"the result of item {one.index} comes twice, the second time at position {one.position}")
-        seen.add(one.index)
+    for entry in entries:
+        if entry.index >= items:
+            detail = f"there is no item {entry.index} (at position {entry.position}): the dataset has {items}"
+            raise ApiError("IndexOutOfRange", detail, index=entry.index, position=entry.position)
+        if entry.index in seen:
+            raise _invalid(
+                f"the result of item {entry.index} comes twice, the second time at position {entry.position}"
+            )
+        seen.add(entry.index)
     return entries
 
 
-async def send_results(scope: Scope, send: Send, found: FoundResults, indices: list[int]) -> None:
-    """Send the index form: an entry for each index, in order, and the elements that there are.
+async def send_results(scope: Scope, send: Send, results: FoundResults, indices: list[int]) -> None:
+    """Send the index form: an entry for each index, in order, and the stored elements.
 
-    Closes ``found``.
+    Closes ``results``.
 
     Raises:
         BrokenBody: a file was truncated after it was opened; the connection must be broken.
@@ -161,15 +164,15 @@ async def send_results(scope: Scope, send: Send, found: FoundResults, indices: l
     try:
         entries, pieces = [], list[Piece]()
         for position, index in enumerate(indices):
-            one = found.elements.get(index)
-            if one is None:
-                entries.append(FrameEntry(position, index, 0, 0, ItemFlag.NONE, found.statuses[index]))
-            elif isinstance(one, ItemFile):
-                entries.append(FrameEntry(position, index, one.size, one.crc32))
-                pieces.append((one.fd, 0, one.size, one.inode))
+            element = results.elements.get(index)
+            if element is None:
+                entries.append(FrameEntry(position, index, 0, 0, ItemFlag.NONE, results.statuses[index]))
+            elif isinstance(element, ItemFile):
+                entries.append(FrameEntry(position, index, element.size, element.crc32))
+                pieces.append((element.fd, 0, element.size, element.inode))
             else:
-                entries.append(FrameEntry(position, index, len(one.data), one.crc32))
-                pieces.append(bytes(one.data))
+                entries.append(FrameEntry(position, index, len(element.data), element.crc32))
+                pieces.append(bytes(element.data))
         head, end, size = index_head(entries)
         length = len(head) + size + len(end)
         headers = headers_of([("content-type", MEDIA_TYPE), ("content-length", str(length))])
@@ -178,7 +181,7 @@ async def send_results(scope: Scope, send: Send, found: FoundResults, indices: l
     except LarderError as failure:
         raise BrokenBody(str(failure)) from failure
     finally:
-        found.close()
+        results.close()
 
 
 def _query(raw: bytes, known: tuple[str, ...]) -> dict[str, str]:

@@ -162,8 +162,8 @@ class Admin:
 
     def listed(self, path: str, limit: int = 0, **parameters: object) -> Iterator[dict[str, Any]]:
         """The items of a list, page after page; at most ``limit`` of them, 0 being all. Raises as ``ask``."""
-        each = self._each(path, min(limit, _PAGE) if limit else _PAGE, parameters)
-        return islice(each, limit) if limit else each
+        items = self._each(path, min(limit, _PAGE) if limit else _PAGE, parameters)
+        return islice(items, limit) if limit else items
 
     def _each(self, path: str, page: int, parameters: Mapping[str, object]) -> Iterator[dict[str, Any]]:
         cursor: str | None = None

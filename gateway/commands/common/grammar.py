@@ -13,7 +13,7 @@ from gateway.model.units import parse_duration, parse_size
 
 Run = Callable[[Namespace], int]
 _WRONG = re.compile(r"argument (?P<what>\S+): invalid choice: '(?P<given>.*)' \(choose from (?P<choices>.*)\)$")
-"""Error text of argparse for a word that is none of the choices."""
+"""Error text of argparse for an invalid choice."""
 
 
 class Help(RawDescriptionHelpFormatter):
@@ -24,7 +24,7 @@ class Help(RawDescriptionHelpFormatter):
 
 
 class Parser(ArgumentParser):
-    """A parser that proposes what a mistyped command or choice was meant to be; so do the parsers of its subcommands."""
+    """A parser that suggests corrections for mistyped commands and choices; so do the parsers of its subcommands."""
 
     def error(self, message: str) -> NoReturn:
         """Print usage and message, and exit with status 2."""

@@ -240,8 +240,8 @@ def listed(values: object) -> str | None:
 
 def named(values: Mapping[str, Any]) -> str | None:
     """``"size 1.2 MB, gain 8.8"``: the non-empty fields with their values."""
-    told = (f"{name} {worded(name, value)}" for name, value in values.items() if value not in (None, "", [], {}))
-    return ", ".join(told) or None
+    fields = (f"{name} {worded(name, value)}" for name, value in values.items() if value not in (None, "", [], {}))
+    return ", ".join(fields) or None
 
 
 def worded(name: str, value: object) -> str:
@@ -249,7 +249,7 @@ def worded(name: str, value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):
-        return " ".join(str(each.get("match", each)) if isinstance(each, dict) else str(each) for each in value)
+        return " ".join(str(entry.get("match", entry)) if isinstance(entry, dict) else str(entry) for entry in value)
     if isinstance(value, dict):
         return json.dumps(value, ensure_ascii=False)
     if name in _BYTES:

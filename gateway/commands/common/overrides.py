@@ -54,8 +54,8 @@ def add_overrides(commands: Any, what: Overridden, metavar: str, meaning: str) -
         f"{called} quota {what.example} 40GB",
         f"{called} quota {what.example} none",
     )
-    for one in (*decided, bounded):
-        one.add_argument(what.argument, metavar=metavar, help=meaning)
+    for parser in (*decided, bounded):
+        parser.add_argument(what.argument, metavar=metavar, help=meaning)
     bounded.add_argument("bytes", metavar="SIZE|none", type=_bytes, help='bytes, such as "40GB"; none: no limit')
 
 
@@ -75,7 +75,7 @@ def _override(what: Overridden, changes: Mapping[str, Any] | None, word: str = "
         return admin.ask("PUT", f"{address}/override", wanted, etag=before.get("etag"))
 
     def tell(options: Namespace, _answer: object) -> None:
-        told = word or ("no quota" if options.bytes is None else f"a quota of {size(options.bytes)}")
-        line(f"{printable(getattr(options, what.argument))}: {told}, from the next plan on")
+        decision = word or ("no quota" if options.bytes is None else f"a quota of {size(options.bytes)}")
+        line(f"{printable(getattr(options, what.argument))}: {decision}, from the next plan on")
 
     return answering(ask, tell)

@@ -78,8 +78,8 @@ def add(command: ArgumentParser) -> None:
             ("remove", "revoke an access key, and remove it from the list", deleting("credentials")),
         )
     ]
-    for one in (changed, rotated, *ended):
-        one.add_argument("name", metavar="ACCESS_KEY", help="the access key's id")
+    for parser in (changed, rotated, *ended):
+        parser.add_argument("name", metavar="ACCESS_KEY", help="the access key's id")
 
 
 def _add_changes(commands: Any) -> ArgumentParser:
@@ -103,22 +103,22 @@ def _add_changes(commands: Any) -> ArgumentParser:
         "larder-gateway credentials change GWVISION --allow '' --expires ''",
     )
     changed.add_argument("--read-only", action=BooleanOptionalAction, help="refuse its writes, or allow them")
-    for one in (new, changed):
-        one.add_argument("--tenant", metavar="NAME", help="the owner (a tenant named like the key)")
-        one.add_argument(
+    for parser in (new, changed):
+        parser.add_argument("--tenant", metavar="NAME", help="the owner (a tenant named like the key)")
+        parser.add_argument(
             "--allow", metavar="GLOB", action="append", help="bucket/prefix globs that it may access; repeatable (all)"
         )
-        one.add_argument("--expires", metavar="TIME", help="when it expires, in ISO 8601 (never)")
-        one.add_argument("--description", metavar="TEXT", help="for people")
-        one.add_argument("--origin", metavar="NAME", help="the origin that it reads and writes (default)")
-        one.add_argument("--origin-access-key", metavar="ID", help="its own key there, instead of the origin's")
-        one.add_argument("--origin-secret-file", metavar="FILE", type=Path, help="file with the secret of that key")
+        parser.add_argument("--expires", metavar="TIME", help="when it expires, in ISO 8601 (never)")
+        parser.add_argument("--description", metavar="TEXT", help="for people")
+        parser.add_argument("--origin", metavar="NAME", help="the origin that it reads and writes (default)")
+        parser.add_argument("--origin-access-key", metavar="ID", help="its own key there, instead of the origin's")
+        parser.add_argument("--origin-secret-file", metavar="FILE", type=Path, help="file with the secret of that key")
     return changed
 
 
 def _list(admin: Admin, options: Namespace) -> dict[str, Any]:
-    found = admin.listed("credentials", 0 if options.tenant else options.limit)
-    keys = [key for key in found if options.tenant in (None, key.get("tenant"))]
+    known = admin.listed("credentials", 0 if options.tenant else options.limit)
+    keys = [key for key in known if options.tenant in (None, key.get("tenant"))]
     return {"items": keys[: options.limit or None]}
 
 

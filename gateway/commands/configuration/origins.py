@@ -46,15 +46,17 @@ def add(command: ArgumentParser) -> None:
         changing("origins", _changes),
         "larder-gateway origins change archive --access-key LARDER2 --secret-file secret",
     )
-    for one in (new, changed):
-        one.add_argument(
-            "--address", metavar="URL", required=one is new, help="http:// or https:// address of the store"
+    for parser in (new, changed):
+        parser.add_argument(
+            "--address", metavar="URL", required=parser is new, help="http:// or https:// address of the store"
         )
-        one.add_argument(
-            "--region", metavar="NAME", help="for signatures (us-east-1)" if one is new else "for signatures"
+        parser.add_argument(
+            "--region", metavar="NAME", help="for signatures (us-east-1)" if parser is new else "for signatures"
         )
-        one.add_argument("--access-key", metavar="ID", help="the gateway's key at the store (the AWS credential chain)")
-        one.add_argument("--secret-file", metavar="FILE", type=Path, help="file with the secret of that key")
+        parser.add_argument(
+            "--access-key", metavar="ID", help="the gateway's key at the store (the AWS credential chain)"
+        )
+        parser.add_argument("--secret-file", metavar="FILE", type=Path, help="file with the secret of that key")
     removed = subcommand(
         commands,
         "remove",
@@ -62,8 +64,8 @@ def add(command: ArgumentParser) -> None:
         deleting("origins"),
         "larder-gateway origins remove archive",
     )
-    for one in (new, changed, removed):
-        one.add_argument("name", metavar="NAME", help="the origin's name")
+    for parser in (new, changed, removed):
+        parser.add_argument("name", metavar="NAME", help="the origin's name")
 
 
 def _fields(options: Namespace) -> dict[str, Any]:

@@ -71,8 +71,8 @@ def add(command: ArgumentParser) -> None:
             ("remove", "remove a tenant that has no credentials", deleting("tenants")),
         )
     ]
-    for one in (new, limited, *changes):
-        one.add_argument("name", metavar="NAME", help="the tenant's name")
+    for parser in (new, limited, *changes):
+        parser.add_argument("name", metavar="NAME", help="the tenant's name")
 
 
 def _created(options: Namespace, answer: object) -> None:
@@ -82,12 +82,12 @@ def _created(options: Namespace, answer: object) -> None:
 
 def _rate(text: str) -> float:
     try:
-        found = float(text)
+        rate = float(text)
     except ValueError:
-        found = -1.0
-    if not 0 <= found <= _MOST_REQUESTS:
+        rate = -1.0
+    if not 0 <= rate <= _MOST_REQUESTS:
         raise ArgumentTypeError(f"{text!r}: must be a number of requests, 0 or more")
-    return found
+    return rate
 
 
 def _limit(admin: Admin, options: Namespace) -> Any:

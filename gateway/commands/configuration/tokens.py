@@ -58,12 +58,14 @@ def add(command: ArgumentParser) -> None:
         deleting("tokens", "revoked"),
         "larder-gateway tokens revoke ci",
     )
-    for one in (new, changed):
-        one.add_argument("--role", choices=_ROLES, help="what it may do (viewer)" if one is new else "what it may do")
-        one.add_argument("--expires", metavar="TIME", help="when it expires, in ISO 8601 (never)")
-        one.add_argument("--description", metavar="TEXT", help="for people")
-    for one in (new, changed, revoked):
-        one.add_argument("name", metavar="NAME", help="the token's name")
+    for parser in (new, changed):
+        parser.add_argument(
+            "--role", choices=_ROLES, help="what it may do (viewer)" if parser is new else "what it may do"
+        )
+        parser.add_argument("--expires", metavar="TIME", help="when it expires, in ISO 8601 (never)")
+        parser.add_argument("--description", metavar="TEXT", help="for people")
+    for parser in (new, changed, revoked):
+        parser.add_argument("name", metavar="NAME", help="the token's name")
 
 
 def _fields(options: Namespace) -> dict[str, Any]:

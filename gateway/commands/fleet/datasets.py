@@ -74,13 +74,15 @@ def find(admin: Admin, wanted: str) -> str:
         LarderError: there is no such dataset, or more than one.
     """
     known = list(admin.listed("datasets"))
-    found = [each for each in known if wanted in each.get("names", ())]
-    found = found or [each for each in known if _same(str(each.get("id")), wanted)]
-    if not found:
+    matching = [dataset for dataset in known if wanted in dataset.get("names", ())]
+    matching = matching or [dataset for dataset in known if _same(str(dataset.get("id")), wanted)]
+    if not matching:
         raise LarderError(f"unknown dataset {wanted!r}; see {hint('datasets', 'list')}")
-    if len(found) > 1:
-        raise LarderError(f"{wanted!r} is ambiguous: give the id, one of {', '.join(str(one['id']) for one in found)}")
-    return str(found[0]["id"])
+    if len(matching) > 1:
+        raise LarderError(
+            f"{wanted!r} is ambiguous: give the id, one of {', '.join(str(dataset['id']) for dataset in matching)}"
+        )
+    return str(matching[0]["id"])
 
 
 def _same(listed_id: str, wanted: str) -> bool:
@@ -88,29 +90,31 @@ def _same(listed_id: str, wanted: str) -> bool:
     return len(wanted) >= 4 and (listed_id.startswith(wanted) or wanted.startswith(listed_id))
 
 
-def _show(_options: Namespace, found: Mapping[str, Any]) -> None:
-    inputs, override = (found.get(name) or {} for name in ("inputs", "override"))
-    registered = [f"{each.get('tenant')}/{each.get('name')}" for each in found.get("registered") or ()]
+def _show(_options: Namespace, dataset: Mapping[str, Any]) -> None:
+    inputs, override = (dataset.get(name) or {} for name in ("inputs", "override"))
+    registered = [
+        f"{registration.get('tenant')}/{registration.get('name')}" for registration in dataset.get("registered") or ()
+    ]
     facts(
         (
-            ("dataset", listed(registered) or listed(found.get("names"))),
-            ("id", found.get("full_id") or found.get("id")),
-            ("items", number(found.get("items"))),
-            ("bytes", size(found.get("bytes"))),
-            ("caching", found.get("caching")),
-            ("why", found.get("why")),
+            ("dataset", listed(registered) or listed(dataset.get("names"))),
+            ("id", dataset.get("full_id") or dataset.get("id")),
+            ("items", number(dataset.get("items"))),
+            ("bytes", size(dataset.get("bytes"))),
+            ("caching", dataset.get("caching")),
+            ("why", dataset.get("why")),
             ("override", override.get("mode") or "none: the manager decides"),
             ("quota", size(override.get("quota"))),
-            ("granted", size(found.get("granted"))),
-            ("resident", share(found.get("resident_share"))),
+            ("granted", size(dataset.get("granted"))),
+            ("resident", share(dataset.get("resident_share"))),
             ("inputs", named(inputs)),
         )
     )
-    if found.get("jobs"):
+    if dataset.get("jobs"):
         line()
-        table(jobs.COLUMNS, found["jobs"])
-    if found.get("importance"):
-        _show_importance(found["importance"])
+        table(jobs.COLUMNS, dataset["jobs"])
+    if dataset.get("importance"):
+        _show_importance(dataset["importance"])
 
 
 def _show_importance(importance: Mapping[str, Any]) -> None:

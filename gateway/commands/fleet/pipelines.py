@@ -23,12 +23,12 @@ def _of_mark(pipeline: Mapping[str, Any]) -> str:
 
 
 COLUMNS = (
-    Column("job", lambda each: f"{each.get('tenant')}/{each.get('job')}"),
+    Column("job", lambda pipeline: f"{pipeline.get('tenant')}/{pipeline.get('job')}"),
     Column("dataset", "dataset_name"),
     Column("mode"),
     Column("mark", _of_mark),
     Column("why", "reason"),
-    Column("override", lambda each: _override_of(each) or "-"),
+    Column("override", lambda pipeline: _override_of(pipeline) or "-"),
     Column("workers", number=True),
     Column("target", shown=size),
 )
@@ -43,7 +43,7 @@ _DECISIONS = (
     Column("epoch", number=True),
     Column("mark", _of_mark),
     Column("why", "reason"),
-    Column("projected", lambda one: _projected(one.get("projections") or ())),
+    Column("projected", lambda decision: _projected(decision.get("projections") or ())),
 )
 _WORKERS = (Column("at"), Column("rank", number=True), Column("workers", number=True), Column("mode"))
 
@@ -80,8 +80,8 @@ def add(command: ArgumentParser) -> None:
     decided[0].add_argument(
         "--mark", metavar="STAGE", type=int, help="the stage of the mark; default: the cheapest mark"
     )
-    for one in (shown, *decided):
-        one.add_argument("job", metavar="[TENANT/]JOB", help="the tenant is optional if only one has such a job")
+    for parser in (shown, *decided):
+        parser.add_argument("job", metavar="[TENANT/]JOB", help="the tenant is optional if only one has such a job")
 
 
 def _address(admin: Admin, wanted: str) -> str:
@@ -90,13 +90,13 @@ def _address(admin: Admin, wanted: str) -> str:
     Raises:
         LarderError: there is no such pipeline, or more than one.
     """
-    known = [f"{each['tenant']}/{each['job']}" for each in admin.listed("pipelines")]
-    found = [name for name in known if wanted in (name, name.rpartition("/")[2])]
-    if not found:
+    known = [f"{pipeline['tenant']}/{pipeline['job']}" for pipeline in admin.listed("pipelines")]
+    matching = [name for name in known if wanted in (name, name.rpartition("/")[2])]
+    if not matching:
         raise LarderError(f"unknown pipeline {wanted!r}; see {hint('pipelines', 'list')}")
-    if len(found) > 1:
-        raise LarderError(f"several tenants have a job {wanted!r}: {', '.join(found)}")
-    tenant, _, job = found[0].rpartition("/")
+    if len(matching) > 1:
+        raise LarderError(f"several tenants have a job {wanted!r}: {', '.join(matching)}")
+    tenant, _, job = matching[0].rpartition("/")
     return path("pipelines", tenant, job)
 
 
@@ -114,28 +114,28 @@ def _override(mode: str | None, word: str) -> Run:
 
 def _projected(projections: Any) -> str:
     parts = []
-    for one in projections:
-        name = "compute" if one.get("cache") is None else f"stage {one['cache']}"
-        fits = "" if one.get("share", 1) >= 1 else f" ({share(one['share'])} fits)"
-        parts.append(f"{name} {number(one.get('seconds'), 1)} s{fits}")
+    for projection in projections:
+        name = "compute" if projection.get("cache") is None else f"stage {projection['cache']}"
+        fits = "" if projection.get("share", 1) >= 1 else f" ({share(projection['share'])} fits)"
+        parts.append(f"{name} {number(projection.get('seconds'), 1)} s{fits}")
     return ", ".join(parts) or "-"
 
 
-def _show(_options: Namespace, found: Mapping[str, Any]) -> None:
+def _show(_options: Namespace, pipeline: Mapping[str, Any]) -> None:
     facts(
         (
-            ("job", f"{found.get('tenant')}/{found.get('job')}"),
-            ("dataset", found.get("dataset_name")),
-            ("mode", found.get("mode")),
-            ("mark", _of_mark(found)),
-            ("why", found.get("reason")),
-            ("override", _override_of(found) or "none: the fleet decides"),
-            ("workers", number(found.get("workers"))),
-            ("pool", found.get("pool")),
-            ("target", size(found.get("target"))),
+            ("job", f"{pipeline.get('tenant')}/{pipeline.get('job')}"),
+            ("dataset", pipeline.get("dataset_name")),
+            ("mode", pipeline.get("mode")),
+            ("mark", _of_mark(pipeline)),
+            ("why", pipeline.get("reason")),
+            ("override", _override_of(pipeline) or "none: the fleet decides"),
+            ("workers", number(pipeline.get("workers"))),
+            ("pool", pipeline.get("pool")),
+            ("target", size(pipeline.get("target"))),
         )
     )
     for columns, rows in ((_STAGES, "stages"), (_DECISIONS, "decisions"), (_WORKERS, "scaling")):
-        if found.get(rows):
+        if pipeline.get(rows):
             line()
-            table(columns, found[rows])
+            table(columns, pipeline[rows])

@@ -45,16 +45,16 @@ def address_of(admin: Admin, wanted: str) -> str:
     """
     known = list(admin.listed("results"))
     long_enough = len(wanted) >= _LEAST
-    found = [
-        str(one["pool"])
-        for one in known
-        if one.get("pool") == wanted or (long_enough and str(one.get("fingerprint")).startswith(wanted))
+    matching = [
+        str(results["pool"])
+        for results in known
+        if results.get("pool") == wanted or (long_enough and str(results.get("fingerprint")).startswith(wanted))
     ]
-    if not found:
+    if not matching:
         raise LarderError(f"unknown results {wanted!r}; see {hint('results', 'list')}")
-    if len(found) > 1:
-        raise LarderError(f"{wanted!r} is ambiguous: give the pool, one of {', '.join(sorted(found))}")
-    return path("results", found[0])
+    if len(matching) > 1:
+        raise LarderError(f"{wanted!r} is ambiguous: give the pool, one of {', '.join(sorted(matching))}")
+    return path("results", matching[0])
 
 
 _NAMED, _MEANING = "RESULTS", "the first digits of a fingerprint, or the name of a pool"
@@ -91,21 +91,21 @@ def add(command: ArgumentParser) -> None:
     shown.add_argument("results", metavar=_NAMED, help=_MEANING)
 
 
-def _show(_options: Namespace, found: Mapping[str, Any]) -> None:
-    override = found.get("override") or {}
+def _show(_options: Namespace, results: Mapping[str, Any]) -> None:
+    override = results.get("override") or {}
     facts(
         (
-            ("pool", found.get("pool")),
-            ("tenant", found.get("tenant")),
-            ("dataset", found.get("dataset")),
-            ("fingerprint", found.get("fingerprint")),
-            ("elements", f"{number(found.get('blobs'))} of {number(found.get('items'))}"),
-            ("held", f"{size(found.get('bytes'))} of an estimated {size(found.get('size'))}"),
-            ("target", size(found.get("target"))),
-            ("why", found.get("why")),
+            ("pool", results.get("pool")),
+            ("tenant", results.get("tenant")),
+            ("dataset", results.get("dataset")),
+            ("fingerprint", results.get("fingerprint")),
+            ("elements", f"{number(results.get('blobs'))} of {number(results.get('items'))}"),
+            ("held", f"{size(results.get('bytes'))} of an estimated {size(results.get('size'))}"),
+            ("target", size(results.get("target"))),
+            ("why", results.get("why")),
             ("override", override.get("mode") or "none: the plan decides"),
             ("quota", size(override.get("quota"))),
-            ("reads", f"{number(found.get('hits'))} hits, {number(found.get('misses'))} misses"),
-            ("evicted", size(found.get("evicted_bytes"))),
+            ("reads", f"{number(results.get('hits'))} hits, {number(results.get('misses'))} misses"),
+            ("evicted", size(results.get("evicted_bytes"))),
         )
     )

@@ -98,9 +98,11 @@ def add(command: ArgumentParser) -> None:
             ),
         )
     }
-    for one in decided.values():
-        one.add_argument("name", metavar="PREFIX", help="bucket/prefix/ with its last slash; or bucket/key, one object")
-        one.set_defaults(bytes=None)
+    for parser in decided.values():
+        parser.add_argument(
+            "name", metavar="PREFIX", help="bucket/prefix/ with its last slash; or bucket/key, one object"
+        )
+        parser.set_defaults(bytes=None)
     decided["pin"].add_argument(
         "bytes", metavar="SIZE", type=number_of_bytes, help='bytes of all nodes, such as "40GB"'
     )
@@ -115,26 +117,26 @@ def _decide(mode: str | None) -> Callable[[Admin, Namespace], Any]:
 
 def _decided(word: str) -> Callable[[Namespace, Any], None]:
     def tell(options: Namespace, _answer: object) -> None:
-        told = word if options.bytes is None else f"{word} {size(options.bytes)}"
-        line(f"{printable(options.name)}: {told}, from the next plan on")
+        decision = word if options.bytes is None else f"{word} {size(options.bytes)}"
+        line(f"{printable(options.name)}: {decision}, from the next plan on")
 
     return tell
 
 
-def _show(_options: Namespace, found: Mapping[str, Any]) -> None:
-    evidence = found.get("evidence") or {}
+def _show(_options: Namespace, stream: Mapping[str, Any]) -> None:
+    evidence = stream.get("evidence") or {}
     facts(
         (
-            ("stream", found.get("name")),
-            ("pattern", found.get("pattern") or "not recognised yet"),
+            ("stream", stream.get("name")),
+            ("pattern", stream.get("pattern") or "not recognised yet"),
             *_why(evidence),
-            ("reads", f"{number(found.get('accesses'))}, {number(found.get('hits'))} of them hits"),
-            ("read", size(found.get("bytes"))),
-            ("idle", _idle(found)),
-            ("by", ", ".join(found.get("nodes") or ()) or None),
-            ("loaded ahead", _ahead(found.get("ahead") or {})),
-            ("override", _override(found)),
-            ("pool", _pool(found)),
+            ("reads", f"{number(stream.get('accesses'))}, {number(stream.get('hits'))} of them hits"),
+            ("read", size(stream.get("bytes"))),
+            ("idle", _idle(stream)),
+            ("by", ", ".join(stream.get("nodes") or ()) or None),
+            ("loaded ahead", _ahead(stream.get("ahead") or {})),
+            ("override", _override(stream)),
+            ("pool", _pool(stream)),
         )
     )
 

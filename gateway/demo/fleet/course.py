@@ -65,7 +65,7 @@ class Running:
 
     def at(self, epoch: int) -> JobProgress:
         """Its progress in an epoch."""
-        said = [each for each in self.progress() if each.epoch == epoch]
+        said = [step for step in self.progress() if step.epoch == epoch]
         return said[-1] if said else JobProgress(epoch=epoch)
 
 

@@ -1,1 +1,1 @@
-"""What reads of objects and of items share: services, streams from a source, homes, and the plan in force."""
+"""Shared by reads of objects and of items: services, streams from a source, homes, and the plan in force."""

@@ -6,8 +6,8 @@ object only if it would have answered that reader by itself from its cache: resi
 origin confirmed that, and the object is here no fresher than it was there. An object that it does not have costs a question, and
 only within the time in which homes may have moved.
 
-A node that is drained, or about to stop, is home of no key, but keeps its cache: it is asked while it runs. Several may leave
-one after the other while nobody reads an object; so all are asked that would be its home if they did not leave, the best first.
+A node that is drained, or about to stop, is home of no key, but keeps its cache: it is asked while it runs. Several nodes may
+leave between two reads of an object; so every leaving node that would be its home is asked, the best first.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Moves:
     """Asks the former homes of objects.
 
     Args:
-        membership: who was home before.
+        membership: knows the previous owners.
         peers: how it is asked.
     """
 

@@ -69,8 +69,8 @@ class Split:
 
     def parts(self) -> list[tuple[Node, NDArray[np.int64]]]:
         """The other nodes that are homes, each with its positions."""
-        found = [(node, np.flatnonzero(self.numbers == number)) for number, node in enumerate(self.nodes)]
-        return [(node, positions) for node, positions in found if len(positions)]
+        parts = [(node, np.flatnonzero(self.numbers == number)) for number, node in enumerate(self.nodes)]
+        return [(node, positions) for node, positions in parts if len(positions)]
 
 
 def split_of(members: Membership, content: Content, indices: NDArray[np.integer]) -> Split | None:
@@ -89,7 +89,7 @@ def keys_of(content: Content, indices: NDArray[np.integer]) -> NDArray[np.uint64
 
 @dataclass(frozen=True, slots=True)
 class AtHome:
-    """What a home knows of the items that it was asked about.
+    """A home's knowledge of the items in a request.
 
     ``resident`` and ``fetching`` by position. ``need`` of jobs other than the reader's, and ``room`` (see
     ``policies.items.demand.SwapRoom``), are ``None`` if the home does not know them.
@@ -102,7 +102,7 @@ class AtHome:
 
 
 class Elsewhere:
-    """What other nodes, the homes of a batch's items, know of them: by position, whether the home has the item, and whether it is
+    """What other nodes know of a batch's items at home there: by position, whether the home has the item, and whether it is
     reading it from the origin.
 
     Args:
@@ -124,9 +124,11 @@ class Elsewhere:
             self._need[positions], self._homes[positions] = answer.need, len(self._rooms)
 
     def outlook(self, need: NDArray[np.uint8], room: tuple[int, list[int]]) -> Outlook:
-        """All that is known for the choice of a batch, with ``need`` and ``room`` as known here."""
+        """The facts for choosing a batch; ``need`` and ``room`` are those of this node."""
         return Outlook(
-            np.where(self._far, self._need, need), self._homes, [SwapRoom(*each) for each in [room, *self._rooms]]
+            np.where(self._far, self._need, need),
+            self._homes,
+            [SwapRoom(*swap_room) for swap_room in [room, *self._rooms]],
         )
 
 
@@ -145,7 +147,7 @@ class Neighbours:
         self._tasks = Tasks()
 
     async def close(self) -> None:
-        """Stop telling nodes what was taken from them."""
+        """Stop notifying nodes of items taken from them."""
         await self._tasks.stop()
 
     async def blob(self, node: Node, digest: bytes) -> tuple[StreamedResponse, int] | None:

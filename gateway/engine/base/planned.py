@@ -23,8 +23,8 @@ from gateway.store.datasets.opened import Registration
 class InForce:
     """Caching of a dataset, for one reader.
 
-    ``caching`` is none if the reader's job does not use the cache (``cache``). One that is ``refused`` hits gets none, but what
-    it reads is stored and shared as usual. ``planned`` says whether the fleet's plan decides; ``version`` of the plan.
+    ``caching`` is none if the reader's job does not use the cache (``cache``). A job that is ``refused`` hits gets none, but its
+    reads are stored and shared as usual. ``planned`` says whether the fleet's plan decides; ``version`` of the plan.
     """
 
     caching: CachingMode
@@ -39,7 +39,7 @@ class Planned:
     """The plan and its fallback, as the data path asks for them.
 
     Args:
-        plan: what this worker knows of the plan, now.
+        plan: returns the latest plan known to this worker.
         capacity: bytes of the caches of the whole fleet, now.
     """
 
@@ -49,7 +49,7 @@ class Planned:
 
     @property
     def plan(self) -> Plan:
-        """The plan; of version 0 while there is none."""
+        """The plan; version 0 before the first one."""
         return self._plan()
 
     @property

@@ -73,7 +73,7 @@ class Blocks:
 
     @property
     def half(self) -> int:
-        """Half of the places for fills, which what nobody waits for may take."""
+        """The places that background fills may take: half of all."""
         return max(1, self._max_fills // 2)
 
     def is_filling(self, entry: ObjectEntry) -> bool:
@@ -85,7 +85,7 @@ class Blocks:
         return sum(fill.entry.key not in keys for fill in self._fills)
 
     async def close(self) -> None:
-        """Stop every fill; what was not whole is thrown away."""
+        """Stop every fill; incomplete blocks are discarded."""
         await self.tasks.stop()
         await self.small.close()
 
@@ -100,7 +100,7 @@ class Blocks:
     def begin_fill(
         self, entry: ObjectEntry, span: tuple[int, int], identity: OriginIdentity, response: StreamedResponse | None
     ) -> Fill:
-        """``start_fill``, but the caller's task carries the fill out, and goes on with ``Fill.run`` at once."""
+        """``start_fill`` for a caller whose own task carries the fill out, by ``Fill.run``."""
         fill = Fill(self, entry, span, identity, response, self._services.now())
         self._fills.add(fill)
         self.reading.add(fill)
@@ -225,7 +225,7 @@ class Blocks:
         return (await self.small.read(entry, body.identity, start, stop)).data
 
     async def _is_elsewhere(self, entry: ObjectEntry, known_from: int, numbers: Sequence[int]) -> bool:
-        """Whether another worker has stored or fills one of these blocks; loads what is stored from ``known_from`` on."""
+        """Whether another worker has stored or fills one of these blocks; loads blocks stored from ``known_from`` on."""
         await self._adopt_row(entry)
         await self.load(entry, known_from, numbers[-1])
         if any(self._has(entry, number) for number in numbers):
@@ -311,9 +311,9 @@ class Blocks:
         return await self.read_range(body.entry, body.identity, start, stop)
 
     async def read_range(self, entry: ObjectEntry, identity: OriginIdentity, start: int, stop: int) -> StreamedResponse:
-        """See ``ranged.read_range``; what turns out to be wrong is forgotten when it raises.
+        """See ``ranged.read_range``; when it raises, the outdated entry is forgotten.
 
-        However far a body has come: its reader must be cut off, and the next one finds what is right.
+        Forget it at any point of a body: its reader must be cut off, and the next one finds the right bytes.
         """
         meta = entry.record.meta
         try:

@@ -1,7 +1,7 @@
 """The bytes of one answer, block by block: from blobs on disk, from blocks that are still growing, or from the origin.
 
-Each step looks at the present state: a block that was resident when the read began may have been evicted, and a fill
-that was promised may have failed. Only what the disk cannot give is read from the origin directly, without keeping it.
+Each step looks at the present state: a block that was resident when the read began may have been evicted, and a fill that was
+promised may have failed. Only blocks that the disk cannot give are read from the origin directly, without keeping them.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Body:
         return None if file is None else (file.fd, self.first, self.stop - self.start, file.inode)
 
     def close(self) -> None:
-        """Release what is held; the fill has one reader less."""
+        """Release held resources; the fill has one reader less."""
         if self._ready is not None:
             self._release_ready()
         if self._fill is not None:

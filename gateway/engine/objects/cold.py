@@ -1,12 +1,12 @@
 """Asking the origin about an object of which the cache knows nothing.
 
-One request is enough, whatever the reader wants: its answer tells what the object is, has the bytes that the reader wants, and
-goes to the reader as it is if nothing of it is kept. A read of the whole is a GET with the reader's conditions; a small range is
-that range; another range is the blocks that it touches; a HEAD is a HEAD. Only a long suffix takes two, because the size must be
-known to tell its blocks; a GET of one byte tells it, as a HEAD could not tell why the object is not to be had.
+One request is enough, whatever the reader wants: its answer has the object's metadata and the bytes that the reader wants, and
+goes to the reader unchanged if nothing of it is kept. A read of the whole is a GET with the reader's conditions; a small range is
+that range; another range is the blocks that it touches; a HEAD is a HEAD. Only a long suffix takes two, because its blocks depend
+on the size. A GET of one byte learns the size; the answer to a HEAD could not say why the object is unavailable.
 
-Readers of one object share a question. What only its first reader can have of the answer, the outcome of conditions and ranges,
-others ask for again.
+Readers of one object share a question. The outcome of conditions and ranges is for the first reader alone; other readers ask
+again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from gateway.store.shared.generations import slots_of
 
 CHECKSUMS = [("x-amz-checksum-mode", "ENABLED")]
 _OF_THE_BYTE = (200, 206, 304, 416)
-"""Statuses of answers to ``one_byte`` that are about the byte, or its condition."""
+"""Statuses of answers to ``one_byte`` that concern the byte, or its condition."""
 _LONGEST_DOCUMENT = 1024**2
 _OF_ONE_READER = (304, 412, 416)
 """Statuses of answers to a reader's own conditions or range."""
@@ -97,7 +97,7 @@ class ColdReads:
         if meta.checksums is None and entry.is_of(meta):
             meta = replace(meta, checksums=entry.record.meta.checksums)
         entry.record = replace(entry.record, meta=meta, confirmed_at=learned.asked_at)
-        self._grants.note(entry, identity, rule, learned.generation, learned.asked_at)
+        self._grants.grant(entry, identity, rule, learned.generation, learned.asked_at)
 
     async def find(self, ask: Ask, rule: Caching) -> _Answer:
         """Find an object at the origin, for one reader or several; ``None``: look again.
@@ -131,7 +131,7 @@ class ColdReads:
             raise
 
     def _question(self, ask: Ask) -> _AskOrigin | None:
-        """The GET whose answer is that of this reader; ``None``: there is none, and a HEAD comes first."""
+        """The GET whose answer is that of this reader; ``None``: without one, and a HEAD comes first."""
         span, block_size = ask.span, self._services.block_size
         if span is None and ask.metadata_first:
             return None
@@ -221,7 +221,7 @@ class ColdReads:
         if not blocks.small.fills(entry, *bounds, continues=False):
             blocks.record(entry, bounds[0] // entry.record.block_size, ask.identity)
             return Found(
-                entry, Outcome.MISS, Reason.RANGE, await blocks.small.take(entry, ask.identity, bounds, response)
+                entry, Outcome.MISS, Reason.RANGE, await blocks.small.fetch(entry, ask.identity, bounds, response)
             )
         if bounds == (0, meta.size) and blocks.has_room and services.leases.acquire(ask.key, 0, generation):
             blocks.start_fill(entry, (0, 0), ask.identity, response)
@@ -286,7 +286,7 @@ class ColdReads:
     async def _open_blocks(self, ask: Ask, rule: Caching, generation: int) -> _Answer:
         """Ask for the blocks of a range, and carry out the fill; this worker has the lease of the first.
 
-        The answer tells what the object is. The reader is answered when the fill has its first bytes.
+        The answer has the object's metadata. The reader is answered when the fill has its first bytes.
         """
         asked_at, span, size = self._services.now(), ask.span, self._services.block_size
         assert span is not None
@@ -363,7 +363,8 @@ class ColdReads:
         self._cold.answer(slot, answer)
 
     def _taken_over(self, ask: Ask, rule: Caching, generation: int, moved: Moved) -> Learned | None:
-        """What the former home says of an object that it gives; ``None`` when that cannot be kept, or the reader doubts it."""
+        """The former home's statement about an object that it hands over; ``None`` when that cannot be kept, or the reader doubts
+        it."""
         meta = entity_headers(moved.headers)
         if self._unkept(meta, rule) is not None or ask.doubts(meta):
             moved.body.abort()
@@ -379,19 +380,19 @@ class ColdReads:
         else:
             record = ObjectRecord(0, meta, self._services.block_size, learned.asked_at)
             entry = ObjectEntry(ask.key, record, learned.generation, slots_of(ask.key))
-            self._grants.note(entry, ask.identity, rule, learned.generation, learned.asked_at)
+            self._grants.grant(entry, ask.identity, rule, learned.generation, learned.asked_at)
         self._entries.put(entry)
         return entry
 
 
 def _abandon(question: asyncio.Task[_Answer]) -> None:
-    """The reader left before the origin answered: an answer that is not being stored has no reader any more."""
+    """The reader left before the origin answered: abort an answer that is not being stored, as no one reads it."""
     if not question.cancelled() and question.exception() is None and isinstance(answer := question.result(), Relay):
         answer.response.abort()
 
 
 def of_head(answer: Relay, ask: Ask) -> Relay | Forward:
-    """An answer without the object's bytes as that of a reader: all whom its header or its document answers share it."""
+    """An answer without the object's bytes, for one reader: all readers that its header or its document answers share it."""
     if ask.head or answer.document is not None:
         return answer
     return Forward(answer.reason, miss=answer.response.status != 200)

@@ -20,7 +20,7 @@ from gateway.policies.reads.rules import Caching, Rules
 
 
 class KnownValidity(NamedTuple):
-    """For how long an entry may be served to one identity, as found under ``rules`` before the next revocation of grants."""
+    """How long an entry may be served to one identity; valid until ``rules`` change or a grant is revoked."""
 
     rules: Rules
     revocation: object
@@ -51,7 +51,7 @@ class ObjectEntry:
         return self.record.row_id != 0 or bool(self.blobs)
 
     def is_of(self, meta: ObjectMeta) -> bool:
-        """Whether what the origin says is about the bytes that this entry is about; it may not say their size."""
+        """Whether the origin's metadata describes the bytes of this entry; it may lack their size."""
         known = self.record.meta
         return quoted(known.etag) == quoted(meta.etag) and meta.size in (known.size, -1)
 
@@ -92,11 +92,11 @@ class Grants:
         self._services = services
         self._shared: dict[tuple[str, str, str], _Shared] = {}
         self.revocation = object()
-        """Another object after each revocation: what entries remember of grants may be wrong then."""
+        """Replaced by another object at each revocation: entries' memory of grants may be wrong then."""
 
     def widest(self, key: ObjectKey, identity: str, rule: Caching, granted: float | None) -> float | None:
-        """When the origin last said yes to an identity, of an object for which it did so at ``granted``: a grant of any object
-        that the rule matches in the same bucket counts too, if the rule shares grants."""
+        """The time of the last grant to an identity that covers an object granted at ``granted``: if the rule shares grants,
+        those of any object that it matches in the same bucket count too."""
         if not rule.by_prefix:
             return granted
         shared = self._shared.get((identity, rule.match, key.bucket))
@@ -115,10 +115,11 @@ class Grants:
     def _rights_in(self, key: ObjectKey) -> int:
         return self._services.store.generations.of(rights_in(key))
 
-    def note(
+    def grant(
         self, entry: ObjectEntry, identity: OriginIdentity, rule: Caching, generation: int, asked_at: float
     ) -> None:
-        """The origin said yes; it was asked at ``asked_at``, when the key's generation was ``generation``, under ``rule``."""
+        """Record a grant of the origin; it was asked at ``asked_at``, when the key's generation was ``generation``, under
+        ``rule``."""
         entry.grants[identity.name] = asked_at
         entry.valid.clear()
         if rule.by_prefix and self._services.store.generations.at(*entry.slots) == generation:
@@ -126,7 +127,7 @@ class Grants:
             self._shared[place] = _Shared(asked_at, self._rights_in(entry.key))
 
     async def revoke(self, entry: ObjectEntry, identity: OriginIdentity) -> None:
-        """A refusal is about the caller, not about the object: the bytes stay for the others."""
+        """Revoke one identity's grant. A refusal concerns the caller and not the object, so the bytes stay for other callers."""
         rule = self._services.rules.for_path(entry.key.path)
         entry.grants.pop(identity.name, None)
         self.revocation = object()

@@ -5,16 +5,16 @@ Rules
 1. A fill belongs to the node. It runs in its own task; the client that caused it may leave. Without readers it still completes
    when at most ``LINGER`` bytes remain, and otherwise ends at the next block boundary, keeping what is complete.
 2. The generation of the key is read *before* the origin is asked and handed to ``Store.record``: a fill that was under way
-   when the object was written is served to those who already follow it, and kept for nobody.
+   when the object was written is served to the readers that already follow it, and not kept.
 3. A block is kept only whole. When the origin breaks off, the fill resumes at the first missing byte with ``Range`` and
    ``If-Match`` (twice, after a jittered pause), so that a restart of the origin is invisible; then it fails, and the
    readers' connections break.
-4. When the disk refuses bytes the fill ends. Its readers go on by reading the rest from the origin themselves.
+4. When the disk refuses bytes, the fill ends. Its readers read the rest from the origin themselves.
 5. A reader who wants a block far ahead of where the fill is does not wait: the fill is cut short at that block and
    another takes over from there.
 6. Of the workers of a node, the one that holds the lease of a block fills it (store/shared/leases.py). A fill takes the next
-   block's lease before it gives up the current one, so siblings that wait stay behind it. It ends before a block that a sibling
-   has stored meanwhile.
+   block's lease before it gives up the current one, so waiting siblings stay behind it. It ends before a block that a sibling
+   stored in the meantime.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class FillEnded(LarderError):
 
 
 class FillOwner(Protocol):
-    """The keeper of fills that readers may join."""
+    """Owns the fills that readers may join."""
 
     store: Store
     leases: FillLeases
     reading: set[Fill]
-    """The fills that have not got all bytes that they want of the origin; a fill takes itself out."""
+    """The fills that still wait for bytes from the origin; a fill removes itself."""
 
     async def read_range(self, entry: ObjectEntry, identity: OriginIdentity, start: int, stop: int) -> StreamedResponse:
         """The bytes [start, stop) of exactly this object from the origin; raises ``LarderError``."""
@@ -58,7 +58,7 @@ class FillOwner(Protocol):
         """No more readers may join the block."""
 
     def fill_ended(self, fill: Fill) -> None:
-        """It is over."""
+        """Called when the fill has ended."""
 
 
 class Fill:
@@ -193,7 +193,7 @@ class Fill:
         return goes_on
 
     async def _is_stored(self, number: int) -> bool:
-        """Whether another worker, which may load ahead what a client of this one reads, has stored a block by now."""
+        """Whether another worker, which may load ahead for a client of this one, has stored a block by now."""
         entry = self.entry
         if not self._leases.shared:
             return False

@@ -67,8 +67,8 @@ class Ask(NamedTuple):
 class Found(NamedTuple):
     """The object is known and may be read by this reader.
 
-    ``part`` is the small range that told what the object is. ``fill`` came of the question to the origin: it is of the whole
-    object, and has its first bytes, or failed before. ``whole`` has all of the object's bytes, if they came in one piece.
+    ``part`` is the small range whose answer had the object's metadata. ``fill`` came of the question to the origin: it is of the
+    whole object, and has its first bytes, or failed before. ``whole`` has all of the object's bytes, if they came in one piece.
     """
 
     entry: ObjectEntry

@@ -10,15 +10,15 @@ from gateway.origin.client import OriginClient
 from gateway.origin.headers import entity_headers
 
 Version = tuple[str, int]
-"""ETag and size in bytes: what tells one version of an object from another."""
+"""ETag and size in bytes, which tell one version of an object from another."""
 
 
 class ObjectChanged(LarderError):
-    """The origin no longer has the object that the cache knows; what is known of it must be forgotten."""
+    """The origin no longer has the object that the cache knows; forget the entry."""
 
 
 class ReaderRefused(ObjectChanged):
-    """The origin refuses the keys with which it was asked for more of the object: that is about ``identity`` alone."""
+    """The origin refuses the keys with which it was asked for more of the object: that concerns ``identity`` alone."""
 
     def __init__(self, identity: OriginIdentity, text: str, *, revokes: bool = True) -> None:
         super().__init__(text)
@@ -35,7 +35,7 @@ async def read_range(
     Raises:
         ObjectChanged: it is another one now, or gone.
         ReaderRefused: it is no longer readable with these keys.
-        OriginUnavailable: the origin failed, or answered with something else than what was asked.
+        OriginUnavailable: the origin failed, or did not answer the request.
     """
     etag, size = version
     start, stop = span

@@ -2,8 +2,8 @@
 
 ``Reads.find`` answers before any byte is sent (found.py).
 
-The interleaving to keep in mind: a write may be accepted between any two awaits. Whoever talks to the origin reads the key's
-generation first, and what was learned is believed only if the generation is still the same afterwards (``ColdReads.current``).
+The interleaving to keep in mind: a write may be accepted between any two awaits. A task that asks the origin reads the key's
+generation first, and trusts the answer only if the generation is still the same afterwards (``ColdReads.current``).
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Reads:
         return ask.head or ((complete or ask.metadata_first) and self._blocks.is_filling(entry))
 
     def _serves(self, entry: ObjectEntry, ask: Ask, rule: Caching, asked_at: float) -> bool:
-        """Whether an entry may be served; what this very read had confirmed since ``asked_at`` need not be fresh."""
+        """Whether an entry may be served. An entry that this read had confirmed after ``asked_at`` need not be fresh."""
         if self._verdict(entry, ask, rule) is Verdict.SERVE:
             return True
         standing = self._grants.standing(entry, ask.identity.name, rule)
@@ -109,8 +109,8 @@ class Reads:
     async def known(self, key: ObjectKey) -> ObjectEntry | None:
         """The entry of an object, from memory or from the index.
 
-        Between asking the index and its answer somebody else may have put an entry there, of which fills already know; so
-        memory is asked again afterwards, and what it has counts.
+        While the index answers, another task may have added an entry that fills already use. So memory is checked again
+        afterwards, and its entry wins.
         """
         if key in self._entries and (entry := self._cold.in_memory(key)) is not None:
             return entry
@@ -126,7 +126,7 @@ class Reads:
         return entry
 
     async def resident(self, ask: Ask) -> tuple[ObjectEntry, float] | None:
-        """An object that can be given to this reader at once and whole; and how many seconds ago that was confirmed."""
+        """An object that this reader may have whole and without waiting, and its age: seconds since the origin confirmed it."""
         rule = self._services.rules.for_path(ask.key.path)
         entry = await self.known(ask.key) if rule.cache else None
         if (
@@ -149,8 +149,8 @@ class Reads:
     ) -> Found | Forward | Relay | Literal[Reason.CHANGED] | None:
         """Renew freshness and grant with one request, shared by all who need the same. ``None`` means: look again.
 
-        A reader who insists on a check, or names another version than the cache knows, shares none that began before: it may be
-        older than a write of which only this reader knows.
+        A reader that insists on a check, or names a version other than the cached one, does not join a check that began earlier:
+        that check may predate a write that only this reader knows of.
         """
         meta = entry.record.meta
         alone, slot = ask.forced or ask.doubts(meta), (ask.key, ask.identity.name, ask.head)
@@ -248,8 +248,8 @@ class Reads:
         """The origin's answer to a check, and its document if it has one.
 
         A HEAD tells everything about an object, but not why its reader may not have it. Most checks confirm a grant, so they are
-        HEADs. A reader of bytes without a grant asks by a GET, on condition that the object is another one: whatever the answer
-        is, it is enough.
+        HEADs. A reader of bytes without a grant asks by a GET on condition that the object has changed: any answer settles the
+        question.
         """
         origin, meta = self._services.origin, entry.record.meta
         ask_by_get = partial(one_byte, origin, ask, [("If-None-Match", meta.etag), *extra])
@@ -266,7 +266,7 @@ class Reads:
         return await ask_by_get() if response.status in UNCLEAR and not ask.head else (response, None)
 
     async def _replace(self, entry: ObjectEntry, identity: OriginIdentity, rule: Caching, learned: Learned) -> None:
-        """Forget an object that has changed, and keep what the origin says of the new one.
+        """Forget an object that has changed, and keep the metadata of the new one.
 
         ``learned.generation`` is still the key's. It is believed under the number that the forgetting leaves, if no write came in
         between.

@@ -5,7 +5,7 @@ differs from what the client is about to see is no longer fresh: the next read c
 stay, because a listing says nothing about readers, and may be older than the cache.
 
 An object's home has its entry. Each home is told of its objects before the answer ends, but for no longer than ``_WITHIN``: a
-node that does not answer in time keeps what it has for the rule's time, as if the answer had not passed.
+node that does not answer in time keeps its entries for the rule's time, as if the answer had not passed.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from gateway.policies.reads.rules import IMMUTABLE
 from gateway.policies.reads.sightings import differs
 
 SEEN = f"{PREFIX}/seen"
-"""The address where nodes tell each other what they have seen."""
+"""The address where nodes send each other sightings."""
 MOST = 1000
-"""Objects that are told at once."""
+"""Objects sent in one request."""
 LONGEST = 8 * 1024**2
 """Bytes of a message: its keys may be escaped."""
 _WITHIN = 1.0
@@ -46,7 +46,7 @@ log = logging.getLogger("larder.engine")
 
 
 class Sightings:
-    """Compares what passes with what is cached, here and at the homes of the objects."""
+    """Compares passing answers with cached objects, here and at the objects' homes."""
 
     def __init__(self, services: Services, entries: EntryCache) -> None:
         self._services = services
@@ -66,7 +66,7 @@ class Sightings:
                     home = fleet.members.home(path_key(bucket, sighting.key))
                     if home is not None:
                         homes.setdefault(home, []).append(sighting)
-                await for_each(homes.items(), partial(self._tell, origin, bucket), _AT_ONCE)
+                await for_each(homes.items(), partial(self._send, origin, bucket), _AT_ONCE)
 
     def _cached(self, bucket: str, seen: Sequence[SeenVersion]) -> list[SeenVersion]:
         rules = self._services.rules
@@ -89,7 +89,7 @@ class Sightings:
         if stale:
             await self._services.store.expire(stale)
 
-    async def _tell(self, origin: str, bucket: str, part: tuple[Node, list[SeenVersion]]) -> None:
+    async def _send(self, origin: str, bucket: str, part: tuple[Node, list[SeenVersion]]) -> None:
         node, seen = part
         fleet = self._services.fleet
         assert fleet is not None

@@ -23,9 +23,9 @@ from gateway.policies.reads.granularity import SmallRange
 from gateway.store.shared.generations import Generations
 
 _KEPT = 16 * 1024**2
-"""Bytes of ranges that a worker keeps, each with what is around it."""
+"""Bytes of ranges that a worker keeps, including the overhead of each."""
 _AROUND = 1024
-"""Bytes that a range is charged besides its own: its names, numbers and places in dictionaries take 500 to 900."""
+"""Bytes charged for a range in addition to its data: its names, numbers and dictionary entries take 500 to 900."""
 _UNDER_WAY = 64 * 1024**2
 """Bytes of ranges that a worker reads at once; beyond, blocks are filled."""
 
@@ -80,7 +80,7 @@ class SmallRanges:
         return (_place(entry, start), stop, identity.name) in self._flight
 
     def fills(self, entry: ObjectEntry, start: int, stop: int, *, continues: bool) -> bool:
-        """Whether to fill the blocks of a range, of which none is in the cache; if not, ``read`` it."""
+        """Whether to fill the blocks of a range, none of which is in the cache; otherwise ``read`` the range alone."""
         record = entry.record
         asked = SmallRange(_version(entry), start, stop, record.block_size, record.meta.size, continues)
         fills = granularity.fills(self._generations.ranges, asked)
@@ -94,12 +94,12 @@ class SmallRanges:
         Raises: see ``ranged.read_range``.
         """
         slot = (_place(entry, start), stop, identity.name)
-        return await self._flight.result(slot, lambda: self.take(entry, identity, (start, stop), None))
+        return await self._flight.result(slot, lambda: self.fetch(entry, identity, (start, stop), None))
 
-    async def take(
+    async def fetch(
         self, entry: ObjectEntry, identity: OriginIdentity, span: tuple[int, int], response: StreamedResponse | None
     ) -> Part:
-        """The bytes of a range, from an open answer or a new one; what breaks off is resumed twice.
+        """The bytes of a range, from an open answer or a new one; a broken answer is resumed up to twice.
 
         Raises: see ``ranged.read_range``.
         """
@@ -120,7 +120,7 @@ class SmallRanges:
         return part
 
     async def close(self) -> None:
-        """Stop what is under way."""
+        """Stop reads under way."""
         await self._flight.stop()
 
 

@@ -1,4 +1,4 @@
-"""Writes go to the origin; what the caches know of the keys is forgotten before and after.
+"""Writes go to the origin; the caches forget the keys before and after.
 
 Before, so that no reader gets bytes older than a write that has begun and no fill that began earlier is kept. After, because
 a fill that began between the two may have read either version. The client hears of the write only when every gateway has
@@ -37,12 +37,12 @@ class Writes:
     def forget_here(self, keys: Sequence[ObjectKey], source: str = "origin") -> Awaitable[Sequence[Mark] | None]:
         """Drop keys from this node: an object changed at the origin, or another gateway wrote it.
 
-        Of a key that stands for the rights in a bucket (``rights_in``), the bucket's grants are dropped.
+        For a key that represents the rights in a bucket (``rights_in``), the bucket's grants are dropped.
 
         Returns:
-            What is left to await: the index, and what ``Store.forget`` returns.
+            The remaining work to await: the index, and the result of ``Store.forget``.
         """
-        self._services.store.generations.forgotten.note(keys)
+        self._services.store.generations.forgotten.note_keys(keys)
         rights = []
         for key in keys:
             self._entries.drop(key)
@@ -64,15 +64,15 @@ class Writes:
         """Drop keys everywhere; returns when every gateway has forgotten, or is known to re-check with the origin.
 
         Args:
-            keys: what is written.
+            keys: of the written objects.
             source: for the metric.
-            marks: what ``forget`` returned for the same keys: while they are unread, this node has nothing more to drop.
+            marks: the result of ``forget`` for the same keys: while they are unread, this node has nothing more to drop.
         """
         if not keys:
             return None
         generations = self._services.store.generations
         if marks is not None and generations.unread(marks):
-            generations.forgotten.note(keys)
+            generations.forgotten.note_keys(keys)
         else:
             marks = await self.forget_here(keys, source)
         await self._channel.announce(keys)
@@ -97,11 +97,11 @@ class Writes:
     async def change_rights(self, bucket: ObjectKey, send: Callable[[], Awaitable[StreamedResponse]]) -> WriteAnswer:
         """Send a write to the origin that may change who may read the objects of a bucket; its grants are forgotten afterwards.
 
-        Nothing is forgotten before: no bytes change, and what the origin grants until then is caught by the generation. Nor if
-        the origin refuses, so that nobody empties a cache of grants by asking for what he may not do.
+        Nothing is forgotten before: no bytes change, and the generation invalidates grants made until then. Nor if the origin
+        refuses, so that a caller cannot empty the cache of grants by requests that it may not make.
 
         Args:
-            bucket: what ``rights_in`` gives for it.
+            bucket: the key that ``rights_in`` gives for it.
             send: sends the write.
 
         Raises:
@@ -134,7 +134,7 @@ class WriteAnswer:
     def __init__(self, response: StreamedResponse, forget: Callable[[], Awaitable[object]]) -> None:
         self.response = response
         self.then: Callable[[], None] = lambda: None
-        """Called when the keys are forgotten again: what is read from then on may be kept."""
+        """Called when the keys are forgotten again: later reads may be kept."""
         self._forget = forget
         self._settled = False
 
@@ -156,7 +156,7 @@ class WriteAnswer:
         self.then()
 
     async def close(self) -> None:
-        """The client got what it wanted of the answer, or left: let go of the origin, and forget in any case."""
+        """The client has read the answer as far as it wanted, or left: release the origin, and forget in any case."""
         self.response.abort()
         await self.settle()
 

@@ -75,29 +75,29 @@ class Counted:
         )
 
     def _buckets(self, histogram: str, label: str) -> dict[str, dict[float, float]]:
-        found: dict[str, dict[float, float]] = defaultdict(lambda: defaultdict(float))
+        buckets_of: dict[str, dict[float, float]] = defaultdict(lambda: defaultdict(float))
         for labels, value in self._samples[f"{histogram}_bucket"]:
-            found[labels[label]][float(labels["le"])] += value
-        return {name: dict(buckets) for name, buckets in found.items()}
+            buckets_of[labels[label]][float(labels["le"])] += value
+        return {name: dict(buckets) for name, buckets in buckets_of.items()}
 
     def _traffic(self) -> dict[str, dict[str, float]]:
-        found: dict[str, dict[str, float]] = defaultdict(lambda: dict.fromkeys(TRAFFIC, 0.0))
+        traffic: dict[str, dict[str, float]] = defaultdict(lambda: dict.fromkeys(TRAFFIC, 0.0))
         for labels, value in self._samples["larder_bucket_requests_total"]:
-            found[f"{labels['bucket']}/{labels['tenant']}"]["requests"] += value
+            traffic[f"{labels['bucket']}/{labels['tenant']}"]["requests"] += value
         for labels, value in self._samples["larder_bucket_sent_bytes_total"]:
-            counts = found[f"{labels['bucket']}/{labels['tenant']}"]
+            counts = traffic[f"{labels['bucket']}/{labels['tenant']}"]
             counts["sent_bytes"] += value
             counts["cache_bytes"] += value if labels["outcome"] in _CACHED else 0.0
-        return dict(found)
+        return dict(traffic)
 
     @property
     def reasons(self) -> dict[str, float]:
         """Answers other than plain hits, by outcome and reason: ``"MISS cold": 17``."""
-        found: dict[str, float] = defaultdict(float)
+        counts: dict[str, float] = defaultdict(float)
         for labels, value in self._samples["larder_requests_total"]:
             if labels["reason"] or labels["outcome"] != Outcome.HIT.value:
-                found[f"{labels['outcome']} {labels['reason']}".rstrip()] += value
-        return dict(found)
+                counts[f"{labels['outcome']} {labels['reason']}".rstrip()] += value
+        return dict(counts)
 
 
 class WorkersCollector(MultiProcessCollector):

@@ -1,7 +1,7 @@
 """Hands a worker's requests to those who follow them live.
 
-Without followers a request costs one look at an empty mapping, and the worker asks Redis once a second who follows. With
-followers it hands over four times a second; what is too much for that is dropped and counted, and no request waits.
+Without followers a request costs one look at an empty mapping, and the worker asks Redis once a second for followers. With
+followers it hands over four times a second. It drops and counts requests beyond the limit, and no request waits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class LiveRequests:
     """The followers of one worker's requests.
 
     Attributes:
-        followers: who follows, and what; empty almost always.
+        followers: the filters of the followers, by name; empty almost always.
     """
 
     def __init__(self, exchange: LiveExchange) -> None:
@@ -33,7 +33,7 @@ class LiveRequests:
         self._dropped: dict[str, int] = {}
 
     def note(self, request: LiveRequest) -> None:
-        """Keep a request for those who follow it."""
+        """Keep a request for its followers."""
         for follower, wanted in self.followers.items():
             if wanted.matches(request):
                 kept = self._kept.setdefault(follower, [])
@@ -46,11 +46,11 @@ class LiveRequests:
         """Seconds until the next turn."""
         return _BUSY if self.followers else _IDLE
 
-    async def turn(self) -> None:
-        """Hand over what was kept, and see who follows. Raises one of ``DOWN`` if Redis is down."""
+    async def run_once(self) -> None:
+        """Hand over the kept requests, and update the followers. Raises one of ``DOWN`` if Redis is down."""
         kept, self._kept = self._kept, {}
         dropped, self._dropped = self._dropped, {}
         for follower, requests in kept.items():
             await self._exchange.add(follower, requests, dropped.get(follower, 0))
-        found = await self._exchange.followers()
-        self.followers = {name: found[name] for name in sorted(found)[:FOLLOWERS]}
+        followers = await self._exchange.followers()
+        self.followers = {name: followers[name] for name in sorted(followers)[:FOLLOWERS]}

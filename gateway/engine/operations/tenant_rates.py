@@ -1,7 +1,7 @@
 """Holds the tenants of one worker to their limits (gateway/policies/fleet/tenant_rates.py).
 
 Without limits a request costs one look at an empty mapping. A worker whose tenants with limits ask nothing tells Redis nothing.
-With Redis lost every worker keeps its share.
+While Redis is down, every worker keeps its share.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from gateway.model.errors import RateLimited
 from gateway.policies.fleet.tenant_rates import RateLimit, TenantBucket, share_of
 
 EVERY = 1.0
-"""Seconds between two looks at what other workers are asked."""
+"""Seconds between two exchanges of request counts with other workers."""
 
 
 class Demand(Protocol):
     """Reports of how many requests the workers of a zone were asked."""
 
-    async def tell(self, node: str, report: dict[str, int]) -> None:
+    async def send(self, node: str, report: dict[str, int]) -> None:
         """Report the requests of one worker, by tenant."""
 
     async def all(self) -> Mapping[str, Mapping[str, int]]:
@@ -28,7 +28,7 @@ class Demand(Protocol):
 
 
 class TenantRates:
-    """One worker's part of the limits.
+    """The limits of tenants in one worker, as its share of the zone's.
 
     Attributes:
         limits: by tenant; empty without limits.
@@ -44,10 +44,10 @@ class TenantRates:
         self._demand = demand
         self._worker = worker
         self._clock = clock
-        self._told: dict[str, int] = {}
+        self._sent: dict[str, int] = {}
 
     def replace(self, limits: Iterable[tuple[str, RateLimit]]) -> None:
-        """Adopt the limits, by tenant. Those that stay keep what was used of them."""
+        """Adopt the limits, by tenant. Limits that stay keep their used amount."""
         now, known = self._clock(), self.limits
         self.limits = {
             tenant: known[tenant] if tenant in known and known[tenant].limit == limit else TenantBucket(limit, now)
@@ -78,15 +78,17 @@ class TenantRates:
         if allowance is not None:
             allowance.spend(size)
 
-    async def turn(self) -> None:
-        """Tell what was asked since the last turn, and take the share of it. Raises one of ``DOWN`` if Redis is down."""
-        mine = {tenant: one.asked for tenant, one in self.limits.items() if one.asked}
-        for one in self.limits.values():
-            one.asked = 0
-        if not mine and not self._told:
+    async def run_once(self) -> None:
+        """Report this worker's requests and update its share of each limit. Raises one of ``DOWN`` if Redis is down."""
+        mine = {tenant: limit.asked for tenant, limit in self.limits.items() if limit.asked}
+        for limit in self.limits.values():
+            limit.asked = 0
+        if not mine and not self._sent:
             return
-        self._told = mine
-        await self._demand.tell(self._worker, mine)
+        self._sent = mine
+        await self._demand.send(self._worker, mine)
         others = [report for worker, report in (await self._demand.all()).items() if worker != self._worker]
-        for tenant, one in self.limits.items():
-            one.share = share_of(mine[tenant], (each.get(tenant, 0) for each in others)) if tenant in mine else 1.0
+        for tenant, limit in self.limits.items():
+            limit.share = (
+                share_of(mine[tenant], (report.get(tenant, 0) for report in others)) if tenant in mine else 1.0
+            )

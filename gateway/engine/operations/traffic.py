@@ -1,9 +1,9 @@
 """Counts a worker's S3 requests by tenant and bucket, and its misses by folder.
 
-A request costs one look-up and two additions, which the edge makes itself (gateway/api/s3/accounting.py), and a miss is appended
-to a list besides. Twice a second the sums go to the metrics, where those of all workers meet; the misses go to Redis, as folders
-are too many for metrics. Tenants and buckets are labels of metrics, so their number is bounded: a worker names the first ``MOST``
-pairs that have a successful request. A made-up bucket has none. The other requests of a tenant count together, under its name: no
+A request costs one look-up and two additions, which the edge makes itself (gateway/api/s3/accounting.py); a miss is also appended
+to a list. Twice a second the sums go to the metrics, where those of all workers meet; the misses go to Redis, as folders are too
+many for metrics. Tenants and buckets are labels of metrics, so their number is bounded: a worker names the first ``MOST`` pairs
+that have a successful request. A made-up bucket has none. The other requests of a tenant count together, under its name: no
 tenant is hidden by the buckets of another.
 """
 
@@ -64,19 +64,19 @@ class TrafficTally:
                 if len(self._tenants) < MOST_TENANTS:
                     self._tenants.add(tenant)
                 tenant = tenant if tenant in self._tenants else OTHER
-        found = self.kinds.get((tenant, bucket, outcome))
-        if found is None:
+        traffic = self.kinds.get((tenant, bucket, outcome))
+        if traffic is None:
             labels = tenant, bucket, outcome.value
-            found = Traffic(0, 0, metrics.BUCKET_REQUESTS.labels(*labels), metrics.BUCKET_SENT_BYTES.labels(*labels))
-            self.kinds[tenant, bucket, outcome] = found
-        return found
+            traffic = Traffic(0, 0, metrics.BUCKET_REQUESTS.labels(*labels), metrics.BUCKET_SENT_BYTES.labels(*labels))
+            self.kinds[tenant, bucket, outcome] = traffic
+        return traffic
 
     def report(self) -> MissReport:
         """The misses of the last minutes, as of the last ``publish``."""
         return self._misses.report(self._clock())
 
     def publish(self) -> None:
-        """Add what was counted since the last call to the metrics, and to the misses by folder."""
+        """Add the counts since the last call to the metrics, and to the misses by folder."""
         missed, self.missed = self.missed, []
         for key, reason, sent in missed:
             self._misses.add(key.bucket, key.key, reason, sent)

@@ -1,8 +1,8 @@
 """Loads objects into the cache of their homes, for an operator, in the background lane.
 
-The home of an object loads it as if a reader had requested it, with that reader's rights; the node that runs the warm-up
-asks it to, and is told the result. A home answers at once, and then every second while it is loading,
-so that a large object does not look like a dead node.
+The home of an object loads it as if a reader had requested it, with that reader's rights; the node that runs the warm-up asks it
+to, and gets the result. A home answers at once, and then every second while it is loading, so that a large object does not look
+like a dead node.
 """
 
 from __future__ import annotations
@@ -118,20 +118,20 @@ class WarmObjects:
 
     async def _load(self, ask: Ask, span: Span) -> Warmed:
         for _ in range(_ATTEMPTS):
-            found = await self._engine.find(ask)
-            if isinstance(found, Relay):
-                found.response.abort()
-            if not isinstance(found, Found):
-                return Warmed(failure=_phrase(found.reason))
+            answer = await self._engine.find(ask)
+            if isinstance(answer, Relay):
+                answer.response.abort()
+            if not isinstance(answer, Found):
+                return Warmed(failure=_phrase(answer.reason))
             try:
-                missed = await self._engine.read_through(ask, found, span)
+                missed = await self._engine.read_through(ask, answer, span)
             except ObjectChanged:
                 continue
             if missed is None:
                 return Warmed(failure="the cache did not accept it")
-            size = found.entry.record.meta.size
+            size = answer.entry.record.meta.size
             loaded = size if span is None else max(0, min(size, span[1]) - span[0])
-            return Warmed(loaded, found.outcome is Outcome.HIT and not missed)
+            return Warmed(loaded, answer.outcome is Outcome.HIT and not missed)
         return Warmed(failure=_phrase(Reason.WRITE_RACE))
 
 
@@ -146,7 +146,7 @@ async def _loaded_at(fleet: PeerNodes, home: Node, body: bytes, principal: tuple
     if answer.status != 200:
         raise LarderError(f"node {home.id} answered {answer.status}")
     try:
-        told: dict[str, Any] = json.loads(text)
-        return Warmed(int(told["size"]), bool(told["there"]), str(told["failure"]))
+        document: dict[str, Any] = json.loads(text)
+        return Warmed(int(document["size"]), bool(document["there"]), str(document["failure"]))
     except (ValueError, KeyError, TypeError) as error:
         raise LarderError(f"node {home.id} sent an invalid answer") from error

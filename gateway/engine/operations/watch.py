@@ -69,7 +69,7 @@ class NodeWatch:
     Attributes:
         speaks: whether this worker speaks for its node.
         document: the last report; empty before the first one.
-        recent: samples taken by this worker, oldest first; by Redis's clock as far as that is known.
+        recent: samples taken by this worker, oldest first; by Redis's clock once its offset is known.
     """
 
     def __init__(self, samples: Samples, me: NodeIdentity, seen: NodeView) -> None:
@@ -91,7 +91,7 @@ class NodeWatch:
 
     async def run(self) -> None:
         """Collect every ``EVERY`` seconds until cancelled."""
-        await repeat("collecting node status", self.turn, lambda: EVERY if self.speaks else _SOON)
+        await repeat("collecting node status", self.run_once, lambda: EVERY if self.speaks else _SOON)
 
     async def stop(self) -> None:
         """Let another worker speak at once, and withdraw the report of a node that stops. Never raises for Redis."""
@@ -103,7 +103,7 @@ class NodeWatch:
         except DOWN:
             return  # both expire by themselves
 
-    async def turn(self) -> None:
+    async def run_once(self) -> None:
         """Collect once, if this worker speaks for its node."""
         try:
             spoke, self.speaks = self.speaks, await self._may_speak()
@@ -112,16 +112,16 @@ class NodeWatch:
                 return
             if not spoke:
                 await self._take_over()
-            found = await asyncio.to_thread(counted)
+            counts = await asyncio.to_thread(counted)
             asked = time.time()
-            at = await self._samples.tell(self._me.node, self._me.boot, found.counters)
+            at = await self._samples.send(self._me.node, self._me.boot, counts.counters)
             self._skew = (asked + time.time()) / 2 - at
-            self._note(at, found)
+            self._publish(at, counts)
             await self._samples.say(self._me.node, self.document)
         except DOWN:
             self.speaks = False
-            found = await asyncio.to_thread(counted)
-            self._note(time.time() - self._skew, found)
+            counts = await asyncio.to_thread(counted)
+            self._publish(time.time() - self._skew, counts)
 
     async def _may_speak(self) -> bool:
         """Whether this worker should speak: the one that keeps the cache, which has the node's datasets open."""
@@ -137,27 +137,27 @@ class NodeWatch:
         if document.get("boot") != self._me.boot:
             return
         self.document = document
-        told = [Trouble.from_json(each) for each in document.get("problems", ())]
-        self._counted = [each for each in told if each.kind in COUNTED]
+        problems = [Trouble.from_json(problem) for problem in document.get("problems", ())]
+        self._counted = [problem for problem in problems if problem.kind in COUNTED]
 
     async def _take_over(self) -> None:
         """Continue from the previous worker's report: the beginnings of problems, and the counters."""
-        told = (await self._samples.statuses()).nodes.get(self._me.node)
-        if told is not None and told.document.get("boot") == self._me.boot:
-            known = told.document.get("problems", [])
-            self._since = {str(each["kind"]): float(each["since"]) for each in known if "kind" in each}
+        before_us = (await self._samples.statuses()).nodes.get(self._me.node)
+        if before_us is not None and before_us.document.get("boot") == self._me.boot:
+            known = before_us.document.get("problems", [])
+            self._since = {str(problem["kind"]): float(problem["since"]) for problem in known if "kind" in problem}
         before = await self._samples.recent([self._me.node])
         self.recent.clear()
         self._answers.clear()
         self.recent.extend(before[self._me.node])
 
-    def _note(self, at: float, found: Counted) -> None:
-        self.recent.append(Sample(at, self._me.boot, found.counters))
+    def _publish(self, at: float, counts: Counted) -> None:
+        self.recent.append(Sample(at, self._me.boot, counts.counters))
         status, seen = self._seen.store.status(), self._seen
-        self._answers.append((at, found.answers))
-        self._counted = troubles(self._facts(at, found.counters))
+        self._answers.append((at, counts.answers))
+        self._counted = troubles(self._facts(at, counts.counters))
         problems = self.problems()
-        self._since = {each.kind: self._since.get(each.kind, at) for each in problems}
+        self._since = {problem.kind: self._since.get(problem.kind, at) for problem in problems}
         self.document = {
             "boot": self._me.boot,
             "address": self._me.address,
@@ -171,11 +171,11 @@ class NodeWatch:
             "disk": status.state.value,
             "redis": seen.redis(),
             "skew": round(self._skew, 3),
-            "reasons": found.reasons,
+            "reasons": counts.reasons,
             "answers": self._lately_answered(),
             "origins": dict(seen.origins()),
             "datasets": self._datasets(),
-            "problems": [self._told(each) for each in problems],
+            "problems": [self._document_of(problem) for problem in problems],
         }
 
     def _lately_answered(self) -> dict[str, Any]:
@@ -183,7 +183,7 @@ class NodeWatch:
         (begun, before), (ended, after) = self._answers[0], self._answers[-1]
         return {"for": round(ended - begun, 3), **after.since(before).to_json()}
 
-    def _told(self, trouble: Trouble) -> dict[str, Any]:
+    def _document_of(self, trouble: Trouble) -> dict[str, Any]:
         return {**asdict(trouble), "since": round(self._since[trouble.kind], 3)}
 
     def _facts(self, at: float, since_start: Counters) -> NodeFacts:
@@ -202,11 +202,11 @@ class NodeWatch:
 
     def _datasets(self) -> dict[str, list[int]]:
         """Items, bytes and resident items of the open datasets, by id."""
-        found: dict[str, list[int]] = {}
+        sizes: dict[str, list[int]] = {}
         for content in self._seen.contents():
-            known = found.get(content.id, [0, 0, 0])
+            known = sizes.get(content.id, [0, 0, 0])
             now = [content.items, content.size, content.states.resident]
-            found[content.id] = [max(pair) for pair in zip(known, now, strict=True)]
-            if len(found) >= _MOST_DATASETS:
+            sizes[content.id] = [max(pair) for pair in zip(known, now, strict=True)]
+            if len(sizes) >= _MOST_DATASETS:
                 break
-        return found
+        return sizes

@@ -11,25 +11,25 @@ from gateway.store.store import Store
 
 
 class HeldReporter:
-    """One worker's part.
+    """Reports the node's results of pipelines, in the worker with the node lock.
 
     Args:
         store: of the node.
-        tell: says to the zone what this node holds, by the pools' names.
+        report: tells the zone what this node holds, by the pools' names.
     """
 
-    def __init__(self, store: Store, tell: Callable[[dict[str, PoolReport]], Awaitable[None]]) -> None:
+    def __init__(self, store: Store, report: Callable[[dict[str, PoolReport]], Awaitable[None]]) -> None:
         self._store = store
-        self._tell = tell
+        self._report = report
         self._reported = False
 
-    async def turn(self) -> None:
-        """Report, unless this report and the last one are empty. Raises as ``tell``."""
+    async def run_once(self) -> None:
+        """Report, unless this report and the last one are empty. Raises as ``report``."""
         if not self._store.directory.locked:
             return
         held = held_of(await self._store.pools.usage())
         if held or self._reported:
-            await self._tell(held)
+            await self._report(held)
             self._reported = bool(held)
 
 

@@ -1,6 +1,6 @@
 """Importance scores, which every worker asks for when it stores an item, and before it reads one that is not cached.
 
-Scores are those of all jobs that the plan counts, combined by its weights (policies/items/importance.py). The plan also says
+Scores are those of all jobs that the plan counts, combined by its weights (policies/items/importance.py). The plan also decides
 whether a dataset's pool is in this order at all; of other datasets nothing is asked, and every item may enter.
 """
 
@@ -38,7 +38,7 @@ class ItemScores:
     """The scores of one worker's datasets.
 
     Args:
-        tables: what jobs sent.
+        tables: the scores that jobs sent.
         pools: of the node.
         plan: of the fleet, now.
     """

@@ -34,11 +34,11 @@ class OpenDatasets:
 
 
 class JobReaders:
-    """Finds the jobs of the zone, and what they read.
+    """Finds the jobs of the zone, and the datasets that they read.
 
     Args:
         jobs: of the zone.
-        shelves: what datasets there are.
+        shelves: the registered datasets.
         items: adopts the datasets that are found.
     """
 
@@ -54,7 +54,7 @@ class JobReaders:
         self._records = None
 
     async def records(self) -> list[JobRecord]:
-        """The jobs of the zone, read once per turn; none while Redis is lost."""
+        """The jobs of the zone, read once per turn; none while Redis is down."""
         if self._records is None:
             try:
                 self._records = await self._jobs.records()

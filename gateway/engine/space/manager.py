@@ -70,7 +70,7 @@ log = logging.getLogger("larder.manager")
 
 
 class Silences(NamedTuple):
-    """Seconds after which an entry in Redis is ignored: a silent job, the report of a node, results that nobody uses."""
+    """Seconds after which an entry in Redis is ignored: a silent job, a node's report, unused results."""
 
     jobs: float
     nodes: float
@@ -132,11 +132,11 @@ class Electorate:
 
 
 class Manager:
-    """One worker's part in managing the zone.
+    """Manages the zone while this worker leads it, and follows the plan otherwise.
 
     Args:
-        parts: what it has in Redis.
-        electorate: who is there.
+        parts: its data in Redis.
+        electorate: the nodes present.
         settings: how decisions are made.
         patience: seconds that jobs have to register again after Redis was emptied.
     """
@@ -161,10 +161,10 @@ class Manager:
         """Whether this worker leads, as far as it knows."""
         return self._parts.leadership.fence > 0
 
-    async def turn(self) -> None:
+    async def run_once(self) -> None:
         """Lead or follow, once per heartbeat. While Redis is down nothing changes."""
         try:
-            await self._turn()
+            await self._lead_or_follow()
         except DOWN as error:
             if not self._lost:
                 log.warning(
@@ -183,7 +183,7 @@ class Manager:
         except DOWN:
             return  # the lease runs out by itself
 
-    async def _turn(self) -> None:
+    async def _lead_or_follow(self) -> None:
         leadership, plans = self._parts.leadership, self._parts.plans
         if not self._electorate.may_lead():
             await leadership.resign()
@@ -319,7 +319,7 @@ def _show_pipelines(pipelines: Collection[KnownPipeline]) -> None:
 
 
 def _results(jobs: Iterable[KnownJob], pipelines: Mapping[str, KnownPipeline]) -> list[ResultsUse]:
-    """The jobs whose pipelines store or read results."""
+    """The results in use: one entry for each job whose pipeline stores or reads results."""
     uses = []
     for job in jobs:
         known = pipelines.get(job.record.key, KnownPipeline())
@@ -340,7 +340,7 @@ def _results(jobs: Iterable[KnownJob], pipelines: Mapping[str, KnownPipeline]) -
 
 
 def _count(events: Iterable[Mapping[str, Any]]) -> None:
-    """Count what a plan that was published has changed."""
+    """Count the changes of a published plan."""
     for event in events:
         metrics.PLAN_CHANGES.labels(event["what"]).inc()
         if event["what"] == "judged":
@@ -348,11 +348,10 @@ def _count(events: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _claimed(records: Iterable[JobRecord]) -> dict[str, tuple[int, int, str]]:
-    """Size in bytes, items, and requested mode of each dataset that jobs are about.
+    """Size in bytes, items, and requested mode of each dataset that jobs read.
 
-    Tenants may say different things of the same bytes, because lengths are claims, and nobody should have to live with a
-    stranger's. So the size is the lower median of what each tenant says, of those who say anything; of different wishes none
-    counts.
+    Sizes are claims, and tenants may claim different ones for the same dataset; one tenant's claim must not decide for the
+    others. So the size is the lower median of the tenants' claims. If jobs request different modes, none of them counts.
     """
     of_dataset: dict[str, list[JobRecord]] = {}
     for record in records:

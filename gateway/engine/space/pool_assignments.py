@@ -1,13 +1,13 @@
 """The node's pools follow the fleet's plan: which there are, and which blobs are charged to them.
 
 A dataset that the plan speaks of is a pool (policies/pools.py); one without jobs is not, and its items are in ``default`` like
-everything else. What is stored from then on enters its pool at once (engine/items/fetch.py). What was here before is charged a
-little at a time, because a dataset may have ten million items; so is what was stored anew, or when the plan changed.
+everything else. Items stored later enter their pool at once (engine/items/fetch.py). Items that were here before are charged a
+few at a time, because a dataset may have ten million; so are items stored again, and all items after a change of the plan.
 
-Pools of access streams hold objects. What is stored enters the pool of its stream by its key (store/index/pool_rows.py); what was
-here before is charged over page by page. A stream that has ended has the target 0 in the plan. It is evicted whole as soon as
-other streams could use its room: the cache is nearly full, or what is free is less than what their targets have them grow by.
-Until then it stays, as a job may come back.
+Pools of access streams hold objects. New blobs enter the pool of their stream by their key (store/index/pool_rows.py); older ones
+are charged to it page by page. A stream that has ended has the target 0 in the plan. It is evicted whole as soon as other streams
+could use its room: when the cache is nearly full, or free space is less than their targets let them grow. Until then it stays, as
+a job may come back.
 
 Bytes that are items of several datasets are charged to one: to one that has space rather than to one that has none, then to the
 first by id. The index keeps pools over a restart, and they stay until a plan is known again.
@@ -44,14 +44,14 @@ _AT_ONCE = 16 * _BATCH
 
 @dataclass(slots=True)
 class _Charged:
-    """One content: which items are charged, as the files that they were then (``ItemStates.stamp``)."""
+    """The charged items of one content, and the stamps of their files at that time (``ItemStates.stamp``)."""
 
     items: NDArray[np.bool_]
     stamps: NDArray[np.uint32]
 
 
 class PoolAssignments:
-    """The work of one node's keeper on pools.
+    """Assigns blobs to pools and sets the pools' targets, on the keeper of each node.
 
     Args:
         store: of the node.
@@ -84,8 +84,8 @@ class PoolAssignments:
         self._steady = 0
         """Bytes that datasets are to have here."""
 
-    async def turn(self, contents: Sequence[Content], plan: Plan, everywhere: int) -> None:
-        """Define the pools that the plan wants, and charge some of what is not charged yet.
+    async def assign(self, contents: Sequence[Content], plan: Plan, everywhere: int) -> None:
+        """Define the pools that the plan wants, and charge some of the blobs that are not charged yet.
 
         Args:
             contents: the datasets that are open here.

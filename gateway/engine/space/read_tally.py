@@ -1,7 +1,6 @@
-"""Counts the reads of datasets that are kept by importance, by tenths of their items, for those who look at the fleet.
+"""Counts the reads of datasets that are kept by importance, by tenths of their items, for views of the fleet.
 
-It shows whether importance pays: with scores that say what is read, the upper tenths have most of the reads and nearly all are
-hits.
+It shows whether importance pays: with good scores, the upper tenths have most of the reads and nearly all are hits.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ class ReadTally:
     """The reads of one worker.
 
     Args:
-        scores: how important items are.
-        reads: where they are counted.
+        scores: the items' scores.
+        reads: the counters of reads.
     """
 
     def __init__(self, scores: ItemScores, reads: DecileReads) -> None:
@@ -48,7 +47,7 @@ class ReadTally:
             room = _MOST - len(self._seen)
             self._seen.extend((key, number, hit) for key, number, _, hit, _, _ in accesses[:room] if key in counted)
 
-    def turn(self, contents: Iterable[Content]) -> None:
+    def count(self, contents: Iterable[Content]) -> None:
         """Count the reads since the last turn."""
         seen, self._seen = self._seen, []
         of_dataset: dict[ObjectKey | str, list[tuple[int, bool]]] = {}

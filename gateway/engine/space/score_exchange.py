@@ -68,13 +68,13 @@ class ScoreExchange:
         """Take a part.
 
         Args:
-            sender: whose.
+            sender: the sender of the scores.
             content: the dataset.
             body: the bytes of the part.
             forwarded: another node sent it, which has done the rest.
 
         Raises:
-            MalformedPart: it is none of this dataset.
+            MalformedPart: it does not fit this dataset.
             TooManyScorers: see ``ScoreTables.receive``.
             OSError: there is no memory for the scores.
         """
@@ -134,7 +134,7 @@ class ScoreExchange:
 
 
 def _held(text: bytes) -> int:
-    """The sequence that a home says it has; 0 if it does not say."""
+    """The sequence that a home reports; 0 without one."""
     try:
         return ScoresHeld.model_validate_json(text).sequence
     except ValidationError:
@@ -142,6 +142,6 @@ def _held(text: bytes) -> int:
 
 
 class ScoresHeld(BaseModel):
-    """The member of a refusal that says which part a home has."""
+    """The member of a refusal with the home's last part."""
 
     sequence: int = 0

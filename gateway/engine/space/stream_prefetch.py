@@ -1,6 +1,6 @@
 """Prefetch for access streams: their next reads are loaded before clients ask (gateway/policies/streams/prefetch.py decides).
 
-It runs beside the tree, in the keeper's worker. It loads the siblings after the last read of a sequential stream: the next blocks
+It runs beside the tree, in the keeper. It loads the siblings after the last read of a sequential stream: the next blocks
 of a large object, the next objects of a prefix, or below the next prefixes what was read below those before. Where names below
 prefixes differ, as those of images in class folders, it is the next objects of all of them. Siblings are listed a page at a time,
 as the reader advances. Where the origin refuses to list, or its listing does not advance, the names seen so far stand in.
@@ -10,8 +10,8 @@ An object of too few blocks to be a stream has its next four blocks loaded after
 Loads wait for their turn in one bounded queue; one that its reader has passed by then is left out.
 
 Listings and loads have the rights of the stream's reader: a load is that reader's read at the object's home, in the background
-lane, behind readers. Nothing here fails a read. What cannot be listed or loaded is logged once per stream and counts as a wasted
-load; a stream that wastes too much rests.
+lane, behind readers. Nothing here fails a read. A failed listing or load is logged once per stream and counts as a wasted load; a
+stream that wastes too much rests.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class PrefetchLinks:
     Attributes:
         objects: loads at the homes of objects.
         listings: of the origins.
-        principal: who has an access key; ``None`` for a key that is no longer known.
+        principal: finds the principal of an access key; ``None`` for a key that is no longer known.
         rules: in force.
         block_size: of new objects, in bytes.
         most_bytes: that are loaded ahead of one stream and not read yet.
@@ -116,7 +116,7 @@ class _Ahead:
         seen: siblings that were read, in the order of a listing.
         loaded: bytes that were loaded of siblings that were not read yet.
         last: the last sibling that each client read.
-        gains: whether the last read missed, or found what was loaded ahead.
+        gains: whether the last read missed, or hit data loaded ahead.
         logged: whether a failure was logged.
     """
 
@@ -170,11 +170,11 @@ class _Ahead:
         return list(names if self.deep else dict.fromkeys(name.removesuffix("/") for name in names))
 
     def passed(self, sibling: Segment, units: int) -> bool:
-        """Whether readers have passed a sibling of so many units; one of several may still be at the first of them."""
+        """Whether readers have passed a sibling of ``units``; one of several readers may still be at its first unit."""
         return sibling not in self.policy and (units == 1 or sibling not in self.last.values())
 
     def settle(self) -> None:
-        """Count loads that the policy no longer expects to be read: used by readers who came meanwhile, or wasted."""
+        """Count loads that the policy no longer expects to be read: used by other readers in the meantime, or wasted."""
         for name in [name for name in self.loaded if name not in self.policy]:
             (_USED if self.policy.has_read(name) else _WASTED).inc(self.loaded.pop(name))
 
@@ -230,8 +230,8 @@ class StreamPrefetcher:
         if following and (not read.hit or ahead_of is not None):
             self._wanted[name] = read, following
 
-    def turn(self) -> None:
-        """Load what readers will want next."""
+    def run_once(self) -> None:
+        """Load the data that readers will want next."""
         wanted, self._wanted = self._wanted, {}
         for name, (read, blocks) in wanted.items():
             for number in blocks:
@@ -402,7 +402,7 @@ class StreamPrefetcher:
         principal: Principal,
         units: Sequence[tuple[ObjectKey, Span]],
     ) -> None:
-        """Load a sibling, unless its reader has passed it or its stream is not loaded ahead any more."""
+        """Load a sibling, unless its reader has passed it or its stream is no longer loaded ahead."""
         if ahead.passed(sibling, len(units)) or self._ahead.get(stream) is not ahead:
             return
         there = True

@@ -1,14 +1,13 @@
-"""Loads random streams whole, as far as their pools may hold them (gateway/policies/streams/prefetch.py decides how much).
+"""Loads random streams whole, within the space of their pools (gateway/policies/streams/prefetch.py decides how much).
 
-It runs beside the tree, in the keeper's worker. The objects of a prefix are listed twice, a page at a time. The first walk adds
-up their sizes; once the pool cannot hold half of them it pauses, until the pool may hold more. The second loads them: from a
-place that a reader chose at random, to the end and then from the beginning, so that several gateways that see one stream begin at
-different places. Of a large object the blocks are loaded in order. An object that is a stream of its own, or is below one, is
-left to that.
+It runs beside the tree, in the keeper. The objects of a prefix are listed twice, a page at a time. The first walk adds up their
+sizes; once the pool cannot hold half of them it pauses, until the pool may hold more. The second loads them: from a place that a
+reader chose at random, to the end and then from the beginning, so that several gateways that see one stream begin at different
+places. The blocks of a large object are loaded in order. An object that is a stream of its own, or is below one, is left to that.
 
 Loads are reads of the stream's latest reader at the objects' homes, in the background lane, a few at once. Rights and rules are
-looked at again before each. A listing that is refused, or endless, and loads that fail end in a rest. What was loaded is
-remembered until it is read, so that it is known whether it helped.
+looked at again before each. A listing that is refused, or endless, and loads that fail end in a rest. Loaded blocks are
+remembered until they are read, to know whether loading helped.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class _Walk:
         after: the last key that was listed.
         token: continues the listing.
         pages: that were listed.
-        wrapped: whether it came to the end and goes on from the beginning.
+        wrapped: whether it reached the end and continued from the beginning.
         ended: whether nothing is left to be found.
         units: that were found and are not loaded yet.
         block: of a large object that is next.
@@ -141,9 +140,9 @@ class _Whole:
     def fail(self, why: object) -> None:
         """Count a failure, and log the first."""
         self.policy.failed()
-        self.tell(why)
+        self.log_once(why)
 
-    def tell(self, why: object) -> None:
+    def log_once(self, why: object) -> None:
         """Log why nothing is loaded, once."""
         if not self.logged:
             self.logged = True
@@ -189,7 +188,7 @@ class WholeStreams:
         for whole in self._streams.values():
             whole.since = 0
 
-    def turn(self) -> None:
+    def run_once(self) -> None:
         """Begin the loads that are possible now."""
         for name in self._rooms:
             stream = self._tree.named(name)
@@ -276,7 +275,7 @@ class WholeStreams:
             whole.rest()
             return False
         if walk.pages >= MOST_PAGES:
-            whole.tell(f"its listing has more than {MOST_PAGES} pages")
+            whole.log_once(f"its listing has more than {MOST_PAGES} pages")
             whole.rest(whole.patience)
             return False
         walk.pages += 1
@@ -301,11 +300,11 @@ class WholeStreams:
         return True
 
     def _count(self, whole: _Whole, walk: _Walk, listed: Sequence[_Unit]) -> None:
-        """Add up; when all is counted, go on to load it, or leave it if only parts are read of it.
+        """Add up. Once all is counted, load the stream, or leave it if readers read only parts of it.
 
-        Where too little fits, the count goes on, or the load begins, once the pool may hold more (``_allowance``). The stream has
-        the reads of streams below it among its own, so their objects are counted among its items. A listing of nothing does not
-        say how many there are: they were deleted, or are empty.
+        If too little fits, counting or loading continues once the pool may hold more (``_allowance``). The stream has the reads
+        of streams below it among its own, so their objects are counted among its items. A listing of nothing does not say how
+        many there are: they were deleted, or are empty.
         """
         whole.items += len(listed)
         whole.size += sum(unit.size for unit in listed)

@@ -1,10 +1,10 @@
 """The marks at which the pipelines of jobs cache, in Redis: one decision for all ranks of a job.
 
-The first gateway that hears of a job decides. The decision is ``policies/space/cache_mode.py``; it is applied by
-compare-and-set, so ranks that report at the same time follow one decision. Beside it are the latest profiles of the first ranks
-and the latest decisions, for those who look. All of it expires with the job. Which pools have results (``stored``) is kept
-longer: a job that starts tomorrow may read what today's has stored. That is a hint: results are looked up element by element,
-and what is gone is computed.
+The first gateway that hears of a job decides. The decision is ``policies/space/cache_mode.py``; it is applied by compare-and-set,
+so ranks that report at the same time follow one decision. The latest profiles of the first ranks and the latest decisions are
+kept with it, for display. All of it expires with the job. The set of pools with results (``stored``) is kept longer: a job that
+starts tomorrow may read results stored today. That is a hint: results are looked up element by element, and missing ones are
+computed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ STORED_FOR = 7 * 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class PastDecision:
-    """A decision of the past: seconds since the epoch by Redis's clock, the mark, why, and what was projected."""
+    """A decision of the past: seconds since the epoch by Redis's clock, the mark, the reason, and the projections."""
 
     at: float
     epoch: int
@@ -77,8 +77,8 @@ class PipelineDecisions:
     Args:
         redis: for commands.
         prefix: of the zone's keys.
-        silence: seconds after which what is known of a job that reports nothing is gone.
-        reads: what readers spend on results.
+        silence: seconds without reports after which a job's record expires.
+        reads: the time that readers spend on results.
 
     Every method raises one of ``gateway.fleet.nodes.announcer.DOWN`` if Redis is down, slow or refuses.
     """
@@ -97,7 +97,7 @@ class PipelineDecisions:
         Args:
             job: ``tenant/job``.
             rank: number of the training process.
-            profile: what it measured.
+            profile: its measurements.
             room: bytes that results in these pools may take.
 
         Raises:
@@ -171,7 +171,7 @@ class PipelineDecisions:
         return {name.removeprefix(PIPELINE): mode for name, mode in known.items() if name.startswith(PIPELINE)}
 
     async def forget(self, job: str) -> None:
-        """Forget the pipeline of a job; what it has stored stays known."""
+        """Forget the pipeline of a job; its stored results stay known."""
         await self._redis.delete(self._name(job))
 
     def _name(self, job: str) -> str:

@@ -1,4 +1,4 @@
-"""The jobs of a zone in Redis: their datasets, and what their ranks report.
+"""The jobs of a zone in Redis: their datasets, and the reports of their ranks.
 
 A job is identified by tenant and name; all its ranks register the same name and send separate heartbeats. Gateways serve ranks of
 one job at the same moment, so its registration is decided by a policy and applied by compare-and-set. All times are Redis's
@@ -39,9 +39,9 @@ SLOWEST = 65_536
 _AT_ONCE = 500
 """Heartbeats, about, that are read without letting requests go first."""
 _SCANNED = 1000
-"""Registrations that one step of a scan looks at: Redis does nothing else meanwhile."""
+"""Registrations that one step of a scan looks at: Redis does nothing else during a call."""
 _AGAIN = 20
-"""Looks at the registrations after which they are read although nothing says that they have changed."""
+"""Number of looks after which the registrations are read again even without a sign of change."""
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError)
 
 
@@ -83,7 +83,7 @@ class JobRecord:
         return f"{self.tenant}/{self.job}"
 
     def order(self, plan: Plan) -> JobOrder:
-        """What a plan says of the job; until a plan names it, what the job asked for. A new job may be measured at once."""
+        """The plan's decision on the job; until a plan names it, the job's own request. A new job may be measured at once."""
         first = Phase.PROBE_MISS if self.caching == "auto" else Phase.STEADY
         return plan.jobs.get(self.key) or JobOrder(self.caching != "off", first)
 
@@ -111,7 +111,7 @@ _Totals = tuple[NonNegativeInt, FiniteFloat, FiniteFloat, NonNegativeInt, NonNeg
 
 @dataclass(frozen=True, slots=True)
 class _BeatDocument:
-    """A heartbeat: epoch, totals by phase, queue, rank. ``u`` and ``l`` are what earlier versions expect."""
+    """A heartbeat: epoch, totals by phase, queue, rank. Earlier versions expect ``u`` and ``l``."""
 
     e: int
     t: dict[Phase, _Totals]
@@ -280,7 +280,7 @@ class Jobs:
         return None if value is None else _readable(value)
 
     async def of_tenant(self, tenant: str, after: str = "", most: int = 1000) -> list[KnownJob]:
-        """A tenant's jobs by name: at most ``most``, from the first one behind ``after``."""
+        """A tenant's jobs by name, at most ``most``, starting after ``after``."""
         now, own = await self._clock(), f"{tenant}/".encode()
         names = re.sub(r"([][*?\\\\])", r"\\\1", f"{tenant}/") + "*"
         values = {
@@ -324,7 +324,7 @@ class Jobs:
         """The registrations of the zone's jobs, without heartbeats, by tenant and name.
 
         Every node asks for them once per heartbeat, so they are read when they have changed. Nodes of earlier versions change
-        them without a word, so they are read again now and then.
+        them without notice, so they are read again from time to time.
         """
         state = await self._call(self._state)
         self._looks += 1

@@ -38,7 +38,7 @@ HISTORY = 100
 """Number of changes that are kept."""
 OVERRIDES = ("pin", "never")
 _OVERRIDE = re.compile(r"pin(:[1-9][0-9]{0,5})?|never")
-"""Of a pipeline, a pin may name the stage of a mark."""
+"""A pin of a pipeline may name the stage of a mark."""
 
 log = logging.getLogger("larder.manager")
 
@@ -78,10 +78,10 @@ def plan_document(plan: Plan) -> dict[str, Any]:
 
 
 def read_plan(document: dict[str, Any]) -> Plan:
-    """Parse ``plan_document``; a plan of a version without pools has datasets, and what was granted to them is their target.
+    """Parse ``plan_document``; a plan of a version without pools has datasets, whose granted bytes are their targets.
 
     Raises:
-        ValueError, KeyError, TypeError: it is none.
+        ValueError, KeyError, TypeError: the text is not a plan.
     """
     if "pools" not in document:
         datasets = document["datasets"].items()
@@ -92,7 +92,7 @@ def read_plan(document: dict[str, Any]) -> Plan:
 
 
 def read_memory(document: Any) -> ManagerMemory:
-    """Parse a plan's memory. What cannot be read is forgotten: a job by itself, any other part as a whole."""
+    """Parse a plan's memory. Unreadable parts are forgotten: jobs one by one, any other part as a whole."""
     try:
         return _MEMORY.validate_python(document)
     except ValidationError as error:
@@ -138,13 +138,13 @@ class Plans:
 
     async def refresh(self) -> None:
         """Follow: take over a newer plan."""
-        await self._take(self._stamp, whole=time.monotonic() - self._remembered >= self._memory_every)
+        await self._adopt(self._stamp, whole=time.monotonic() - self._remembered >= self._memory_every)
 
     async def latest(self) -> bool:
         """Adopt the plan in Redis, even a change that followers ignore; returns whether Redis has a plan."""
-        return await self._take("", whole=True)
+        return await self._adopt("", whole=True)
 
-    async def _take(self, known: str, *, whole: bool) -> bool:
+    async def _adopt(self, known: str, *, whole: bool) -> bool:
         stored = await self._read(keys=[self._prefix], args=[known, int(whole)])
         if stored is None:
             return False
@@ -164,7 +164,7 @@ class Plans:
         """A plan as it was written, with the memory that was read with it, else the last one. Earlier versions write it inside.
 
         Raises:
-            ValueError, KeyError, TypeError, AttributeError: it is none.
+            ValueError, KeyError, TypeError, AttributeError: the text is not a plan.
         """
         plan = read_plan(document)
         if document["memory"]:
@@ -176,7 +176,7 @@ class Plans:
 
         Args:
             plan: the plan that every worker follows.
-            events: what changed and why, oldest first, for the history.
+            events: the changes and their reasons, oldest first, for the history.
         """
         stamp = f"{plan.fence} {plan.version}"
         document = plan_document(plan)

@@ -1,4 +1,4 @@
-"""What pipelines spend on reading results, in Redis: sums by tenant and size, which the read model is fitted to.
+"""The time that pipelines spend on reading results, in Redis: sums by tenant and size, to which the read model is fitted.
 
 ``policies/space/read_model.py`` decides how reports add up; the sums are replaced by compare-and-set. Those of a tenant are one
 hash, with a field for each class of sizes.

@@ -1,10 +1,10 @@
-"""Claims on results that nobody has computed yet, in Redis: two jobs that want the same element compute it once.
+"""Claims on results not computed yet, in Redis: of two jobs that want the same element, one computes it.
 
 A claim has an owner, a training run, and a time limit, because its owner may be killed. It ends by the result's arrival,
 by its owner giving it up, or by its time. It promises nothing: the first to store a result wins, and without Redis
 every caller gets every claim and computes.
 
-Who gets a claim is decided by ``policies/items/results.py``, and applied by compare-and-set. The claims of a collection are one
+``policies/items/results.py`` decides who gets a claim; compare-and-set applies the decision. The claims of a collection are one
 hash, by index of the item, which is gone after the longest claim. All times are Redis's clock.
 """
 
@@ -48,11 +48,11 @@ for place = 1, #all, 2 do
 end
 return 1
 """
-"""Ends claims whose time is over, of ``MOST`` at most; every ten seconds, for Redis does nothing else meanwhile."""
+"""Ends expired claims, at most ``MOST``, every ten seconds: Redis does nothing else during a call."""
 
 
 class ResultClaims:
-    """The claims of a zone. No method raises when Redis is down: then there are none.
+    """The claims of a zone. No method raises when Redis is down: claims are then neither granted nor seen.
 
     Args:
         redis: for commands.
@@ -78,11 +78,13 @@ class ResultClaims:
             full = await self._redis.hlen(name) >= MOST
             if full:
                 await self._sweep(keys=[name])
-            return await self._swap(partial(self._take, name, indices, owner, None if full else seconds))
+            return await self._swap(partial(self._claim_free, name, indices, owner, None if full else seconds))
         except DOWN:
             return set(indices)
 
-    async def _take(self, name: str, indices: Sequence[int], owner: str, seconds: float | None) -> Change[set[int]]:
+    async def _claim_free(
+        self, name: str, indices: Sequence[int], owner: str, seconds: float | None
+    ) -> Change[set[int]]:
         pipeline = self._redis.pipeline(transaction=False)
         pipeline.time()
         pipeline.hmget(name, list(map(str, indices)))
@@ -99,7 +101,7 @@ class ResultClaims:
         return change
 
     async def end(self, collection: str, indices: Sequence[int], owner: str = "") -> None:
-        """End claims: those of an owner, or anybody's if the results are stored."""
+        """End claims: those of one owner, or all claims on results that are stored."""
         if not indices:
             return
         try:
@@ -112,6 +114,6 @@ class ResultClaims:
 
 
 def _claim(text: bytes | None) -> tuple[int, str] | None:
-    """Until when a result is claimed, and by whom; ``None`` if it is not."""
+    """The owner of a claim on a result, and when it expires; ``None`` if it is not."""
     at, _, owner = text_of(text or b"").partition(" ")
     return (int(at), owner) if at.isdecimal() else None

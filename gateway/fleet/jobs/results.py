@@ -1,6 +1,6 @@
 """Which results of pipelines are in use, in Redis.
 
-Every worker that is asked for results says so, at most once per heartbeat and pool; the manager makes pools of what was used
+Every worker reports the results that it is asked for, at most once per heartbeat and pool; the manager makes pools of those used
 within the configured time (policies/space/results_space.py). The size of an epoch's results is estimated from the elements seen.
 """
 
@@ -15,7 +15,8 @@ from gateway.fleet.redis.tenant_index import TenantIndex
 from gateway.model.results import Collection, pool_of
 
 MOST = 1000
-"""Pools of results that a tenant may use at a time; the use of others is not told, so they get no space of their own."""
+"""Pools of results that a tenant may use at a time; the use of further ones is not reported, so they get no space of their
+own."""
 
 
 @dataclass(slots=True)
@@ -42,13 +43,13 @@ class ResultUses:
         self._sizes: dict[str, tuple[int, int]] = {}
 
     def note(self, collection: Collection, items: int, elements: int = 0, size: int = 0) -> None:
-        """Note a use, and so many elements of ``size`` bytes in total."""
+        """Count a use, and ``elements`` of ``size`` bytes in total."""
         name = pool_of(collection.tenant, collection.dataset, collection.fingerprint)
         seen = self._seen.setdefault(name, _Seen(collection, items))
         seen.elements += elements
         seen.bytes += size
 
-    async def turn(self) -> None:
+    async def run_once(self) -> None:
         """Report the results used since the last call. Raises one of ``DOWN`` if Redis is down, slow or refuses."""
         seen, self._seen = self._seen, {}
         reported = (
@@ -64,7 +65,7 @@ class ResultUses:
             of = use.collection
             if not await self._pools.admit(of.tenant, name):
                 continue
-            await self._reports.tell(name, ResultsUsed(of.tenant, of.dataset, of.fingerprint, use.items, known))
+            await self._reports.send(name, ResultsUsed(of.tenant, of.dataset, of.fingerprint, use.items, known))
 
     async def all(self) -> dict[str, ResultsUsed]:
         """The results in use, by the hash that names their pool. Raises as ``turn``."""

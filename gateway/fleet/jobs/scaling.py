@@ -19,7 +19,7 @@ from gateway.policies.space.autoscale import ScaleSettings, Scaling, TrainerRepo
 MOST_PAST = 64
 """Changes of a rank's workers that are kept."""
 DETAILED = 8
-"""Ranks of a job of which more than the decision in force is kept: the first ones. It is for those who look."""
+"""Ranks of a job of which more than the decision in force is kept: the first ones. It is for display."""
 
 
 class WorkersChange(NamedTuple):
@@ -40,7 +40,7 @@ class WorkerScaling:
     Args:
         redis: for commands.
         prefix: of the zone's keys.
-        silence: seconds after which what is known of a job that reports nothing is gone.
+        silence: seconds without reports after which a job's record expires.
         settings: how workers are found.
 
     Every method raises one of ``gateway.fleet.nodes.announcer.DOWN`` when Redis is down, slow or refusing.
@@ -62,10 +62,10 @@ class WorkerScaling:
         await self._redis.hset(name, str(rank), _STATE.text(state))
         await self._redis.pexpire(name, self._silence)
         if rank < DETAILED and (known is None or (known.workers, known.mode) != (state.workers, state.mode)):
-            await self._note(name, rank, state)
+            await self._record(name, rank, state)
         return state.workers
 
-    async def _note(self, name: str, rank: int, state: Scaling) -> None:
+    async def _record(self, name: str, rank: int, state: Scaling) -> None:
         field = f"past:{rank}"
         past = _PAST.read(await self._redis.hget(name, field)) or ()
         at = (await self._redis.time())[0]

@@ -69,7 +69,8 @@ class Timing:
 
 @dataclass
 class _Waiting:
-    """A published announcement whose answers are being counted; ``wanted`` is -1 until Redis has told the number of receivers."""
+    """A published announcement whose answers are being counted; ``wanted`` is -1 until Redis has returned the number of
+    receivers."""
 
     number: int
     done: asyncio.Event = field(default_factory=asyncio.Event)
@@ -88,9 +89,9 @@ class _Waiting:
 
 
 class Debts(Protocol):
-    """What the workers of this node share: the announcements that it owes the fleet, and what they forget.
+    """Shared by the workers of this node: the announcements that the node owes the fleet, and their effect here.
 
-    ``store.shared.generations.Generations`` is one. Of two workers with the same ``name``, each forgets for both.
+    ``store.shared.generations.Generations`` is one. Two workers with the same ``name`` forget for each other.
     """
 
     name: str
@@ -100,10 +101,10 @@ class Debts(Protocol):
         """Whether any announcement is pending."""
 
     def owe(self, keys: Iterable[ObjectKey] | None) -> None:
-        """Record that the fleet has not been told of writes to these keys, ``None``: to any keys."""
+        """Record that writes to these keys have not been announced; ``None``: to any key."""
 
     def paid(self, keys: Iterable[ObjectKey] | None) -> None:
-        """Record that the fleet has been told of these keys, ``None``: of all."""
+        """Record that these keys have been announced; ``None``: all keys."""
 
 
 class NoDebts:
@@ -239,7 +240,7 @@ class Announcer:
             self._owed.difference_update(batch)
             accepted = False
             try:
-                accepted = await self._tell(None if everything else batch)
+                accepted = await self._deliver(None if everything else batch)
             finally:
                 if not accepted:
                     self._owe(batch, everything=everything)
@@ -260,18 +261,18 @@ class Announcer:
     async def _announce(self, keys: Sequence[ObjectKey]) -> None:
         accepted = False
         try:
-            accepted = await self._tell(keys)
+            accepted = await self._deliver(keys)
             if not accepted:
                 self.unannounced += len(keys)
                 metrics.LATE_INVALIDATIONS.labels("unannounced").inc(len(keys))
                 # Redis may be back: a worker that has received a heartbeat since then trusts its cache again.
-                accepted = await self._outwait_trust() and await self._tell(keys)
+                accepted = await self._outwait_trust() and await self._deliver(keys)
         finally:
             if not accepted:
                 self._owe(keys)
         await self._outwait_trust()
 
-    async def _tell(self, keys: Sequence[ObjectKey] | None) -> bool:
+    async def _deliver(self, keys: Sequence[ObjectKey] | None) -> bool:
         return await self.by_redis(keys) or (self._running and await self._others(keys))
 
     async def by_redis(self, keys: Sequence[ObjectKey] | None) -> bool:

@@ -75,18 +75,18 @@ class Beginnings:
         self._redis = redis
         self._key = f"{prefix}problems"
         self._mutes = f"{prefix}problems:mutes"
-        self._note = redis.register_script(_NOTE)
+        self._record = redis.register_script(_NOTE)
         self._mute = redis.register_script(_MUTE)
 
-    async def note(self, lasting: Mapping[str, str]) -> None:
-        """Note the time for those that are new, and list those that have ended as such.
+    async def record(self, lasting: Mapping[str, str]) -> None:
+        """Record the time of new problems, and list those that have ended.
 
         Args:
-            lasting: the words of all there are, by name.
+            lasting: the words of all current problems, by name.
         """
         keys = [self._key, f"{self._key}:words", f"{self._key}:ended", self._mutes]
         pairs = [text for pair in lasting.items() for text in pair]
-        await self._note(keys=keys, args=[_MOST, _KEPT, *pairs])
+        await self._record(keys=keys, args=[_MOST, _KEPT, *pairs])
 
     async def all(self) -> dict[str, float]:
         """Seconds of Redis's clock at which each began, by name."""

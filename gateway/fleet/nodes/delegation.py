@@ -18,7 +18,8 @@ _IN_ALL = 6.0
 class Delegation:
     """Asks another node to announce writes.
 
-    One is enough: it tells every worker of the fleet that reaches Redis, and workers that do not reach it distrust their caches.
+    One is enough: it notifies every worker of the fleet that reaches Redis, and workers that do not reach it distrust their
+    caches.
     """
 
     def __init__(self, membership: Membership, peers: Peers) -> None:

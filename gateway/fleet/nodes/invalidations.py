@@ -64,7 +64,7 @@ class HeardWrites:
 
 
 class InvalidationChannel(Protocol):
-    """The fleet as the engine needs it on a write."""
+    """The interface to the fleet that the engine needs for writes."""
 
     async def announce(self, keys: Sequence[ObjectKey]) -> None:
         """Tell the fleet that these objects are being written, or have been."""
@@ -83,7 +83,7 @@ class NullInvalidations:
         """Do nothing."""
 
     async def announce(self, keys: Sequence[ObjectKey]) -> None:
-        """Do nothing: there is nobody to tell."""
+        """Do nothing: no other worker listens."""
 
 
 class Invalidations:

@@ -1,8 +1,8 @@
-"""Requests that somebody follows live, on their way through Redis from all workers of a zone to any gateway.
+"""Requests that operators follow live, on their way through Redis from all workers of a zone to any gateway.
 
-A follower is a name with a filter, and lives for some seconds after it asked last. Workers look once a second who follows, and
-append what they answered to the follower's list, which has a fixed length: what nobody takes in time is dropped and counted.
-So every question may go to another gateway, and nothing is left when a follower goes.
+A follower is a name with a filter, and lives for some seconds after it asked last. Once a second, workers look who follows. They
+append their requests to the follower's list, whose length is bounded: requests not fetched in time are dropped and counted. So
+every question may go to another gateway, and nothing is left when a follower goes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ return {tonumber(dropped or 0), waiting}
 
 
 class LiveExchange:
-    """The followers of a zone, and what waits for them. Every method raises one of ``DOWN`` if Redis is down.
+    """The followers of a zone, and the requests that wait for them. Every method raises one of ``DOWN`` if Redis is down.
 
     Args:
         redis: for commands.
@@ -62,14 +62,14 @@ class LiveExchange:
 
     async def follow(self, follower: str, wanted: LiveFilter) -> None:
         """Follow for the next seconds."""
-        await self._followers.tell(follower, wanted)
+        await self._followers.send(follower, wanted)
 
     async def add(self, follower: str, requests: Sequence[LiveRequest], dropped: int) -> None:
-        """Hand requests to a follower, of which so many were dropped before. There must be at least one."""
+        """Hand requests, at least one, to a follower; ``dropped`` were lost before them."""
         texts = map(_REQUEST.text, requests)
         await self._add(keys=self._keys(follower), args=[MOST, round(1000 * FORGOTTEN), dropped, *texts])
 
-    async def take(self, follower: str) -> tuple[list[LiveRequest], int]:
+    async def take_requests(self, follower: str) -> tuple[list[LiveRequest], int]:
         """The requests since the last call in the order of their arrival, and how many were dropped."""
         dropped, waiting = await self._take(keys=self._keys(follower))
         return [request for request in map(_REQUEST.read, waiting) if request is not None], int(dropped)

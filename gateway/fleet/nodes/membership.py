@@ -255,7 +255,7 @@ class Membership:
     def ready(self) -> None:
         """Become READY: the disk has been read. Takes effect here at once, and elsewhere with the next heartbeat."""
         if self._state is NodeState.JOINING:
-            self._turn(NodeState.READY)
+            self._enter(NodeState.READY)
 
     async def start(self) -> None:
         """Join, and keep sending heartbeats. If Redis is down, return all the same, and join when it answers."""
@@ -264,7 +264,7 @@ class Membership:
 
     async def leave(self) -> None:
         """Announce that this node is leaving, so that it gets no new requests. Never raises."""
-        self._turn(NodeState.LEAVING)
+        self._enter(NodeState.LEAVING)
         await self.beat()
 
     async def stop(self) -> None:
@@ -277,7 +277,7 @@ class Membership:
             await self._register.close()
 
     async def beat(self) -> None:
-        """One heartbeat. With Redis down nothing changes."""
+        """One heartbeat. While Redis is down, nothing changes."""
         async with self._beating:
             try:
                 heard = await self._register.beat(self._own(), self._ready_for(), drained=self._drained)
@@ -315,7 +315,7 @@ class Membership:
         self._judge(heard.conflict)
         self._note_unproven(heard.unproven)
         self._known = {name: known for name, known in self._known.items() if name not in heard.gone or name == self.me}
-        self._take(heard.entries, now)
+        self._adopt(heard.entries, now)
         self._settle_doubts()
 
     def _settle_doubts(self) -> None:
@@ -359,7 +359,7 @@ class Membership:
             log.info("this node can join the fleet now")
         self.conflict = conflict
 
-    def _take(self, entries: Iterable[NodeEntry], now: float) -> None:
+    def _adopt(self, entries: Iterable[NodeEntry], now: float) -> None:
         """Merge the entries received with previous ones that have not expired."""
         strangers = {}
         for entry in entries:
@@ -455,7 +455,7 @@ class Membership:
         if wanted != (self._wide.weights if self._wide is not None else {}):
             self._wide = Ring(wanted) if wanted else None
 
-    def _turn(self, state: NodeState) -> None:
+    def _enter(self, state: NodeState) -> None:
         if state is not self._state:
             self._state = state
             self._speak_for_me()

@@ -13,7 +13,7 @@ from gateway.model.s3.sigv4 import RawHeader, WireRequest
 WAITS_FOR_DISK = "x-larder-disk-waits"
 """Header of a sign of life: the node's cache disk does not answer. Whoever can read elsewhere should not wait for the node."""
 DISK_WAITS = 2.0
-"""Seconds that a call on the disk takes before the node says so."""
+"""Seconds that a disk call may take before the node reports it."""
 REFUSED = "x-larder-peer-refused"
 """The header of a refusal that concerns the call itself, not the thing asked for; its value is the reason."""
 
@@ -34,7 +34,7 @@ class PeerGate:
         now: seconds since the epoch.
 
     Attributes:
-        once: notes a signature, and the time at which it expires; whether it is new. Until it is set, all are.
+        once: records a signature with its expiry and returns whether it is new; until it is set, every signature counts as new.
     """
 
     def __init__(self, secret: str, now: Callable[[], float] = time.time) -> None:
@@ -56,7 +56,7 @@ class PeerGate:
             raise _refusal(refused) from None
 
     def reader(self, raw_path: bytes, headers: Sequence[RawHeader]) -> bytes | None:
-        """For whom a node asks with a plain GET; ``None`` if ``admit`` must decide. See ``verify_get``."""
+        """The reader for whom a node asks with a plain GET; ``None`` if ``admit`` must decide. See ``verify_get``."""
         return verify_get(self._secret, raw_path, headers, self._now())
 
     def confirm(self, caller: Verified, body: bytes) -> None:

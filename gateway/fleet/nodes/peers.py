@@ -4,11 +4,11 @@ A node that does not answer, breaks off or refuses the call as such is suspected
 gets ``PeerUnavailable``: it asks the next node in the ring, or the origin. Any other answer is returned to the caller, whatever
 its status.
 
-A silent home may be waiting for its origin: a caller that gave up would ask the same origin a second time, and suspect a
-healthy node. A home that hangs, or has become unreachable over an open connection, is silent too. So after ``SILENCE`` seconds
-the node is asked over another connection whether it is alive; if it does not confirm, or says that its disk does not answer, it
-is suspected and the wait ends. The
-check may reach another worker of the node than the one that hangs, so there is an absolute limit besides.
+A silent home may be waiting for its origin: a caller that gave up would ask the same origin a second time, and suspect a healthy
+node. A home that hangs, or has become unreachable over an open connection, is silent too. So after ``SILENCE`` seconds the node
+is asked over another connection whether it is alive; if it does not confirm, or reports that its disk does not answer, it is
+suspected and the wait ends. The check may reach a different worker of the node than the one that hangs, so there is also an
+absolute limit.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The register of a zone's nodes in Redis: one hash, and a heartbeat that is at once announcement, conflict check and list.
 
-Redis keeps all time: when an entry expires, how long it has left, since when its node is ready. Nodes send and
-receive durations only, so their clocks do not matter. Who holds an id, and the content of an entry after a heartbeat, is
-decided by ``gateway.policies.fleet.membership`` and applied by compare-and-set: of two heartbeats at the same moment the
-second one sees the first. Nodes of earlier versions decide the same in a script, on the same entries.
+Redis keeps all time: when an entry expires, how long it has left, since when its node is ready. Nodes send and receive durations
+only, so their clocks do not matter. ``gateway.policies.fleet.membership`` decides who holds an id and what an entry contains
+after a heartbeat; compare-and-set applies it, so of two simultaneous heartbeats the second sees the first. Nodes of earlier
+versions decide the same in a script, on the same entries.
 
 Nodes with a secret sign their entries. An unsigned entry does not make a member: otherwise write access to Redis would be enough
 to have clients read from an attacker's node.
@@ -14,12 +14,12 @@ entries in it show that a secret is missing.
 An entry is text: when it expires and since when it is ready (milliseconds of Redis's clock, 0 for not ready), state, token of the
 start, place, and the node as JSON.
 
-If each of N nodes read all entries with each heartbeat, that would be N^2 entries per second. So beside the hash stand a sorted
-set of the expiries and the *version* of the membership: a random token that every change sets, except that of an expiry. A
-worker that knows the version reads no entry but its own. It reads all of them when the version is another one or missing, when
-some entry has expired, and when hash and set differ in size: a node of an earlier version is there, which keeps neither. The
-version begins with an *epoch*, which is another one after a loss of Redis: within an epoch, a node that is no longer listed has
-expired; after a loss it may only be late.
+If each of N nodes read all entries with each heartbeat, that would be N^2 entries per second. So there is also a sorted set of
+the expiries, and the *version* of the membership: a random token that every change sets, except a renewed expiry. A worker that
+knows the version reads no entry but its own. It reads all of them when the version is another one or missing, when some entry has
+expired, and when hash and set differ in size: a node of an earlier version is there, which keeps neither. The version begins with
+an *epoch*, which is another one after a loss of Redis: within an epoch, a node that is no longer listed has expired; after a loss
+it may only be late.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class _Members:
     unproven: Mapping[str, str]
 
     def without(self, later: _Members) -> frozenset[str]:
-        """The nodes that have expired since: those that were listed in the epoch of ``later``, and are not any more."""
+        """The nodes that have expired since: those listed here and no longer in ``later``, of the same epoch."""
         if _epoch(self.version) != _epoch(later.version):
             return frozenset()
         return frozenset(entry.node.id for entry in self.entries) - {entry.node.id for entry in later.entries}
@@ -154,8 +154,8 @@ class Register:
         """Announce a node, and get the other members.
 
         Args:
-            node: with its state as far as this worker knows: READY stays READY if another worker says JOINING.
-            ready_for: seconds since it became ready, as far as is known; -1 for unknown.
+            node: with its state as this worker knows it: READY stays READY if another worker says JOINING.
+            ready_for: seconds since it became ready; -1 if unknown.
             last: the worker stops. If the node is leaving, its id is free from now on; else its other workers announce it.
             drained: whether the worker knows its node to be drained, to restore the mark after a loss of Redis.
 
@@ -220,7 +220,7 @@ class Register:
         return change
 
     def _remember(self, version: bytes | None, now: int, heard: Heard) -> frozenset[str]:
-        """Keep what was read for as long as its version is in force; the nodes that have expired since the last reading."""
+        """Keep the last reading for as long as its version is in force; the nodes that have expired since the last reading."""
         before = self._members
         self._members = None if version is None else _Members(version, now, heard.entries, heard.unproven)
         return before.without(self._members) if before is not None and self._members is not None else frozenset()

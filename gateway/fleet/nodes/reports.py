@@ -44,14 +44,14 @@ return found
 
 
 class NodeReport(NamedTuple):
-    """One node's report on one dataset: items in its cache. ``chunk`` is what earlier versions report, and expect."""
+    """One node's report on one dataset: items in its cache. Earlier versions report and expect ``chunk``."""
 
     chunk: int = -1
     resident: int = 0
 
 
 class ResultsUsed(NamedTuple):
-    """Results that somebody used: whose, of which dataset, and bytes of all of them, 0 while no element is known."""
+    """Results in use: their tenant and dataset, and the bytes of all of them, 0 while no element is known."""
 
     tenant: str
     dataset: str
@@ -104,12 +104,12 @@ class NodeReports(Generic[T]):
         self._key = f"{prefix}{kind.key}"
         self._silence = silence
         self._document = kind.document
-        self._tell = redis.register_script(STAMPED)
+        self._send = redis.register_script(STAMPED)
         self._reports = redis.register_script(_REPORTS)
 
-    async def tell(self, node: str, report: T) -> None:
+    async def send(self, node: str, report: T) -> None:
         """Store the report of a node; replaces its previous one."""
-        await self._tell(keys=[self._key], args=[node, self._document.text(report)])
+        await self._send(keys=[self._key], args=[node, self._document.text(report)])
 
     async def all(self) -> dict[str, T]:
         """The last report of each node."""

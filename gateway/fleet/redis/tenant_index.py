@@ -1,8 +1,8 @@
-"""Bounds what a tenant may have of one kind in Redis, where each thing has a key of its own and a time after which it is gone.
+"""Bounds the number of a tenant's things of one kind in Redis, where each has its own key and expiry.
 
 An index per tenant names the tenant's things and when each ends, in milliseconds with fractions, so that two uses within one have
-an order. It is a sorted set that is bounded itself, and it is gone when the last thing is. Who adds one beyond the bound either
-is refused, or ends the one that would have ended first.
+an order. It is a sorted set that is bounded itself, and it is gone when the last thing is. Adding one beyond the bound either
+fails, or ends the one that would have ended first.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class PeerRefused(LarderError):
 
     Args:
         reason: one word, for counting: ``unsigned``, ``protocol``, ``date``, ``signature`` ``body`` or ``replayed``.
-        detail: what is wrong, and the remedy.
+        detail: the problem and the remedy.
     """
 
     def __init__(self, reason: str, detail: str) -> None:
@@ -102,7 +102,8 @@ class PeerSigner:
 
 @lru_cache(maxsize=_NAMED_KEPT)
 def _lines_of_get(node: str, principal: str, second: int) -> tuple[str, str]:
-    """What the GETs of a second sign besides their address, and their header lines from there to the signature."""
+    """The fields that GETs of one second sign in addition to their address, and their header lines from there to the
+    signature."""
     own = (
         f"{PEER_BODY}:{EMPTY_SHA256}\n{PEER_DATE}:{second}\n{PEER}:{node}\n{PRINCIPAL}:{principal}\n"
         f"{PEER_PROTOCOL}:{_PROTOCOL}"
@@ -155,7 +156,7 @@ def verify(secret: str, request: WireRequest, now: float) -> Verified:
     form = _form(tuple(fields))
     if form.missing:
         raise PeerRefused("unsigned", f"Only nodes of the fleet may use this address: {form.missing[0]} is missing.")
-    node, protocol, told, body, claimed = map(fields.__getitem__, _OWN_RAW)
+    node, protocol, date, body, claimed = map(fields.__getitem__, _OWN_RAW)
     if protocol != _RAW_PROTOCOL:
         raise PeerRefused(
             "protocol",
@@ -164,14 +165,14 @@ def verify(secret: str, request: WireRequest, now: float) -> Verified:
     if not hmac.compare_digest(claimed, form.sign(secret, request, fields).encode()):
         raise PeerRefused("signature", "The signature does not match; give all nodes the same fleet.secret.")
     # Only senders with the secret learn about the clock.
-    if not _is_recent(told, now):
+    if not _is_recent(date, now):
         raise PeerRefused(
             "date", f"The request's date is off by more than {WINDOW / 60:.0f} minutes; set the clocks of the nodes."
         )
     name = node.decode("latin-1")
     if not _is_node_name(name):
         raise PeerRefused("unsigned", f"{PEER} must be a node's id.")
-    return Verified(name, body.decode("latin-1"), claimed, int(told))
+    return Verified(name, body.decode("latin-1"), claimed, int(date))
 
 
 def verify_get(secret: str, raw_path: bytes, headers: Sequence[RawHeader], now: float) -> bytes | None:
@@ -199,17 +200,17 @@ def _is_recent(date: bytes, now: float) -> bool:
 
 def _require_single(headers: Iterable[RawHeader]) -> None:
     """Refuse a request in which a header of nodes is repeated."""
-    found: set[bytes] = set()
+    names: set[bytes] = set()
     for name, _ in headers:
-        if name in found and name.startswith(_PREFIX):
+        if name in names and name.startswith(_PREFIX):
             raise PeerRefused("unsigned", f"{name.decode('latin-1')} appears more than once.")
-        found.add(name)
+        names.add(name)
 
 
 class _Form(NamedTuple):
-    """What requests with headers of the same names sign.
+    """The form that requests with the same header names sign.
 
-    ``signed`` are the names of the signed headers, in order; ``text`` is a template of what is signed, which takes method, path,
+    ``signed`` are the names of the signed headers, in order; ``text`` is a template of the signed text, which takes method, path,
     query and their values; ``missing`` are the headers of every node's request that are not among them.
     """
 
@@ -235,6 +236,6 @@ def _form(names: tuple[bytes, ...]) -> _Form:
 
 _NAMES_OF_GET = (
     b"host",
-    *(each.encode() for each in (PEER_BODY, PEER_DATE, PEER, PRINCIPAL, PEER_PROTOCOL, PEER_SIGNATURE)),
+    *(header.encode() for header in (PEER_BODY, PEER_DATE, PEER, PRINCIPAL, PEER_PROTOCOL, PEER_SIGNATURE)),
 )
 _FORM_OF_GET = _form(_NAMES_OF_GET)

@@ -22,9 +22,9 @@ _KEPT = 1024
 @lru_cache(maxsize=_KEPT)
 def principal_header(tenant: str, identity: OriginIdentity) -> tuple[str, str]:
     """The header that names the principal; ASCII, whatever the names are."""
-    told = (tenant, identity.origin, identity.access_key_id)
+    values = (tenant, identity.origin, identity.access_key_id)
     pays = {_PAYS: True} if identity.pays else {}
-    return PRINCIPAL, json.dumps(dict(zip(_FIELDS, told, strict=True)) | pays)
+    return PRINCIPAL, json.dumps(dict(zip(_FIELDS, values, strict=True)) | pays)
 
 
 @lru_cache(maxsize=_KEPT)
@@ -35,16 +35,16 @@ def read_principal(text: str) -> Principal:
         ValueError: the value is malformed; the message describes the format.
     """
     try:
-        told = json.loads(text)
+        document = json.loads(text)
     except (ValueError, RecursionError):
-        told = None
-    pays = isinstance(told, dict) and told.pop(_PAYS, False)
+        document = None
+    pays = isinstance(document, dict) and document.pop(_PAYS, False)
     if (
-        not isinstance(told, dict)
+        not isinstance(document, dict)
         or not isinstance(pays, bool)
-        or sorted(told) != sorted(_FIELDS)
-        or not all(isinstance(v, str) for v in told.values())
+        or sorted(document) != sorted(_FIELDS)
+        or not all(isinstance(v, str) for v in document.values())
     ):
         raise ValueError(f'{PRINCIPAL} must be JSON with the strings "tenant", "origin" and "access_key_id"')
-    identity = OriginIdentity(told["origin"], told["access_key_id"], pays)
-    return Principal(identity.access_key_id, told["tenant"], identity)
+    identity = OriginIdentity(document["origin"], document["access_key_id"], pays)
+    return Principal(identity.access_key_id, document["tenant"], identity)

@@ -1,6 +1,6 @@
 """The checksums that S3 clients send: Content-MD5 and x-amz-checksum-*, computed while the bytes pass.
 
-Unknown algorithms are not an error: the header goes to the origin, which checks what it supports. Composite values
+Unknown algorithms are not an error: the header goes to the origin, which checks the algorithms that it supports. Composite values
 of multipart uploads ("...-12") are checksums of checksums and cannot be computed from one body, so they pass too.
 
 Source: "Checking object integrity in Amazon S3" in the Amazon S3 user guide.

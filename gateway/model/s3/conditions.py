@@ -191,8 +191,8 @@ def range_applies(if_range: str | None, etag: str) -> bool:
 def cache_directives(value: str) -> dict[str, str]:
     """The directives of a Cache-Control header in lower case, with their arguments, unquoted (RFC 9111, 5.2).
 
-    Of a directive that is repeated with different numbers the smallest counts (RFC 9111, 4.2.1, leaves the choice between the
-    first one and none at all).
+    If a directive is repeated with different numbers, the smallest counts (RFC 9111, 4.2.1, leaves the choice between the first
+    one and none at all).
     """
     directives: dict[str, str] = {}
     for piece in _pieces(value.lower()):
@@ -207,7 +207,7 @@ def cache_directives(value: str) -> dict[str, str]:
 
 
 def delta_seconds(argument: str) -> float:
-    """The seconds of a directive; 0 for what is no number, so that what it limits counts as over (RFC 9111, 4.2.1)."""
+    """The seconds of a directive; 0 if it is not a number, so that its limit counts as passed (RFC 9111, 4.2.1)."""
     if not (argument.isascii() and argument.isdigit()):
         return 0.0
     return float(argument[:_MOST_DIGITS]) if len(argument) <= _MOST_DIGITS else _LONGEST

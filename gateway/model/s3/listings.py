@@ -1,8 +1,8 @@
 """The objects in the document of a listing, read while it passes: ListObjects in both versions, and ListObjectVersions.
 
-Nothing is parsed but the elements that tell one version of an object from another, and what is not understood is passed over: a
-missed object costs nothing but its freshness. Memory is bounded by ``LONGEST_ROW``, and work by ``MOST_ROWS``. Entities other
-than XML's own, comments and attributes are no part of these documents ("ListObjectsV2" in the S3 API reference).
+Only the elements that tell one version of an object from another are parsed, and unknown parts are skipped: a missed object loses
+only its freshness. Memory is bounded by ``LONGEST_ROW``, and work by ``MOST_ROWS``. Entities other than XML's own, comments and
+attributes are no part of these documents ("ListObjectsV2" in the S3 API reference).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _ENTITIES = {"lt": "<", "gt": ">", "amp": "&", "quot": '"', "apos": "'"}
 
 
 class SeenVersion(NamedTuple):
-    """What an answer of the store says of the current version of an object.
+    """A store's statement about the current version of an object.
 
-    ``etag`` is empty, ``size`` -1 and ``modified`` ``None`` if it does not say; ``modified`` is in seconds since the epoch.
-    ``gone``: the object does not exist.
+    ``etag`` is empty, ``size`` -1 and ``modified`` ``None`` if not stated; ``modified`` is in seconds since the epoch. ``gone``:
+    the object does not exist.
     """
 
     key: str
@@ -91,9 +91,9 @@ def iso_time(text: str) -> float | None:
 
 def _text(row: bytes, name: bytes) -> str | None:
     """The text of an element; ``None`` if it is missing, or holds anything but text."""
-    _, found, rest = row.partition(b"<%b>" % name)
+    _, opened, rest = row.partition(b"<%b>" % name)
     text, closed, _ = rest.partition(b"</%b>" % name)
-    if not found or not closed or b"<" in text:
+    if not opened or not closed or b"<" in text:
         return None
     try:
         plain = _ENTITY.sub(_character, text.decode("utf-8"))

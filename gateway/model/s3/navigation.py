@@ -5,7 +5,7 @@ them as a page of this address. ``Content-Security-Policy: sandbox`` gives the d
 ``nosniff`` keeps a browser from finding HTML in bytes of another type.
 
 Browsers announce a navigation by ``Sec-Fetch-Mode`` and ``Sec-Fetch-Dest``, over TLS and to their own machine. Over plain HTTP to
-another machine, and in older versions, they send ``Upgrade-Insecure-Requests`` or accept ``text/html``. What is prefetched is
+another machine, and in older versions, they send ``Upgrade-Insecure-Requests`` or accept ``text/html``. A prefetched page is
 shown later. Programs send none of these headers.
 
 Sources: W3C, Fetch Metadata Request Headers; W3C, Upgrade Insecure Requests, section 3.2.1; WHATWG, HTML, "sandboxing".

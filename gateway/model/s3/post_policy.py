@@ -1,4 +1,4 @@
-"""POST policies: what the signer of an HTML form allows its bearer to upload.
+"""POST policies: the uploads that the signer of an HTML form allows its bearer.
 
 A policy is a JSON document with an expiration and conditions. Every field of the form must be covered by a condition, except
 those of the signature, the file, the policy itself and fields called ``x-ignore-*``. Names are compared without regard to case,
@@ -98,13 +98,13 @@ def parse_policy(document: bytes) -> PostPolicy:
     conditions = policy["conditions"]
     if not isinstance(conditions, list):
         raise _invalid("Conditions must be a list.")
-    parsed = [_condition(each) for each in conditions]
-    ranges = [each for each in parsed if isinstance(each, range)]
+    parsed = [_condition(condition) for condition in conditions]
+    ranges = [condition for condition in parsed if isinstance(condition, range)]
     return PostPolicy(
         _expiration(policy["expiration"]),
-        tuple(each for each in parsed if isinstance(each, Condition)),
-        max((each.start for each in ranges), default=0),
-        min((each.stop for each in ranges), default=_UNBOUNDED),
+        tuple(condition for condition in parsed if isinstance(condition, Condition)),
+        max((limits.start for limits in ranges), default=0),
+        min((limits.stop for limits in ranges), default=_UNBOUNDED),
     )
 
 

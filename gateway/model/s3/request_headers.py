@@ -50,7 +50,7 @@ FORWARDED = frozenset(
     b"x-amz-sdk-checksum-algorithm x-amz-skip-destination-validation "
     b"x-amz-transition-default-minimum-object-size".split()
 )
-"""Headers about the object and the request; besides these, user metadata and ``x-amz-checksum-*`` are forwarded."""
+"""Headers about the object and the request; user metadata and ``x-amz-checksum-*`` are forwarded too."""
 
 FOR_THE_GATEWAY = frozenset(
     b"authorization connection content-length date expect host te trailer transfer-encoding upgrade x-amz-api-version "

@@ -237,8 +237,7 @@ def signing_time(headers: Mapping[bytes, bytes]) -> tuple[str, float]:
 class Prepared(NamedTuple):
     """The shared part of one signer's requests with the same headers; made by ``prepare``.
 
-    ``rest`` is what follows the query in their canonical requests, ``head`` what precedes the signature in their Authorization
-    header.
+    ``rest`` follows the query in their canonical requests, ``head`` precedes the signature in their Authorization header.
     """
 
     key: bytes

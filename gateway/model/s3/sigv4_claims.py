@@ -101,8 +101,8 @@ def claim_before(head: bytes) -> Claim:
 
 @lru_cache(maxsize=1024)
 def dated_claim(head: bytes, amz_date: bytes) -> tuple[Claim, str, float | None]:
-    """``claim_before(head)``, and x-amz-date (16 bytes) as text and in seconds since the epoch: what requests of one signer
-    and second share. The seconds are ``None`` if the date is invalid, or of another day than the claim.
+    """``claim_before(head)``, and x-amz-date (16 bytes) as text and in seconds since the epoch: the parts shared by requests of
+    one signer and second. The seconds are ``None`` if the date is invalid, or of another day than the claim.
     """
     claim, text = claim_before(head), amz_date.decode("latin-1")
     return claim, text, parse_amz_date(text) if claim.date == text[:8] else None

@@ -1,4 +1,4 @@
-"""Explanations: why a read is a hit or not, and what to change."""
+"""Explanations: the reason why a read is a hit or not, and the change that makes it one."""
 
 from gateway.feature import Command, Endpoints, Feature
 

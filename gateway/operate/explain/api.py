@@ -119,8 +119,8 @@ async def explain_object(
     home = explainer.home(bucket, key)
     knowledge, unreachable = await explainer.anywhere(place, principal.tenant, principal.identity)
     covered = principal.may_touch(place.path)
-    found = expected(rule, knowledge) if covered else Expected(Outcome.BYPASS, Reason.REFUSED)
-    why, change = _advice(found, knowledge, rule, covered=covered)
+    prospect = expected(rule, knowledge) if covered else Expected(Outcome.BYPASS, Reason.REFUSED)
+    why, change = _advice(prospect, knowledge, rule, covered=covered)
     me = operations.fleet.sources.membership.me
     return Explanation.of(
         knowledge,
@@ -135,8 +135,8 @@ async def explain_object(
         resident_blocks=knowledge.resident,
         in_memory=knowledge.in_memory,
         **_stream(await operations.fleet.look(), place, knowledge),
-        outcome=found.outcome,
-        reason=found.reason,
+        outcome=prospect.outcome,
+        reason=prospect.reason,
         explanation=why,
         change=change,
     )
@@ -149,18 +149,20 @@ async def count_misses(
     node: Annotated[str, Query(max_length=64, description="only of this node")] = "",
 ) -> Misses:
     """Answers of every node that were not plain hits, by reason, and how to get fewer of them."""
-    return Misses(items=sorted(await _misses(operations, node), key=lambda each: (-each.count, each.node, each.reason)))
+    return Misses(
+        items=sorted(await _misses(operations, node), key=lambda count: (-count.count, count.node, count.reason))
+    )
 
 
 async def _misses(operations: Operations, node: str) -> list[MissCount]:
     reading = await operations.fleet.look()
-    found = []
+    counts = []
     for name in sorted(reading.nodes):
         for words, count in reading.status(name).get("reasons", {}).items():
             outcome, _, reason = str(words).partition(" ")
             if node in ("", name) and outcome in set(Outcome):
                 known = Reason.of(reason)
-                found.append(
+                counts.append(
                     MissCount(
                         node=name,
                         outcome=Outcome(outcome),
@@ -170,7 +172,7 @@ async def _misses(operations: Operations, node: str) -> list[MissCount]:
                         change=known.change if known else "",
                     )
                 )
-    return found
+    return counts
 
 
 def _rule(rule: Caching) -> RuleShown:
@@ -187,8 +189,8 @@ def _rule(rule: Caching) -> RuleShown:
 def _stream(reading: FleetReading, key: ObjectKey, knowledge: Knowledge) -> dict[str, Any]:
     """The stream and the pool of an object: the most specific ones, and the money that a dataset's pool saves."""
     known, names = zone_streams(reading.streams), stream_pools(key)
-    found = (known[name] for pool in names if (name := pool.removeprefix(STREAM)) in known)
-    stream = next((one for one in found if one.seen.pattern is not None), None)
+    streams = (known[name] for pool in names if (name := pool.removeprefix(STREAM)) in known)
+    stream = next((stream for stream in streams if stream.seen.pattern is not None), None)
     pool = knowledge.pool or next((name for name in names if name in reading.plan.pools), DEFAULT)
     return {
         "stream": None if stream is None else stream.name,
@@ -209,12 +211,12 @@ def _times(knowledge: Knowledge) -> dict[str, str | None]:
     }
 
 
-def _advice(found: Expected, knowledge: Knowledge, rule: Caching, *, covered: bool) -> tuple[str, str]:
-    """Why the next read would be what it would be, and what to change.
+def _advice(prospect: Expected, knowledge: Knowledge, rule: Caching, *, covered: bool) -> tuple[str, str]:
+    """The reason for the outcome of the next read, and the change that makes it a hit.
 
     Args:
-        found: what it would be.
-        knowledge: what the home of the object knows.
+        prospect: the outcome of the next read.
+        knowledge: of the object's home.
         rule: that holds for it.
         covered: whether the reader's allow-list covers it.
     """
@@ -223,26 +225,26 @@ def _advice(found: Expected, knowledge: Knowledge, rule: Caching, *, covered: bo
             "The allow-list of the access key does not cover the object: the gateway refuses the read.",
             "Add a glob to `allow` of the credential.",
         )
-    if found.outcome is Outcome.HIT and found.reason is None:
+    if prospect.outcome is Outcome.HIT and prospect.reason is None:
         where = "memory" if knowledge.in_memory else "the cache"
         return f"The object is here, fresh, and granted: it is served from {where}.", ""
-    if found.reason is Reason.REVALIDATED:
+    if prospect.reason is Reason.REVALIDATED:
         return _asked_first(knowledge, rule)
-    if found.reason in (Reason.COLD, Reason.EVICTED) and knowledge.former:
+    if prospect.reason in (Reason.COLD, Reason.EVICTED) and knowledge.former:
         return (
             "No bytes of the object are in the cache of its home. The previous owner, "
             f"{' and '.join(knowledge.former)}, is "
             'asked first: if it has the object, the read is a HIT with the reason "moved".',
             Reason.COLD.change,
         )
-    if found.reason is Reason.PARTIAL:
+    if prospect.reason is Reason.PARTIAL:
         return (
             f"{knowledge.resident} of {knowledge.blocks} blocks are in the cache; the others are read from the origin.",
             Reason.COLD.change,
         )
-    if found.reason is None:
+    if prospect.reason is None:
         return "The answer did not come from the cache.", ""
-    return found.reason.meaning, found.reason.change
+    return prospect.reason.meaning, prospect.reason.change
 
 
 def _asked_first(knowledge: Knowledge, rule: Caching) -> tuple[str, str]:

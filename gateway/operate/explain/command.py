@@ -53,23 +53,23 @@ def _explain(admin: Admin, options: Namespace) -> Any:
     return admin.get("explain", bucket=bucket, key=key, access_key_id=options.key)
 
 
-def _tell(options: Namespace, found: Mapping[str, Any]) -> None:
+def _tell(options: Namespace, answer: Mapping[str, Any]) -> None:
     if options.place is None:
-        table(_MISSES, found["items"], "every answer was a plain hit")
+        table(_MISSES, answer["items"], "every answer was a plain hit")
         return
     facts(
         (
             ("object", "/".join(options.place)),
-            ("read by", f"{options.key}, tenant {found.get('tenant')}"),
-            ("next read", " ".join(filter(None, (str(found.get("outcome")), found.get("reason"))))),
-            ("why", found.get("explanation")),
-            ("to change", found.get("change") or None),
-            ("rule", _rule(found.get("rule") or {})),
-            ("home", _home(found)),
-            ("stream", " ".join(filter(None, (found.get("stream"), found.get("pattern")))) or "none"),
-            ("pool", found.get("pool")),
-            ("saves", saves(found.get("saves"))),
-            *_held(found),
+            ("read by", f"{options.key}, tenant {answer.get('tenant')}"),
+            ("next read", " ".join(filter(None, (str(answer.get("outcome")), answer.get("reason"))))),
+            ("why", answer.get("explanation")),
+            ("to change", answer.get("change") or None),
+            ("rule", _rule(answer.get("rule") or {})),
+            ("home", _home(answer)),
+            ("stream", " ".join(filter(None, (answer.get("stream"), answer.get("pattern")))) or "none"),
+            ("pool", answer.get("pool")),
+            ("saves", saves(answer.get("saves"))),
+            *_held(answer),
         )
     )
 
@@ -82,21 +82,21 @@ def _rule(rule: Mapping[str, Any]) -> str:
     return f"{rule.get('match')}: freshness {fresh}, grant {age(rule.get('grant_seconds'))} {grants}{cached}"
 
 
-def _home(found: Mapping[str, Any]) -> str:
-    if found.get("unreachable"):
-        return f"{found.get('home')}, which is unreachable ({found['unreachable']}); {found.get('asked')} answered"
-    return f"{found.get('home')}{'' if found.get('channel') else ', which receives no invalidations now'}"
+def _home(answer: Mapping[str, Any]) -> str:
+    if answer.get("unreachable"):
+        return f"{answer.get('home')}, which is unreachable ({answer['unreachable']}); {answer.get('asked')} answered"
+    return f"{answer.get('home')}{'' if answer.get('channel') else ', which receives no invalidations now'}"
 
 
-def _held(found: Mapping[str, Any]) -> tuple[tuple[str, object], ...]:
-    if not found.get("known"):
+def _held(answer: Mapping[str, Any]) -> tuple[tuple[str, object], ...]:
+    if not answer.get("known"):
         return (("in the cache", "no"),)
-    blocks = f"{number(found.get('resident_blocks'))} of {number(found.get('blocks'))} blocks"
+    blocks = f"{number(answer.get('resident_blocks'))} of {number(answer.get('blocks'))} blocks"
     return (
-        ("in the cache", f"{blocks} of {size(found.get('size'))}, ETag {found.get('etag')}"),
-        ("confirmed", moment(found.get("confirmed_at"))),
-        ("fresh until", moment(found.get("fresh_until"))),
-        ("granted until", moment(found.get("granted_until"))),
+        ("in the cache", f"{blocks} of {size(answer.get('size'))}, ETag {answer.get('etag')}"),
+        ("confirmed", moment(answer.get("confirmed_at"))),
+        ("fresh until", moment(answer.get("fresh_until"))),
+        ("granted until", moment(answer.get("granted_until"))),
     )
 
 

@@ -26,7 +26,7 @@ from gateway.policies.reads.rules import Caching
 EXPLAIN = f"{PREFIX}/explain"
 """The address where nodes explain objects to each other."""
 IN_MEMORY = "x-larder-in-memory"
-"""Header of an answer that says ``Knowledge.in_memory``: earlier releases refuse a document with fields that they do not know."""
+"""Header of an answer with ``Knowledge.in_memory``: earlier releases refuse a document with unknown fields."""
 LONGEST = 16 * 1024
 _FOR_EVER = 1e15
 
@@ -61,13 +61,13 @@ class Knowledge:
     in_memory: bool = False
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> Knowledge:
+    def from_json(cls, document: Mapping[str, Any]) -> Knowledge:
         """Parse the result of ``to_json``; fields of later releases are ignored.
 
         Raises:
             TypeError: the document is malformed.
         """
-        known = {name: told[name] for name in told.keys() & _FIELDS}
+        known = {name: document[name] for name in document.keys() & _FIELDS}
         return cls(**{**known, "former": tuple(known.get("former", ()))})
 
 
@@ -175,7 +175,7 @@ async def _asked(fleet: PeerNodes, home: Node, key: ObjectKey, principal: tuple[
 
 
 def to_json(knowledge: Knowledge) -> dict[str, Any]:
-    """Convert to JSON types, without what ``IN_MEMORY`` says."""
+    """Convert to JSON types, without the value in the header ``IN_MEMORY``."""
     document = asdict(knowledge)
     del document["in_memory"]
     return document

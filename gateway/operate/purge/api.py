@@ -82,10 +82,12 @@ async def purge_prefix(
         operations.fleet.stale()
     return PurgeDone.of(
         asked,
-        objects=sum(one.held.objects for one in done.values()),
-        bytes=sum(one.held.bytes for one in done.values()),
-        complete=not any(one.failure for one in done.values()),
-        nodes=[NodePurged.of(one.held, node=name, failure=one.failure) for name, one in sorted(done.items())],
+        objects=sum(outcome.held.objects for outcome in done.values()),
+        bytes=sum(outcome.held.bytes for outcome in done.values()),
+        complete=not any(outcome.failure for outcome in done.values()),
+        nodes=[
+            NodePurged.of(outcome.held, node=name, failure=outcome.failure) for name, outcome in sorted(done.items())
+        ],
     )
 
 
@@ -93,11 +95,14 @@ async def _with_the_absent(done: dict[str, Purged], operations: Operations, part
     """Add nodes that have not applied the purge: those that failed, and those that fell silent recently."""
     shared = not parts.file().database.sqlite
     back = _FORGETS if shared else _MAY_KEEP
-    named = {name: replace(one, failure=f"{one.failure}; {back}") if one.failure else one for name, one in done.items()}
+    named = {
+        name: replace(outcome, failure=f"{outcome.failure}; {back}") if outcome.failure else outcome
+        for name, outcome in done.items()
+    }
     if parts.file().in_fleet:
         reading = await operations.fleet.look()
         within = _LATELY if shared else float("inf")
-        for name, told in reading.statuses.items():
-            if name not in named and told.age <= within:
-                named[name] = Purged(failure=f"it has been silent for {told.age:.0f} s; {back}")
+        for name, sample in reading.statuses.items():
+            if name not in named and sample.age <= within:
+                named[name] = Purged(failure=f"it has been silent for {sample.age:.0f} s; {back}")
     return named

@@ -13,14 +13,15 @@ from gateway.operate.purge.work import LONGEST, Forgetting, Purge
 
 
 def peer_purges(here: Forgetting) -> Address:
-    """The endpoint ``/-/peer/v1/forget``: apply the purge in the body on this node alone, answer with what was removed."""
+    """The endpoint ``/-/peer/v1/forget``: apply the purge in the body on this node alone; the answer counts the removed
+    objects."""
 
     async def answer(request: PeerRequest) -> None:
         try:
             purge = Purge.from_json(from_json(request.body))
         except (ValueError, KeyError, TypeError) as mistake:
             raise ApiError("InvalidRequest", f"the body must be a purge: {mistake}") from None
-        done = await here.told(purge)
+        done = await here.apply(purge)
         await send_json(
             request.send, 200, {"objects": done.held.objects, "bytes": done.held.bytes, "failure": done.failure}
         )

@@ -56,5 +56,5 @@ async def _unseen(connection: AsyncConnection, last: str) -> Unseen:
     after = await connection.scalar(select(purges.c.id).where(purges.c.name == last))
     rows = (await connection.execute(select(purges).where(purges.c.id > (after or 0)).order_by(purges.c.id))).all()
     places = [json.loads(row.place) for row in rows]
-    found = [Purge(bucket, prefix, id=row.name) for (bucket, prefix), row in zip(places, rows, strict=True)]
-    return Unseen(found, more=after is None and bool(rows) and int(rows[0].id) > 1)
+    missed = [Purge(bucket, prefix, id=row.name) for (bucket, prefix), row in zip(places, rows, strict=True)]
+    return Unseen(missed, more=after is None and bool(rows) and int(rows[0].id) > 1)

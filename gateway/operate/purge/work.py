@@ -46,18 +46,18 @@ class Purge:
     id: str = ""
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> Purge:
+    def from_json(cls, document: Mapping[str, Any]) -> Purge:
         """Parse the result of ``asdict``. Not by pydantic, which refuses the lone surrogates that a prefix may have.
 
         Raises:
             ValueError, KeyError, TypeError: the document is malformed.
         """
-        if not isinstance(told["bucket"], str) or not isinstance(told["prefix"], str):
+        if not isinstance(document["bucket"], str) or not isinstance(document["prefix"], str):
             raise TypeError("bucket and prefix must be strings")
-        name = told.get("id", "")
+        name = document.get("id", "")
         if not isinstance(name, str) or len(name) > _LONGEST_ID:
             raise TypeError("id must be a short string")
-        return cls(told["bucket"], told["prefix"], bool(told["dry_run"]), name)
+        return cls(document["bucket"], document["prefix"], bool(document["dry_run"]), name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +87,15 @@ class Forgetting:
         self._store = store
         self._origins = origins
 
-    async def told(self, purge: Purge) -> Purged:
-        """Forget on this node, even if that was done before; returns what was removed."""
+    async def apply(self, purge: Purge) -> Purged:
+        """Forget on this node, even if that was done before; returns the removed objects."""
         if purge.dry_run:
             return self._ended(await self._held(purge))
-        async with self._store.purged.turn():
+        async with self._store.purged.exclusively():
             held = await self._forget(purge)
             applied = await self._store.purged.read() if purge.id and self._store.usable else None
             if applied is not None and purge.id not in (applied.last, *applied.ahead):
-                await self._store.purged.note(Applied(applied.last, (*applied.ahead, purge.id)))
+                await self._store.purged.record(Applied(applied.last, (*applied.ahead, purge.id)))
         return self._ended(held)
 
     async def catch_up(self, newest: str, unseen: Callable[[str], Awaitable[Unseen]]) -> bool:
@@ -113,8 +113,8 @@ class Forgetting:
             before = await purged.read()
             if before is None or before.last == newest:
                 return before is not None
-            found = await unseen(before.last)
-            async with purged.turn():
+            missed = await unseen(before.last)
+            async with purged.exclusively():
                 applied = await purged.read()
                 if applied is None:
                     return False
@@ -122,10 +122,10 @@ class Forgetting:
                     if applied == Applied() and await purged.nothing_to_forget():
                         await self._forget_all()
                     else:
-                        await self._apply(found, frozenset(applied.ahead))
-                    names = [purge.id for purge in found.purges]
+                        await self._apply(missed, frozenset(applied.ahead))
+                    names = [purge.id for purge in missed.purges]
                     ahead = tuple(name for name in applied.ahead if name not in names)
-                    return self._store.usable and await purged.note(Applied([newest, *names][-1], ahead))
+                    return self._store.usable and await purged.record(Applied([newest, *names][-1], ahead))
         return True
 
     async def _apply(self, unseen: Unseen, ahead: frozenset[str]) -> None:
@@ -135,7 +135,7 @@ class Forgetting:
             await self._forget_all()
             return
         done: Purge | None = None
-        for purge in sorted(unseen.purges, key=lambda each: (each.bucket, each.prefix)):
+        for purge in sorted(unseen.purges, key=lambda place: (place.bucket, place.prefix)):
             if purge.id in ahead:
                 continue
             if done is None or purge.bucket != done.bucket or not purge.prefix.startswith(done.prefix):
@@ -182,7 +182,7 @@ class Purges:
         self._me = me
 
     async def count(self, purge: Purge) -> dict[str, Purged]:
-        """Count what would be forgotten, by node. A node that cannot be asked is listed with the reason."""
+        """Count the objects that would be forgotten, by node. A node that cannot be asked is listed with the reason."""
         return await self._round(replace(purge, dry_run=True))
 
     async def everywhere(self, purge: Purge, counted: Mapping[str, Purged]) -> dict[str, Purged]:
@@ -197,32 +197,34 @@ class Purges:
             again = await self._round(purge)
             done = {name: _both(done.get(name), again.get(name)) for name in {**done, **again}}
         gone = {
-            name: Purged(failure=one.failure or "it has left the fleet")
-            for name, one in counted.items()
+            name: Purged(failure=outcome.failure or "it has left the fleet")
+            for name, outcome in counted.items()
             if name not in done
         }
         # Nodes that follow the catalog may have applied the purge before they were asked.
         most = {
-            name: replace(one, held=max(one.held, counted[name].held)) if name in counted and not one.failure else one
-            for name, one in done.items()
+            name: replace(outcome, held=max(outcome.held, counted[name].held))
+            if name in counted and not outcome.failure
+            else outcome
+            for name, outcome in done.items()
         }
         return {**most, **gone}
 
     async def _round(self, purge: Purge) -> dict[str, Purged]:
         fleet = self._fleet
         others = [] if fleet is None else [node for node in fleet.members.nodes.values() if node.id != self._me]
-        here, *there = await asyncio.gather(self.here.told(purge), *(self._at(node, purge) for node in others))
-        return {self._me: here, **{node.id: one for node, one in zip(others, there, strict=True)}}
+        here, *there = await asyncio.gather(self.here.apply(purge), *(self._at(node, purge) for node in others))
+        return {self._me: here, **{node.id: outcome for node, outcome in zip(others, there, strict=True)}}
 
     async def _at(self, node: Node, purge: Purge) -> Purged:
         assert self._fleet is not None
         body = json.dumps(asdict(purge)).encode()
         try:
             answer = await self._fleet.peers.request(node, "POST", FORGET, body=body)
-            told = json.loads(await answer.read(LONGEST))
+            document = json.loads(await answer.read(LONGEST))
             if answer.status != 200:
-                return Purged(failure=f"it answered {answer.status}: {str(told.get('detail', ''))[:200]}")
-            return Purged(PrefixTotals(int(told["objects"]), int(told["bytes"])), str(told["failure"]))
+                return Purged(failure=f"it answered {answer.status}: {str(document.get('detail', ''))[:200]}")
+            return Purged(PrefixTotals(int(document["objects"]), int(document["bytes"])), str(document["failure"]))
         except LarderError as failure:
             return Purged(failure=str(failure))
         except (ValueError, KeyError, TypeError, AttributeError):

@@ -63,9 +63,9 @@ async def show_overview(_caller: Reader, operations: Ops, parts: Parts) -> Overv
         total=total_of(reading),
         jobs=jobs_of(reading)[:MOST_ROWS],
         pipelines=pipelines_of(reading)[:MOST_ROWS],
-        results=sorted(results_of(reading), key=lambda each: (-each.bytes, each.pool))[:MOST_ROWS],
+        results=sorted(results_of(reading), key=lambda row: (-row.bytes, row.pool))[:MOST_ROWS],
         datasets=_first(datasets_of(reading)),
-        streams=sorted(streams_of(reading), key=lambda each: (-each.accesses, each.name))[:MOST_ROWS],
+        streams=sorted(streams_of(reading), key=lambda row: (-row.accesses, row.name))[:MOST_ROWS],
         problems=problems_of(reading, operations.fleet.lost_for),
         prices=_prices(parts.file().cost),
     )
@@ -79,7 +79,7 @@ def _first(datasets: list[DatasetSummary]) -> list[DatasetSummary]:
     """Datasets with space first, if there are too many."""
     if len(datasets) <= MOST_ROWS:
         return datasets
-    return sorted(datasets, key=lambda each: not each.granted)[:MOST_ROWS]
+    return sorted(datasets, key=lambda row: not row.granted)[:MOST_ROWS]
 
 
 @router.get("/overview/history", summary="Show the last hours")

@@ -1,4 +1,4 @@
-"""What happened in the zone, for marks on charts: problems that began and ended, and changes of operators."""
+"""Events in the zone, for marks on charts: problems that began or ended, and operators' changes."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ from gateway.operate.status.problems import past_problems, problems_of
 
 _MOST = 200
 _MARKED = ("purge", "nodes.", "rules.", "origins.", "warmups.", "datasets.", "streams.", "results.", "jobs.")
-"""Beginnings of the actions that change what the cache does; the others are in the audit log alone."""
+"""Prefixes of the actions that change the behaviour of the cache; the others are in the audit log alone."""
 
 
 async def events_of(reading: FleetReading, operations: Operations, parts: AdminParts, start: float) -> list[Event]:
-    """The events since ``start``, newest first. What cannot be read, as without Redis or the database, is left out."""
-    found = [
-        Event(at=each.since, kind=each.severity, what=each.what)
-        for each in problems_of(reading, operations.fleet.lost_for)
+    """The events since ``start``, newest first. Events that cannot be read, because Redis or the database is down, are left
+    out."""
+    events = [
+        Event(at=problem.since, kind=problem.severity, what=problem.what)
+        for problem in problems_of(reading, operations.fleet.lost_for)
     ]
     with suppress(*DOWN):
         for over in past_problems(await operations.fleet.sources.coordination.begun.ended()):
-            found.append(Event(at=over.since, kind=over.severity, what=over.what))
-            found.append(Event(at=over.until, kind="ended", what=f"Over: {over.what}"))
+            events.append(Event(at=over.since, kind=over.severity, what=over.what))
+            events.append(Event(at=over.until, kind="ended", what=f"Over: {over.what}"))
     with suppress(CatalogUnavailable):
-        found += await _changes(parts, start)
+        events += await _changes(parts, start)
     first = moment(start)
-    return sorted((each for each in found if each.at >= first), key=lambda each: each.at, reverse=True)[:_MOST]
+    return sorted((event for event in events if event.at >= first), key=lambda event: event.at, reverse=True)[:_MOST]
 
 
 async def _changes(parts: AdminParts, start: float) -> list[Event]:

@@ -27,7 +27,7 @@ def _seen(name: str, met: dict[str, str], everything: Answers, rates: Answers) -
     p50, p95, p99 = (percentile(buckets, share) for share in (0.5, 0.95, 0.99))
     return OriginSeen(
         name=name,
-        state=next((each for each in _WORST if each in met.values()), Contact.ANSWERS).value,
+        state=next((contact for contact in _WORST if contact in met.values()), Contact.ANSWERS).value,
         lost_by=[node for node, contact in met.items() if contact != Contact.ANSWERS],
         requests_per_second=round(max(rates.origins.get(name, {}).values(), default=0.0), 3),
         p50=p50,

@@ -28,14 +28,14 @@ _MOSTLY_EMPTY = 0.5
 _FEW_HITS = 0.5
 """Share of the items of the last minute that were cached, below which jobs read the origin."""
 _FEWEST_ITEMS = 100
-"""Items in the last minute of which that share says something."""
+"""Items in the last minute from which on that share is meaningful."""
 _SILENT = 20.0
 """Seconds after which a node counts as silent; it reports every five."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Words:
-    """What is remembered of a problem that is over."""
+    """The record of a problem that is over."""
 
     kind: str
     severity: Literal["error", "warning"]
@@ -47,7 +47,7 @@ _WORDS = Document[_Words](_Words)
 
 
 class _Found(NamedTuple):
-    """A problem of the zone: what it is about, and when it began if that is known by itself.
+    """A problem of the zone: its subject, and its beginning if a node reports that.
 
     Times of the others are noted when the leading gateway first sees them (gateway/fleet/nodes/beginnings.py).
     """
@@ -59,7 +59,7 @@ class _Found(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What it is remembered by while it lasts."""
+        """Its key while it lasts."""
         return f"{self.trouble.kind} {self.subject}".rstrip()
 
 
@@ -70,43 +70,47 @@ def problems_of(reading: FleetReading, lost_for: float) -> list[ProblemSeen]:
         reading: of the fleet.
         lost_for: seconds for which Redis has been unreachable for this gateway.
     """
-    found = [_seen(reading, one) for one in (*_redis(reading, lost_for), *_of_nodes(reading), *_of_zone(reading))]
-    newest = sorted(found, key=lambda each: each.since, reverse=True)
-    return sorted(newest, key=lambda each: (each.muted_until is not None, each.severity != "error"))
+    problems = [
+        _seen(reading, known) for known in (*_redis(reading, lost_for), *_of_nodes(reading), *_of_zone(reading))
+    ]
+    newest = sorted(problems, key=lambda problem: problem.since, reverse=True)
+    return sorted(newest, key=lambda problem: (problem.muted_until is not None, problem.severity != "error"))
 
 
 def zone_problems(reading: FleetReading) -> dict[str, str]:
     """The kinds of the problems that only show in the whole zone, by the name that each is remembered by."""
-    return {one.name: one.trouble.kind for one in _of_zone(reading)}
+    return {problem.name: problem.trouble.kind for problem in _of_zone(reading)}
 
 
 def lasting_problems(reading: FleetReading) -> dict[str, str]:
     """The words of all problems by the name that each is remembered by, for the list of those that have ended."""
-    found = (*_of_nodes(reading), *_of_zone(reading))
+    problems = (*_of_nodes(reading), *_of_zone(reading))
     return {
-        one.name: _WORDS.text(_Words(one.trouble.kind, one.trouble.severity, one.trouble.what, one.node))
-        for one in found
+        problem.name: _WORDS.text(
+            _Words(problem.trouble.kind, problem.trouble.severity, problem.trouble.what, problem.node)
+        )
+        for problem in problems
     }
 
 
 def past_problems(ended: Iterable[Ended]) -> list[PastProblem]:
     """The problems that are over; those of an unknown form are left out."""
     return [
-        PastProblem.of(words, since=moment(each.since), until=moment(each.until))
-        for each in ended
-        if (words := _WORDS.read(each.words)) is not None
+        PastProblem.of(words, since=moment(past.since), until=moment(past.until))
+        for past in ended
+        if (words := _WORDS.read(past.words)) is not None
     ]
 
 
-def _seen(reading: FleetReading, one: _Found) -> ProblemSeen:
-    kind, muted = one.trouble.kind, reading.mutes.get(one.name, 0.0)
+def _seen(reading: FleetReading, problem: _Found) -> ProblemSeen:
+    kind, muted = problem.trouble.kind, reading.mutes.get(problem.name, 0.0)
     return ProblemSeen.of(
-        one.trouble,
-        name=one.name,
+        problem.trouble,
+        name=problem.name,
         muted_until=moment(muted) if muted > reading.at else None,
-        since=moment(reading.begun.get(one.name, reading.at) if one.since is None else one.since),
+        since=moment(reading.begun.get(problem.name, reading.at) if problem.since is None else problem.since),
         runbook=f"docs/runbook.md#{KINDS[kind].runbook if kind in KINDS else 'problems'}",
-        node=one.node,
+        node=problem.node,
     )
 
 
@@ -126,30 +130,30 @@ def _redis(reading: FleetReading, lost_for: float) -> Iterator[_Found]:
 
 def _of_nodes(reading: FleetReading) -> Iterator[_Found]:
     for name in reading.nodes:
-        told = reading.statuses.get(name)
-        if told is None:
+        sample = reading.statuses.get(name)
+        if sample is None:
             continue
-        if told.age > _SILENT and not reading.lost:
-            what = f"Node {name} is a member, but its last sample is {told.age:.0f} s old."
-            yield _Found(Trouble.of("silent", what), name, reading.at - told.age, name)
-        for each in told.document.get("problems", ()):
-            trouble, since = _read(each, reading.at)
+        if sample.age > _SILENT and not reading.lost:
+            what = f"Node {name} is a member, but its last sample is {sample.age:.0f} s old."
+            yield _Found(Trouble.of("silent", what), name, reading.at - sample.age, name)
+        for reported in sample.document.get("problems", ()):
+            trouble, since = _read(reported, reading.at)
             if trouble is not None and not (reading.lost and trouble.kind == "redis"):
                 yield _Found(trouble, name, since, name)
 
 
-def _read(told: Any, at: float) -> tuple[Trouble | None, float]:
+def _read(document: Any, at: float) -> tuple[Trouble | None, float]:
     """A problem that a node reported; ``None`` if another version wrote it in an unknown form."""
     try:
-        return Trouble.from_json(told), float(told["since"])
+        return Trouble.from_json(document), float(document["since"])
     except (KeyError, TypeError, ValueError):
         return None, at
 
 
 def _missing(reading: FleetReading) -> Iterator[_Found]:
-    for name, told in reading.gone.items():
-        what = f"Node {name} is gone: its last sample is {told.age:.0f} s old, and it did not announce a stop."
-        yield _Found(Trouble.of("gone", what), name, reading.at - told.age, name)
+    for name, sample in reading.gone.items():
+        what = f"Node {name} is gone: its last sample is {sample.age:.0f} s old, and it did not announce a stop."
+        yield _Found(Trouble.of("gone", what), name, reading.at - sample.age, name)
 
 
 def _jobs(reading: FleetReading) -> Iterator[_Found]:
@@ -169,11 +173,11 @@ def _without_space(reading: FleetReading) -> Iterator[_Found]:
     inputs, names = reading.plan.inputs.get("datasets", {}), dataset_names(reading)
     users = _users(reading)
     for dataset, order in reading.plan.datasets.items():
-        told = inputs.get(dataset) if isinstance(inputs, Mapping) else None
+        facts = inputs.get(dataset) if isinstance(inputs, Mapping) else None
         if (
             order.caching is not CachingMode.NONE
             or order.why is not WhyCaching.NO_ROOM
-            or not told
+            or not facts
             or dataset not in users
         ):
             continue
@@ -186,13 +190,13 @@ def _without_space(reading: FleetReading) -> Iterator[_Found]:
 
 def _users(reading: FleetReading) -> dict[str, str]:
     """The jobs that may use the cache, in words, by dataset."""
-    found: dict[str, list[str]] = {}
+    readers: dict[str, list[str]] = {}
     for known in reading.jobs:
         if known.record.caching != "off":
-            found.setdefault(known.record.dataset, []).append(known.record.job)
+            readers.setdefault(known.record.dataset, []).append(known.record.job)
     return {
         dataset: f"{len(jobs)} jobs read" if len(jobs) > 1 else f"job {jobs[0]} reads"
-        for dataset, jobs in sorted(found.items())
+        for dataset, jobs in sorted(readers.items())
     }
 
 
@@ -224,7 +228,7 @@ def _empty(reading: FleetReading) -> Iterator[_Found]:
     used = sum(int(reading.status(name).get("bytes", 0)) for name in reading.nodes)
     waiting = [known.record for known in reading.jobs if _rereads(reading, known)]
     counted = [lately(reading.samples.get(name, ()), reading.at)[0] for name in reading.nodes]
-    read, hits = sum(one.batch_items for one in counted), sum(one.batch_hits for one in counted)
+    read, hits = sum(counters.batch_items for counters in counted), sum(counters.batch_hits for counters in counted)
     if not waiting or read < _FEWEST_ITEMS or hits >= _FEW_HITS * read:
         return
     if used >= _MOSTLY_EMPTY * GRANTABLE * reading.capacity:

@@ -24,7 +24,7 @@ _LONGEST = 30 * 86_400
 
 
 class Mute(RequestModel):
-    """For how long a problem is muted."""
+    """How long a problem is muted."""
 
     seconds: float = Field(ge=60, le=_LONGEST, description="from now on", examples=[28_800])
 
@@ -40,8 +40,8 @@ class Muted(ResponseModel):
 async def list_problems(_caller: Reader, operations: Ops, limit: Limit = 100, cursor: Cursor = "") -> Page[ProblemSeen]:
     """The current problems, each with its remedy; errors first, muted ones last."""
     fleet = operations.fleet
-    found = problems_of(await fleet.look(), fleet.lost_for)
-    return sliced(found, limit, cursor)
+    problems = problems_of(await fleet.look(), fleet.lost_for)
+    return sliced(problems, limit, cursor)
 
 
 @router.get("/problems/past", summary="List problems that have ended")
@@ -57,7 +57,7 @@ async def list_past_problems(
 async def mute_problem(name: Name, caller: Changer, operations: Ops, parts: Parts, asked: Mute) -> Muted:
     """Meanwhile the problem is listed last and not counted in the console. Metrics, alerts and readiness stay as they are."""
     fleet = operations.fleet
-    if not any(each.name == name for each in problems_of(await fleet.look(), fleet.lost_for)):
+    if not any(problem.name == name for problem in problems_of(await fleet.look(), fleet.lost_for)):
         raise _unknown(name)
     async with parts.catalog.changes.change(caller, "problems.mute", name[:300]) as change:
         until = await through_redis(fleet.sources.coordination.begun.mute(name, asked.seconds))

@@ -1,4 +1,4 @@
-"""``larder-gateway problems``: what is wrong, what was, and mutes."""
+"""``larder-gateway problems``: current and past problems, and mutes."""
 
 from __future__ import annotations
 

@@ -34,13 +34,13 @@ _POOLS = (
     Column("pool"),
     Column("what"),
     Column("held", shown=size),
-    Column("target", lambda one: one.get("state") or size(one.get("target")), number=True),
+    Column("target", lambda row: row.get("state") or size(row.get("target")), number=True),
     Column("hits", shown=share),
 )
 _ORIGINS = (
     Column("origin", "name"),
     Column("state"),
-    Column("requests", lambda one: f"{number(one.get('requests_per_second'), 1)}/s", number=True),
+    Column("requests", lambda row: f"{number(row.get('requests_per_second'), 1)}/s", number=True),
     Column("p50", shown=milliseconds),
     Column("p95", shown=milliseconds),
     Column("p99", shown=milliseconds),
@@ -77,13 +77,13 @@ def _top(options: Namespace) -> int:
 
 
 def _show(overview: Mapping[str, Any], rows: int) -> None:
-    found = overview.get("traffic", {})
+    busiest = overview.get("traffic", {})
     status.headline(overview)
     status.show_problems(overview)
     line()
     status.show_traffic(overview)
-    _part("buckets, last minute", traffic.BUCKETS, found.get("buckets", [])[:rows])
-    _part("missed prefixes, last minutes", traffic.PREFIXES, found.get("misses", [])[:rows])
+    _part("buckets, last minute", traffic.BUCKETS, busiest.get("buckets", [])[:rows])
+    _part("missed prefixes, last minutes", traffic.PREFIXES, busiest.get("misses", [])[:rows])
     _part("pools", _POOLS, pools(overview)[:rows])
     _part("origins", _ORIGINS, overview.get("origins", [])[:rows])
     _part("nodes", nodes.COLUMNS, overview.get("nodes", [])[:rows])
@@ -98,22 +98,22 @@ def _part(name: str, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]
 
 def pools(overview: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The space of datasets, access streams and results of pipelines, the largest target first."""
-    found = [
+    rows = [
         {
-            "pool": (each.get("names") or [each.get("id")])[0],
+            "pool": (dataset.get("names") or [dataset.get("id")])[0],
             "what": "dataset",
-            "held": int(each["resident_share"] * each["bytes"]) if each.get("bytes") else None,
-            "target": each.get("granted"),
+            "held": int(dataset["resident_share"] * dataset["bytes"]) if dataset.get("bytes") else None,
+            "target": dataset.get("granted"),
         }
-        for each in overview.get("datasets", [])
+        for dataset in overview.get("datasets", [])
     ]
-    found += [
-        {**_pool(each["pool"], each.get("name"), "stream"), "state": streams.target(each)}
-        for each in overview.get("streams", [])
-        if each.get("pool")
+    rows += [
+        {**_pool(stream["pool"], stream.get("name"), "stream"), "state": streams.target(stream)}
+        for stream in overview.get("streams", [])
+        if stream.get("pool")
     ]
-    found += [_pool(each, each.get("pool"), "results") for each in overview.get("results", [])]
-    return sorted(found, key=lambda each: -(each.get("target") or 0))
+    rows += [_pool(results, results.get("pool"), "results") for results in overview.get("results", [])]
+    return sorted(rows, key=lambda row: -(row.get("target") or 0))
 
 
 def _pool(pool: Mapping[str, Any], name: object, what: str) -> dict[str, Any]:

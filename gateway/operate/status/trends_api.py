@@ -51,14 +51,21 @@ class Trend(ResponseModel):
 def noted_figures(reading: FleetReading) -> dict[str, Figures]:
     """The figures that the leading gateway notes, by ``KIND:NAME``. Those of a job only grow; a trend has their differences."""
     jobs = sorted(reading.jobs, key=gpu_seconds_waited, reverse=True)[:_MOST]
-    datasets = sorted(datasets_of(reading), key=lambda each: each.granted, reverse=True)[:_MOST]
+    datasets = sorted(datasets_of(reading), key=lambda dataset: dataset.granted, reverse=True)[:_MOST]
     return {
         **{f"job:{known.record.key}": _of_job(known) for known in jobs},
-        **{f"dataset:{each.id}": {"resident_share": each.resident_share, "granted": each.granted} for each in datasets},
+        **{
+            f"dataset:{dataset.id}": {"resident_share": dataset.resident_share, "granted": dataset.granted}
+            for dataset in datasets
+        },
         **{f"bucket:{name}": figures for name, figures in itertools.islice(_buckets(reading), _MOST)},
         **{
-            f"origin:{each.name}": {"requests_per_second": each.requests_per_second, "p50": each.p50, "p95": each.p95}
-            for each in origins_of(reading)[:_MOST]
+            f"origin:{origin.name}": {
+                "requests_per_second": origin.requests_per_second,
+                "p50": origin.p50,
+                "p95": origin.p95,
+            }
+            for origin in origins_of(reading)[:_MOST]
         },
     }
 
@@ -138,7 +145,7 @@ async def _node(operations: Operations, reading: FleetReading, name: str, start:
 
 
 def _rates(notes: Sequence[TrendNote]) -> Iterator[tuple[float, Figures]]:
-    """What a job did from one note to the next: its totals begin again when it is restarted."""
+    """A job's progress between two notes. Its totals restart from 0 when the job is restarted."""
     for before, after in itertools.pairwise(notes):
         grown = _grown(before.figures, after.figures)
         seconds = after.at - before.at

@@ -14,4 +14,4 @@ def start(ground: Ground) -> RunningFeature:
     """Note the problems of the zone and their history, in the worker that leads it."""
     parts = ground.fleet.sources.coordination
     zone = ZoneWatch(ground.fleet, parts.begun, parts.trends, lambda: parts.leadership.fence > 0)
-    return RunningFeature(loops=(BackgroundLoop(partial(repeat, "problems of the zone", zone.turn, EVERY, DOWN)),))
+    return RunningFeature(loops=(BackgroundLoop(partial(repeat, "problems of the zone", zone.run_once, EVERY, DOWN)),))

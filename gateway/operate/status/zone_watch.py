@@ -1,7 +1,7 @@
 """Watches the zone's problems, in the gateway that leads it, and how jobs, datasets, buckets and origins fare.
 
-It notes when each problem began and ended, and counts those of the whole zone for Prometheus, which would otherwise know only
-what single nodes see. Every two minutes it notes figures, for the pages of the console that show one thing over time.
+It records when each problem began and ended, and counts those of the whole zone for Prometheus, which would otherwise have only
+the views of single nodes. Every two minutes it notes figures, for the pages of the console that show one thing over time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EVERY = 5.0
 
 
 class ZoneWatch:
-    """One worker's part.
+    """Counts and records the problems of the zone, in the worker that leads it.
 
     Args:
         fleet: reads the state of the zone.
@@ -40,22 +40,22 @@ class ZoneWatch:
         self._leads = leads
         self._noted_at = float("-inf")
 
-    async def turn(self) -> None:
-        """Look once. While Redis is lost, the last counts stay. Raises one of ``DOWN`` if that happens meanwhile."""
-        found: dict[str, str] = {}
+    async def run_once(self) -> None:
+        """Look once. While Redis is down, the last counts stay. Raises one of ``DOWN`` if Redis fails during the look."""
+        problems: dict[str, str] = {}
         if self._leads():
             reading = await self._fleet.look()
             if reading.lost:
                 return
             # The first look of a leader imports the documents of the console: in a thread, as requests are being answered.
             documents = await asyncio.to_thread(imported, _PROBLEMS)
-            found = documents.zone_problems(reading)
-            await self._begun.note(documents.lasting_problems(reading))
+            problems = documents.zone_problems(reading)
+            await self._begun.record(documents.lasting_problems(reading))
             if reading.at - self._noted_at >= NOTED_EVERY:
                 figures = (await asyncio.to_thread(imported, _TRENDS)).noted_figures(reading)
                 if figures:
-                    await self._trends.note(figures)
+                    await self._trends.record(figures)
                     self._noted_at = reading.at
-        kinds = list(found.values())
+        kinds = list(problems.values())
         for kind in OF_ZONE:
             metrics.ZONE_PROBLEMS.labels(kind).set(kinds.count(kind))

@@ -41,7 +41,8 @@ def traffic_of(reading: FleetReading, most: int) -> TrafficDocument:
 
 
 def _buckets(reading: FleetReading, most: int) -> list[BucketTraffic]:
-    """The busiest pairs of bucket and tenant; what else a tenant did is one row, so that each has at least one."""
+    """The busiest pairs of bucket and tenant; the rest of each tenant's traffic is one row, so that every tenant has at least
+    one."""
     pairs = last_minute(reading)[1].traffic.items()
     busiest = sorted(pairs, key=lambda pair: (-pair[1]["sent_bytes"], -pair[1]["requests"], pair[0]))
     rows, others = dict(busiest[:most]), defaultdict[str, Counter[str]](Counter)
@@ -51,7 +52,7 @@ def _buckets(reading: FleetReading, most: int) -> list[BucketTraffic]:
         rows[name] = Counter(rows.get(name, {})) + counts
     return sorted(
         (_of_pair(name, counts) for name, counts in rows.items()),
-        key=lambda each: (-each.sent_bytes_per_second, -each.requests_per_second, each.bucket),
+        key=lambda row: (-row.sent_bytes_per_second, -row.requests_per_second, row.bucket),
     )
 
 

@@ -75,9 +75,11 @@ async def follow_requests(
     name = follower or uuid.uuid4().hex
     wanted = LiveFilter(tenant, bucket, prefix, status, "" if outcome is None else outcome.value, slower)
     await through_redis(exchange.follow(name, wanted))
-    requests, dropped = await through_redis(exchange.take(name))
+    requests, dropped = await through_redis(exchange.take_requests(name))
     return RequestsSeen(
-        follower=name, requests=[_seen(one) for one in sorted(requests, key=lambda one: one.at)], dropped=dropped
+        follower=name,
+        requests=[_seen(request) for request in sorted(requests, key=lambda request: request.at)],
+        dropped=dropped,
     )
 
 

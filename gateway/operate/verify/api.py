@@ -91,10 +91,10 @@ async def verify_caches(
 
     async def work(change: CatalogChange) -> VerificationDocument:
         name = await through_redis(verifications.queue.add(wanted))
-        found = await through_redis(verifications.queue.find(name))
+        verification = await through_redis(verifications.queue.find(name))
         change.target, change.after = name, {"nodes": wanted}
-        assert found is not None
-        return _document(found, operations)
+        assert verification is not None
+        return _document(verification, operations)
 
     document = await change_once(parts.catalog, caller, "verifications.start", once, VerificationDocument, work)
     located(response, f"verifications/{document.id}")
@@ -106,8 +106,8 @@ async def list_verifications(
     _caller: Reader, operations: Ops, verifications: Service, limit: Limit = 100, cursor: Cursor = ""
 ) -> Page[VerificationDocument]:
     """The last hundred verifications of the past week, newest first."""
-    found = await through_redis(verifications.queue.all())
-    return sliced([_document(one, operations) for one in found], limit, cursor)
+    kept = await through_redis(verifications.queue.all())
+    return sliced([_document(verification, operations) for verification in kept], limit, cursor)
 
 
 @router.get("/verifications/{verification}", summary="Show a verification")
@@ -115,15 +115,15 @@ async def show_verification(
     verification: VerificationId, _caller: Reader, operations: Ops, verifications: Service
 ) -> VerificationDocument:
     """Progress and results."""
-    found = await through_redis(verifications.queue.find(verification))
-    if found is None:
+    known = await through_redis(verifications.queue.find(verification))
+    if known is None:
         raise ApiError("NotFound", "Unknown verification; they are deleted after a week.")
-    return _document(found, operations)
+    return _document(known, operations)
 
 
-def _document(found: Verification, operations: Operations) -> VerificationDocument:
+def _document(verification: Verification, operations: Operations) -> VerificationDocument:
     there = operations.fleet.sources.membership.nodes
-    nodes = [_node(name, found.nodes[name], name in there) for name in sorted(found.nodes)]
+    nodes = [_node(name, verification.nodes[name], name in there) for name in sorted(verification.nodes)]
     states = {node.state for node in nodes}
     ended = states <= {"done", "failed"}
     state: State = "running"
@@ -133,21 +133,21 @@ def _document(found: Verification, operations: Operations) -> VerificationDocume
         state = "queued"
     wrong = any(node.corrupt or node.missing or node.orphans or node.failure for node in nodes)
     return VerificationDocument(
-        id=found.id, at=moment(found.at), state=state, sound=not wrong if ended else None, nodes=nodes
+        id=verification.id, at=moment(verification.at), state=state, sound=not wrong if ended else None, nodes=nodes
     )
 
 
-def _node(name: str, told: Any, there: bool) -> NodeVerified:
-    state: State = told.get("state") if told.get("state") in ("queued", "running", "done", "failed") else "failed"
-    failure = str(told.get("failure", ""))
+def _node(name: str, report: Any, there: bool) -> NodeVerified:
+    state: State = report.get("state") if report.get("state") in ("queued", "running", "done", "failed") else "failed"
+    failure = str(report.get("failure", ""))
     if not there and state in ("queued", "running"):
         state, failure = "failed", "the node is gone; it continues if the node comes back"
-    numbers = {key: int(told.get(key, 0)) for key in ("blobs", "bytes", "corrupt", "missing", "orphans")}
+    numbers = {key: int(report.get(key, 0)) for key in ("blobs", "bytes", "corrupt", "missing", "orphans")}
     return NodeVerified(
         node=name,
         state=state,
-        share=float(told.get("share", 0.0)),
+        share=float(report.get("share", 0.0)),
         **numbers,
-        examples=[str(each) for each in told.get("examples", ())],
+        examples=[str(example) for example in report.get("examples", ())],
         failure=failure,
     )

@@ -25,7 +25,7 @@ _SHARDS = 256
 
 
 class Verifications:
-    """Runs this node's part of the verifications of a zone.
+    """Runs the zone's verifications on this node.
 
     Args:
         queue: in Redis.
@@ -44,23 +44,23 @@ class Verifications:
 
     async def run(self) -> None:
         """Run the verifications requested of this node, until cancelled."""
-        await repeat("verification", self.turn, _LOOK, DOWN)
+        await repeat("verification", self.run_once, _LOOK, DOWN)
 
-    async def turn(self) -> None:
+    async def run_once(self) -> None:
         """Run the oldest verification that waits for this node, if there is one and this worker speaks for its node."""
         if not self._speaks():
             return
-        waiting = [one for one in await self.queue.all() if self._is_due(one)]
+        waiting = [verification for verification in await self.queue.all() if self._is_due(verification)]
         if waiting:
             await self._verify(waiting[-1].id)
 
-    def _is_due(self, one: Verification) -> bool:
-        return one.nodes.get(self._node, {}).get("state") in ("queued", "running")
+    def _is_due(self, verification: Verification) -> bool:
+        return verification.nodes.get(self._node, {}).get("state") in ("queued", "running")
 
     async def _verify(self, name: str) -> None:
         self._report, self._wanted = VerifyReport(), True
         await self.queue.say(name, self._node, _document(self._report, "running"))
-        reading = asyncio.get_running_loop().create_task(verify_cache(self._cache, progress=self._note))
+        reading = asyncio.get_running_loop().create_task(verify_cache(self._cache, progress=self._keep_report))
         try:
             while not (await asyncio.wait([reading], timeout=_SAY))[0]:
                 if not self._speaks() or not await self.queue.say(name, self._node, _document(self._report, "running")):
@@ -71,7 +71,7 @@ class Verifications:
             self._wanted = False
             await asyncio.gather(reading, return_exceptions=True)
 
-    def _note(self, report: VerifyReport) -> bool:
+    def _keep_report(self, report: VerifyReport) -> bool:
         self._report = report
         return self._wanted
 

@@ -1,4 +1,4 @@
-"""Warm-ups: the fleet loads objects or datasets before they are needed; profiles record what a job reads, to load it again."""
+"""Warm-ups: the fleet loads objects or datasets before they are needed; profiles record a job's reads, to load them again."""
 
 from gateway.feature import Command, Endpoints, Feature
 

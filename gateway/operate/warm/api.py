@@ -117,10 +117,10 @@ async def list_warmups(
         if not ours or not _HEX.issuperset(place[1]):
             raise invalid_cursor()
         before = (place[0], place[1])
-    found = await warmups.page(before, limit + 1)
-    last = found[limit - 1] if len(found) > limit else None
+    listed = await warmups.page(before, limit + 1)
+    last = listed[limit - 1] if len(listed) > limit else None
     following = None if last is None else cursor_of([last.created_at, last.id])
-    return Page(items=[_document(one) for one in found[:limit]], next=following)
+    return Page(items=[_document(warmup) for warmup in listed[:limit]], next=following)
 
 
 @router.get("/warmups/{warmup}", summary="Show a warm-up")
@@ -152,8 +152,8 @@ async def resume_warmup(
 def _full_id(reading: FleetReading, dataset: str) -> str:
     """The full id for the first digits of an id, as lists show them; any other text unchanged."""
     if len(dataset) >= 12 and _HEX.issuperset(dataset):
-        found = [each for each in dataset_ids(reading) if each.startswith(dataset)]
-        return found[0] if len(found) == 1 else dataset
+        ids = [identity for identity in dataset_ids(reading) if identity.startswith(dataset)]
+        return ids[0] if len(ids) == 1 else dataset
     return dataset
 
 

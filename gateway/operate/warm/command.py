@@ -77,7 +77,7 @@ def add(command: ArgumentParser) -> None:
 
 def _warm(options: Namespace) -> int:
     named = [options.place, options.dataset, options.list or None, options.watch, options.cancel, options.resume]
-    if sum(one is not None for one in named) != 1:
+    if sum(option is not None for option in named) != 1:
         raise ConfigError("give BUCKET/PREFIX, or --dataset, --list, --watch, --cancel or --resume")
     if options.list:
         return listing("warmups", _COLUMNS, "no warm-ups")(options)

@@ -1,4 +1,4 @@
-"""Loads of warm-ups, as far as the reader's rights and the rules allow."""
+"""Loads of warm-ups, within the reader's rights and the rules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RULED_OUT = "a rule says cache = false"
 
 
 class PermittedLoads:
-    """Loads the objects of warm-ups, as far as their key and the rules allow, and counts them.
+    """Loads and counts the objects of warm-ups, within the rights of their key and the rules.
 
     Args:
         objects: loads objects.
@@ -39,8 +39,8 @@ class PermittedLoads:
     ) -> None:
         """Load objects, or spans of them, a few at once, and count them."""
 
-        async def load(one: tuple[ObjectKey, Span]) -> None:
-            key, span = one
+        async def load(part: tuple[ObjectKey, Span]) -> None:
+            key, span = part
             if why := self.excluded(principal, key.path):
                 progress.fail(key.key, why)
                 return

@@ -103,13 +103,13 @@ class Profiles:
         Raises:
             ApiError: NotFound; PreconditionFailed; Conflict, it has ended.
         """
-        found = await self._editable(change, name, if_match)
-        if found.until <= (now := self._catalog.now()):
+        profile = await self._editable(change, name, if_match)
+        if profile.until <= (now := self._catalog.now()):
             raise ApiError("Conflict", "The profile is no longer being recorded.")
         values = {"until": now, "revision": change.revision}
-        await change.connection.execute(update(profiles).where(profiles.c.id == found.id).values(**values))
-        change.before, change.after = {"until": found.until}, {"until": now}
-        return replace(found, until=now, revision=change.revision)
+        await change.connection.execute(update(profiles).where(profiles.c.id == profile.id).values(**values))
+        change.before, change.after = {"until": profile.until}, {"until": now}
+        return replace(profile, until=now, revision=change.revision)
 
     async def delete(self, change: CatalogChange, name: str, if_match: str | None) -> None:
         """Delete a profile; a warm-up that replays it fails.
@@ -117,10 +117,10 @@ class Profiles:
         Raises:
             ApiError: NotFound; PreconditionFailed.
         """
-        found = await self._editable(change, name, if_match)
-        await change.connection.execute(delete(profiles).where(profiles.c.id == found.id))
-        await change.connection.execute(delete(profile_parts).where(profile_parts.c.profile == found.id))
-        change.before = {"name": found.name, "tenant": found.tenant, "reads": found.reads}
+        profile = await self._editable(change, name, if_match)
+        await change.connection.execute(delete(profiles).where(profiles.c.id == profile.id))
+        await change.connection.execute(delete(profile_parts).where(profile_parts.c.profile == profile.id))
+        change.before = {"name": profile.name, "tenant": profile.tenant, "reads": profile.reads}
 
     async def show(self, name: str) -> ProfileRow:
         """One profile.
@@ -152,9 +152,9 @@ class Profiles:
             return await add_part(connection, profile, reads)
 
     async def _editable(self, change: CatalogChange, name: str, if_match: str | None) -> ProfileRow:
-        found = _there(await _find(change.connection, name))
-        check_if_match(if_match, etag_of(found.revision))
-        return found
+        profile = _there(await _find(change.connection, name))
+        check_if_match(if_match, etag_of(profile.revision))
+        return profile
 
 
 async def _find(connection: AsyncConnection, name: str) -> ProfileRow | None:
@@ -162,7 +162,7 @@ async def _find(connection: AsyncConnection, name: str) -> ProfileRow | None:
     return None if row is None else ProfileRow.from_row(row)
 
 
-def _there(found: ProfileRow | None) -> ProfileRow:
-    if found is None:
+def _there(profile: ProfileRow | None) -> ProfileRow:
+    if profile is None:
         raise ApiError("NotFound", "There is no such profile; larder-gateway profiles lists them.")
-    return found
+    return profile

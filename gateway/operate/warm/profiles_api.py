@@ -97,9 +97,9 @@ async def record_profile(
 async def list_profiles(
     _caller: Reader, profiles: Service, limit: Limit = 100, cursor: Cursor = ""
 ) -> Page[ProfileDocument]:
-    """By name."""
-    found = [_document(profiles, row) for row in await profiles.all()]
-    return paged(found, lambda profile: profile.name, limit, cursor)
+    """List the profiles by name."""
+    documents = [_document(profiles, row) for row in await profiles.all()]
+    return paged(documents, lambda profile: profile.name, limit, cursor)
 
 
 @router.get("/profiles/{profile}", summary="Show a profile")
@@ -115,10 +115,10 @@ async def list_profile_reads(
     profile: ProfileName, _caller: Reader, profiles: Service, limit: Limit = 100, cursor: Cursor = ""
 ) -> Page[ProfileReadDocument]:
     """The reads, in the order in which a warm-up loads them."""
-    found = await profiles.find(profile)
-    if found is None:
+    recorded = await profiles.find(profile)
+    if recorded is None:
         raise ApiError("NotFound", "There is no such profile; larder-gateway profiles lists them.")
-    page = sliced(found.reads, limit, cursor)
+    page = sliced(recorded.reads, limit, cursor)
     return Page(items=[ProfileReadDocument.of(read, at=moment(read.at)) for read in page.items], next=page.next)
 
 

@@ -69,8 +69,8 @@ def add(command: ArgumentParser) -> None:
             ("delete", "delete a profile; its objects stay in the cache", deleting("profiles", "deleted")),
         )
     ]
-    for one in (shown, warmed, *others):
-        one.add_argument("name", metavar="NAME", help="the profile's name")
+    for parser in (shown, warmed, *others):
+        parser.add_argument("name", metavar="NAME", help="the profile's name")
 
 
 def _add_record(commands: Any) -> None:
@@ -109,23 +109,23 @@ def _amount(profile: Mapping[str, Any]) -> str:
 
 
 def _found(admin: Admin, options: Namespace) -> dict[str, Any]:
-    found = admin.get(path("profiles", options.name))
-    return {**found, "items": list(admin.listed(path("profiles", options.name, "reads"), options.limit))}
+    document = admin.get(path("profiles", options.name))
+    return {**document, "items": list(admin.listed(path("profiles", options.name, "reads"), options.limit))}
 
 
-def _show(_options: Namespace, found: Mapping[str, Any]) -> None:
+def _show(_options: Namespace, profile: Mapping[str, Any]) -> None:
     facts(
         (
-            ("profile", found.get("name")),
-            ("of", f"{found.get('bucket')}/{found.get('prefix') or ''}"),
-            ("by", f"{found.get('access_key_id')}, of the tenant {found.get('tenant')}"),
-            ("state", found.get("state")),
-            ("has", _amount(found)),
-            ("from", moment(found.get("created_at"))),
-            ("until", moment(found.get("until"))),
+            ("profile", profile.get("name")),
+            ("of", f"{profile.get('bucket')}/{profile.get('prefix') or ''}"),
+            ("by", f"{profile.get('access_key_id')}, of the tenant {profile.get('tenant')}"),
+            ("state", profile.get("state")),
+            ("has", _amount(profile)),
+            ("from", moment(profile.get("created_at"))),
+            ("until", moment(profile.get("until"))),
         )
     )
-    table(_READS, found["items"], "no reads yet")
+    table(_READS, profile["items"], "no reads yet")
 
 
 def _warm(options: Namespace) -> int:

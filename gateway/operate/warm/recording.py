@@ -1,6 +1,6 @@
-"""Records profiles: the reads of certain access keys, among those that arrive at the keeper's worker.
+"""Records profiles: the reads of certain access keys, among those that arrive at the keeper.
 
-The worker that learns streams passes its reads on (``StreamKeeper``), so there is no additional observation. New reads are saved
+The worker that learns streams passes its reads on (``StreamLearner``), so there is no additional observation. New reads are saved
 once a second. Reads that cannot be saved stay in memory, within the bound of a profile, and are saved later. A worker that is
 killed loses its last second.
 """
@@ -63,7 +63,7 @@ class Recorder:
         self._folding: dict[str, _Folding] = {}
         self._closed: set[str] = set()
 
-    def note(self, reads: Sequence[ObjectRead]) -> None:
+    def hear(self, reads: Sequence[ObjectRead]) -> None:
         """Record the reads that belong to a profile."""
         for recording in self._known():
             if recording.id not in self._closed and recording.until > self._now() - LINGER:
@@ -71,9 +71,9 @@ class Recorder:
 
     async def run(self) -> None:
         """Save new reads, until cancelled."""
-        await repeat("profiles", self.turn, PAUSE, (CatalogUnavailable,))
+        await repeat("profiles", self.run_once, PAUSE, (CatalogUnavailable,))
 
-    async def turn(self) -> None:
+    async def run_once(self) -> None:
         """Save new reads.
 
         Raises:
@@ -83,7 +83,7 @@ class Recorder:
         known = {recording.id for recording in self._known() if recording.until > since}
         self._closed &= known
         for name, folding in list(self._folding.items()):
-            folding.unsaved += folding.first.take()
+            folding.unsaved += folding.first.take_reads()
             while folding.unsaved:
                 if not await self._save(name, folding.unsaved[:PAGE]):
                     self._close(name)
@@ -95,7 +95,7 @@ class Recorder:
     async def stop(self) -> None:
         """Save the rest, if that is possible now."""
         with suppress(CatalogUnavailable):
-            await self.turn()
+            await self.run_once()
 
     def _fold(self, recording: ProfileRecording, reads: Sequence[ObjectRead]) -> None:
         rules = self._rules()

@@ -54,9 +54,9 @@ class WarmupRunner:
     async def run(self) -> None:
         """Check for work every second, until cancelled."""
         # Without the catalog, running warm-ups continue; their progress is written when it is back.
-        await repeat("warm-ups", self.turn, _LOOK, (CatalogUnavailable,))
+        await repeat("warm-ups", self.run_once, _LOOK, (CatalogUnavailable,))
 
-    async def turn(self) -> None:
+    async def run_once(self) -> None:
         """If this worker leads: record progress, begin queued warm-ups, stop cancelled ones.
 
         Raises:
@@ -67,13 +67,13 @@ class WarmupRunner:
             metrics.WARMUPS_RUNNING.set(0)
             return
         for name, running in list(self._running.items()):
-            if not running.task.done() and not await self._warmups.note(name, self._me, running.progress):
+            if not running.task.done() and not await self._warmups.record(name, self._me, running.progress):
                 await self._stop(name)  # cancelled, or taken over by another worker
-        self._running = {name: one for name, one in self._running.items() if not one.task.done()}
+        self._running = {name: running for name, running in self._running.items() if not running.task.done()}
         for warmup in await self._warmups.unfinished():
             if len(self._running) >= AT_ONCE:
                 break
-            if warmup.id not in self._running and await self._warmups.take(warmup.id, self._me):
+            if warmup.id not in self._running and await self._warmups.claim(warmup.id, self._me):
                 self._begin(warmup)
         metrics.WARMUPS_RUNNING.set(len(self._running))
 
@@ -81,7 +81,7 @@ class WarmupRunner:
         """Release the lease, so that another worker continues at once. Never raises for Redis or the catalog."""
         for name, running in list(self._running.items()):
             try:
-                await self._warmups.note(name, self._me, running.progress)
+                await self._warmups.record(name, self._me, running.progress)
             except LarderError:
                 break
         await self._stop_all()
@@ -130,7 +130,7 @@ class WarmupRunner:
         )
         while True:
             try:
-                await self._warmups.note(warmup.id, self._me, progress, state, message)
+                await self._warmups.record(warmup.id, self._me, progress, state, message)
                 return
             except CatalogUnavailable:
                 await asyncio.sleep(_LOOK)

@@ -87,7 +87,7 @@ class WarmDataset:
             progress.mark(str(start + len(part)))
 
     async def check(self) -> Registration:
-        """Check whether the dataset can be warmed up, as far as is known now.
+        """Check whether the dataset can be warmed up, as of now.
 
         Raises:
             WarmupRefused: it cannot.

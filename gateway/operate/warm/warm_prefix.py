@@ -68,7 +68,7 @@ class WarmPrefix:
             for start in range(0, len(page), _PART):
                 part = page[start : start + _PART]
                 principal = require_valid(self._principal)
-                keys = (ObjectKey(principal.identity.origin, self._bucket, each.key) for each in part)
+                keys = (ObjectKey(principal.identity.origin, self._bucket, listed.key) for listed in part)
                 await self._loads.load(principal, ((key, None) for key in keys), progress)
                 progress.mark(part[-1].key)
         # Objects may be written or deleted during the warm-up; that is not an error.
@@ -80,7 +80,7 @@ class WarmPrefix:
         async for page in self._pages(""):
             principal = require_valid(self._principal)
             count += len(page)
-            paths = ((each.size, f"{self._bucket}/{each.key}") for each in page)
+            paths = ((listed.size, f"{self._bucket}/{listed.key}") for listed in page)
             size += sum(size for size, path in paths if not self._loads.excluded(principal, path))
             if size > limit:
                 raise WarmupRefused(

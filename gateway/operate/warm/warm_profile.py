@@ -1,8 +1,8 @@
 """Warm-up by a profile: the recorded reads of a job, in their order.
 
 A profile belongs to the tenant whose reads were recorded. It is replayed with the rights of any key of that tenant: objects that
-the key may not read are counted as failed, and so are deleted objects. An object that was changed since is loaded as
-it is now. A profile larger than the cache is refused, because its end would evict its beginning.
+the key may not read are counted as failed, and so are deleted objects. An object changed since then is loaded in its present
+version. A profile larger than the cache is refused, because its end would evict its beginning.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class WarmProfile:
             progress.mark(str(start + len(part)))
 
     async def check(self) -> Profile:
-        """Check whether the profile can be replayed, as far as is known now.
+        """Check whether the profile can be replayed, as of now.
 
         Raises:
             WarmupRefused: it cannot.

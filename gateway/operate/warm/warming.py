@@ -85,15 +85,15 @@ class WarmupProgress:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> WarmupProgress:
+    def from_json(cls, document: Mapping[str, Any]) -> WarmupProgress:
         """Read ``to_json``; an empty mapping is the beginning.
 
         Raises:
             ValueError, TypeError, KeyError: the document is malformed.
         """
-        if not told:
+        if not document:
             return cls()
-        own = {one.name: told[one.name] for one in fields(cls)}
+        own = {part.name: document[part.name] for part in fields(cls)}
         return cls(**own | {"marked": ProgressMark(*map(int, own["marked"]))})
 
 

@@ -59,7 +59,7 @@ class WarmupRequest(RequestModel):
 
     @model_validator(mode="after")
     def _one_of_them(self) -> WarmupRequest:
-        if sum(each is not None for each in (self.bucket, self.dataset, self.profile)) != 1:
+        if sum(subject is not None for subject in (self.bucket, self.dataset, self.profile)) != 1:
             raise ValueError("name one of bucket (and prefix), dataset and profile")
         if self.bucket is None and self.prefix:
             raise ValueError("prefix goes with bucket, not with dataset or profile")
@@ -102,12 +102,12 @@ class Warmup:
     @classmethod
     def from_row(cls, row: RowMapping) -> Warmup:
         """Read a row. The request was validated when it was made, possibly by an older version, and is not validated again."""
-        told = from_json(row["progress"])
+        stored = from_json(row["progress"])
         values = {
             **row,
             "request": WarmupRequest.model_construct(**from_json(row["request"])),
-            "progress": WarmupProgress.from_json(told["progress"]),
-            "message": str(told["message"]),
+            "progress": WarmupProgress.from_json(stored["progress"]),
+            "message": str(stored["message"]),
         }
         return cls(**values)
 
@@ -221,7 +221,7 @@ class Warmups:
         warmup = await self._editable(change, name, if_match)
         if warmup.state not in UNFINISHED:
             raise ApiError("Conflict", f"The warm-up has already ended: it is {warmup.state}.")
-        return await self._turn(change, warmup, "cancelled", "cancelled")
+        return await self._move(change, warmup, "cancelled", "cancelled")
 
     async def resume(self, change: CatalogChange, name: str, if_match: str | None) -> Warmup:
         """Continue a warm-up. One that is done or was refused starts over, and retries failed objects.
@@ -234,7 +234,7 @@ class Warmups:
             raise ApiError("Conflict", f"The warm-up has not ended: it is {warmup.state}.")
         if warmup.state in ("done", "refused"):
             warmup.progress.restart()
-        return await self._turn(change, warmup, "queued", "")
+        return await self._move(change, warmup, "queued", "")
 
     async def find(self, name: str, connection: AsyncConnection | None = None) -> Warmup:
         """One warm-up.
@@ -245,10 +245,10 @@ class Warmups:
         if connection is None:
             async with self._catalog.database.reading() as reading:
                 return await self.find(name, reading)
-        found = (await connection.execute(select(warmups).where(warmups.c.id == name))).mappings().one_or_none()
-        if found is None:
+        row = (await connection.execute(select(warmups).where(warmups.c.id == name))).mappings().one_or_none()
+        if row is None:
             raise ApiError("NotFound", "Unknown warm-up; larder-gateway warm --list lists them.")
-        return Warmup.from_row(found)
+        return Warmup.from_row(row)
 
     async def page(self, before: tuple[float, str] | None, limit: int) -> list[Warmup]:
         """Warm-ups, newest first, after the one with the creation time and id ``before``."""
@@ -266,15 +266,15 @@ class Warmups:
             return []
         query = select(warmups).where(warmups.c.state.in_(UNFINISHED)).order_by(warmups.c.created_at, warmups.c.id)
         async with self._catalog.database.reading() as connection:
-            found = [Warmup.from_row(row) for row in (await connection.execute(query)).mappings()]
-        self._idle = None if found else state
-        return found
+            unfinished = [Warmup.from_row(row) for row in (await connection.execute(query)).mappings()]
+        self._idle = None if unfinished else state
+        return unfinished
 
-    async def take(self, name: str, owner: str) -> bool:
+    async def claim(self, name: str, owner: str) -> bool:
         """Make a worker the owner of a warm-up; ``False`` if it has ended."""
         return await self._write((warmups.c.id == name) & warmups.c.state.in_(UNFINISHED), state="running", owner=owner)
 
-    async def note(
+    async def record(
         self, name: str, owner: str, progress: WarmupProgress, state: str = "running", message: str = ""
     ) -> bool:
         """Write progress and the state; ``False`` if this worker no longer owns the warm-up."""
@@ -287,11 +287,11 @@ class Warmups:
             return bool((await connection.execute(change)).rowcount)
 
     async def _editable(self, change: CatalogChange, name: str, if_match: str | None) -> Warmup:
-        found = await self.find(name, change.connection)
-        check_if_match(if_match, etag_of(found.revision))
-        return found
+        warmup = await self.find(name, change.connection)
+        check_if_match(if_match, etag_of(warmup.revision))
+        return warmup
 
-    async def _turn(self, change: CatalogChange, warmup: Warmup, state: str, message: str) -> Warmup:
+    async def _move(self, change: CatalogChange, warmup: Warmup, state: str, message: str) -> Warmup:
         now = self._catalog.now()
         turned = replace(warmup, state=state, message=message, owner="", updated_at=now, revision=change.revision)
         await change.connection.execute(update(warmups).where(warmups.c.id == warmup.id).values(**turned.row()))

@@ -34,14 +34,14 @@ def start(ground: Ground) -> RunningFeature:
 
     make = warmup_factory(ground.find, ground.listings, loads, datasets, profiles.find, capacity)
     warmups = Warmups(ground.catalog, make)
-    found = {"warmups": warmups, "profiles": profiles}
+    services_of_feature = {"warmups": warmups, "profiles": profiles}
     if not ground.has_catalog:
-        return RunningFeature(found)
+        return RunningFeature(services_of_feature)
     # Nodes with separate catalogs have separate warm-ups.
     whose = f"{ground.me}:" if "{cache.dir}" in ground.settings.database.url else ""
     lease = Leadership(ground.redis, f"{membership.prefix}warmups:{whose}", ground.worker, _LEASE)
     runner = WarmupRunner(warmups, lease, ground.worker, lambda: not membership.conflict)
-    return RunningFeature(found, (BackgroundLoop(runner.run, runner.stop),))
+    return RunningFeature(services_of_feature, (BackgroundLoop(runner.run, runner.stop),))
 
 
 def follow(ground: CatalogGround) -> Following:
@@ -54,4 +54,4 @@ def follow(ground: CatalogGround) -> Following:
         return () if catalog.last is None else catalog.last.recordings
 
     recorder = Recorder(known, Profiles(catalog, services.block_size).save, lambda: services.rules, services.block_size)
-    return Following(loop=BackgroundLoop(recorder.run, recorder.stop), reads=recorder.note)
+    return Following(loop=BackgroundLoop(recorder.run, recorder.stop), reads=recorder.hear)

@@ -1,12 +1,12 @@
 """ARC, the adaptive replacement cache (Megiddo and Modha, FAST 2003, figure 4), in bytes.
 
-The pool is two lists in the order of use: T1, what was read once (fresh: ranks below 0), and T2, what was read again. B1 and B2
-remember what left either. ``Ledger.adapted`` is the paper's p, the bytes that T1 aims at: an entry that B1 remembers was evicted
-from T1 too early, so p grows; one that B2 remembers makes it shrink. With blobs of one size this is the paper's algorithm; with
-several, every step of 1 is a step of the blob's size.
+The pool is two lists in the order of use: T1, blobs read once (fresh: ranks below 0), and T2, blobs read again. B1 and B2
+remember the blobs evicted from either. ``Ledger.adapted`` is the paper's p, the bytes that T1 aims at: an entry that B1 remembers
+was evicted from T1 too early, so p grows; one that B2 remembers makes it shrink. With blobs of one size this is the paper's
+algorithm; with several, every step of 1 is a step of the blob's size.
 
 The paper evicts one page for each that enters. Here a blob's list is not known before its digest is, so room for it is made
-before ``adapted`` moves; and what is freed at a time is what the watermarks say. Both delay the adaptation by a few blobs.
+before ``adapted`` moves; and the watermarks decide how much is freed at a time. Both delay the adaptation by a few blobs.
 """
 
 from __future__ import annotations

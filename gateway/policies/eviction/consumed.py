@@ -1,7 +1,7 @@
 """Consumed: a blob leaves once it was read.
 
-For data that is read once and in order: what was read is not needed again, what was loaded ahead is needed next (IGTCache,
-section 4.2).
+For data that is read once and in order: read blobs are not needed again, blobs loaded ahead are needed next (IGTCache, section
+4.2).
 """
 
 from __future__ import annotations

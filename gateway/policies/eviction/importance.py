@@ -1,12 +1,12 @@
 """Importance: the least important item leaves first (SHADE, section 4.2.2, Algorithm 1).
 
 The rank of a scored item is its score, which is not negative. An item without a score has a rank below 0, so it leaves before all
-that have one; among those without, the order is ``uniform``'s, as for a job that sends no scores. Reads change nothing: they say
-less of what is read next than the job does.
+that have one; among those without, the order is ``uniform``'s, as for a job that sends no scores. Reads change nothing: they
+predict the next reads less well than the job's scores do.
 
 The queue of Algorithm 1 is the index of ranks; its ghost cache is the table of all scores that jobs have sent
-(``policies/items/importance.py``), from which a blob that enters gets its rank, whether or not it was here before. What may
-enter a full pool is decided there too, before anything is read.
+(``policies/items/importance.py``), from which a blob that enters gets its rank, whether or not it was here before. That module
+also decides what may enter a full pool, before anything is read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Importance(EvictionOrder):
     name = "importance"
 
     def rank(self, access: Access, facts: BlobFacts, now: float) -> float:
-        """The score if it is given, else what the blob had; -1e-9 at most for a new blob without a score."""
+        """The given score, else the blob's previous one; at most -1e-9 for a new blob without a score."""
         if facts.score is not None:
             return facts.score
         if facts.rank is not None:

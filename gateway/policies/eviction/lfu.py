@@ -10,7 +10,8 @@ _LATEST = 1e10
 
 
 class LeastFrequentlyUsed(EvictionOrder):
-    """Counts reads while a blob is in the pool; what comes back begins anew. For comparison: it never forgets old favourites."""
+    """Counts reads while a blob is in the pool; a blob that returns starts at zero. For comparison: it never forgets old
+    favourites."""
 
     name = "lfu"
 

@@ -1,7 +1,7 @@
-"""Loop: what was read last leaves first.
+"""Loop: the blob read last is evicted first.
 
-For data that is read in order again and again: what was just read is needed last. As much of it as the pool holds stays from one
-round to the next; LRU evicts each item before it is needed again. What was loaded ahead stays until it is read.
+For data that is read in order again and again: the blob just read is needed last. As much of it as the pool holds stays from one
+round to the next; LRU evicts each item before it is needed again. Blobs loaded ahead stay until they are read.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """An eviction order ranks the blobs of one pool; the lowest rank leaves first.
 
-An order is told of every access, and of a blob that enters its pool, and answers with a rank. It keeps nothing itself: the rank
-is a column of the node's index, and so are the sums that an order may ask for (``Ledger``). So an order costs no memory per blob,
+An order gets every access, and every blob that enters its pool, and answers with a rank. It keeps nothing itself: the rank is a
+column of the node's index, and so are the sums that an order may ask for (``Ledger``). So an order costs no memory per blob,
 holds for all workers of a node, and survives a restart.
 
 A rank is any finite number. Ranks below 0 are *fresh*: an order may divide its pool by the sign, and the index knows the bytes on
-either side. An order that ``remembers`` has the index keep a list of what left either side, as many bytes as the pool's target.
+either side. An order that ``remembers`` has the index keep a list of evicted blobs for either side, up to the bytes of the pool's
+target.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ KEPT = (0.0, float("inf"))
 class Ledger:
     """The index's counters of one pool; all but ``adapted`` in bytes.
 
-    ``fresh`` of ``size`` have a rank below 0. ``ghosts`` is what left and is remembered, ``fresh_ghosts`` of it with a rank below
-    0. ``adapted`` is a number of the order's own.
+    ``fresh`` of ``size`` have a rank below 0. ``ghosts`` counts the remembered evicted blobs, ``fresh_ghosts`` those of them with
+    a rank below 0. ``adapted`` is a number of the order's own.
     """
 
     target: int
@@ -47,7 +48,7 @@ class BlobFacts:
         rank: it has; ``None`` when it enters the pool.
         reads: how many accesses this one stands for; 0 when the blob was announced, or loaded ahead, and not read yet.
         ghost: the rank with which it left, if that is remembered.
-        score: how important jobs said that the item is, not negative; ``None`` when none did.
+        score: the item's importance to jobs, not negative; ``None`` when none did.
     """
 
     pool: Ledger
@@ -68,7 +69,7 @@ class EvictionOrder(Protocol):
         """The rank of a blob after an access.
 
         Args:
-            access: the read, or what brought the blob into the pool.
+            access: the read, or the access that brought the blob into the pool.
             facts: of the blob.
             now: seconds since the epoch; not earlier than the access unless a clock was set back.
         """

@@ -1,8 +1,8 @@
 """Uniform: nothing leaves for another item of the same pool; new items enter while there is room.
 
-For data that is read once per epoch in random order: every item is as likely to be read next as any other, so resident items
-are as good as new ones, and replacing one costs a read (IGTCache, section 4.2; DESIGN of Quiver's static share). When the pool
-has to shrink, what came last leaves first, as if it had been admitted only while there was room. Where jobs read a dataset by
+For data that is read once per epoch in random order: every item is as likely to be read next as any other, so resident items are
+as good as new ones, and replacing one costs a read (IGTCache, section 4.2; DESIGN of Quiver's static share). When the pool has to
+shrink, the latest arrival is evicted first, as if blobs had been admitted only while there was room. Where jobs read a dataset by
 demand, its least needed items leave before that (``store/index/victims.py``).
 """
 

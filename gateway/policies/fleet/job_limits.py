@@ -12,7 +12,7 @@ class JobLimits(NamedTuple):
     zone: int = 10_000
     tenant: int = 1_000
     ranks: int = 16_384
-    """Of all jobs of a tenant together: the leader reads a few hundred bytes of each every second."""
+    """The limit for all jobs of a tenant together: the leader reads a few hundred bytes of each every second."""
 
 
 class JobUsage(NamedTuple):

@@ -4,10 +4,10 @@ An id belongs to the node that holds it until its entry expires. Exceptions: a n
 a node share its start token; and a node that listens at the holder's address, on its host, and was started later succeeds it at
 once, because two processes cannot listen there.
 
-A node that one worker called READY stays READY when another worker says JOINING. An operator may drain a node: the decision
-names the start that is meant, so a node that is started anew is not drained. The workers of a drained node say READY, and its
-entry says LEAVING. They remember the decision for a Redis that has lost it. A node that is drained no more counts as ready
-since then: meanwhile others were home of its keys, and have what it lacks.
+A node that one worker called READY stays READY when another worker says JOINING. An operator may drain a node: the decision names
+the start that is meant, so a restarted node is not drained. The workers of a drained node say READY, and its entry says LEAVING.
+They remember the decision for a Redis that has lost it. A node whose drain ends counts as ready from that moment: other nodes
+were the home of its keys until then, and have what it lacks.
 
 All times are milliseconds of Redis's clock (docs/decisions/0012).
 """
@@ -40,7 +40,7 @@ class RegisterEntry:
 
     @classmethod
     def from_text(cls, text: bytes) -> RegisterEntry | None:
-        """Read an entry; ``None`` if it is none."""
+        """Parse an entry; ``None`` if the text is not one."""
         parts = text.split(b" ", _FIELDS - 1)
         if len(parts) < _FIELDS or not all(part.isdigit() and len(part) <= _DIGITS for part in parts[:2]):
             return None
@@ -66,9 +66,9 @@ class RegisterEntry:
 class NodeHeartbeat:
     """One worker's heartbeat.
 
-    ``boot`` and ``place`` of its node; ``state`` as far as the worker knows; ``ready_for`` milliseconds, -1 for unknown;
-    ``last``: the worker stops; ``drained``: it believes that its node is drained; ``expire``: milliseconds for which the entry
-    lasts.
+    ``boot`` and ``place`` are those of its node, ``state`` the worker's view of it. ``ready_for`` is in milliseconds, -1 if
+    unknown. ``last``: the worker stops; ``drained``: it believes that its node is drained; ``expire``: milliseconds for which the
+    entry lasts.
     """
 
     boot: str
@@ -85,7 +85,7 @@ class NodeHeartbeat:
 class HeartbeatAnswer:
     """The answer to a heartbeat.
 
-    ``entry`` is the node's new entry as others see it, ``None`` if another node holds the id; ``state`` is what the node is to
+    ``entry`` is the node's new entry as others see it, ``None`` if another node holds the id; ``state`` is the node's view of
     itself. ``drained``: an operator wants it to be home of nothing. ``decision`` is the new text of the operator's decision,
     empty to delete it, ``None`` to leave it.
     """
@@ -136,7 +136,7 @@ def _holds(holder: RegisterEntry, asked: NodeHeartbeat) -> bool:
 
 
 def _with_siblings(asked: NodeHeartbeat, own: RegisterEntry | None, drained: bool) -> tuple[NodeHeartbeat, int]:
-    """The heartbeat with what other workers of the node have said, and since when they say that it is ready."""
+    """The heartbeat combined with those of the node's other workers, and the time since which they report it ready."""
     if own is None:
         return asked, 0
     was_ready = own.state == NodeState.READY or (own.state == NodeState.LEAVING and own.ready > 0 and drained)

@@ -65,7 +65,7 @@ class Ring:
         self._seeds = np.array([_seed(name) for name in self.ids], dtype=np.uint64)
 
     def homes(self, keys: NDArray[np.uint64], without: Collection[str] = ()) -> NDArray[np.int16]:
-        """For each key the number of its home in ``ids``; -1 when nobody is left. ``without`` are nodes not to consider."""
+        """For each key the number of its home in ``ids``; -1 without nodes. ``without`` are nodes not to consider."""
         homes = np.full(len(keys), -1, dtype=np.int16)
         numbers = self._considered(without)
         if len(numbers) == 1:

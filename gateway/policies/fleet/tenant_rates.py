@@ -78,6 +78,6 @@ class TenantBucket:
 
 
 def share_of(mine: int, others: Iterable[int]) -> float:
-    """The share of a worker that was asked ``mine`` requests when others were asked so many each."""
+    """The share of a worker that received ``mine`` requests while the other workers received ``others``."""
     everywhere = mine + sum(others)
     return max(LEAST_SHARE, mine / everywhere) if everywhere else 1.0

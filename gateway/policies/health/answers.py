@@ -114,7 +114,7 @@ def together(buckets: Iterable[Buckets]) -> Buckets:
 def percentile(buckets: Buckets, share: float) -> float | None:
     """The seconds within which ``share`` of the requests were answered; ``None`` without requests.
 
-    Of requests beyond the largest finite bound only that bound is known.
+    For requests beyond the largest finite bound, only that bound is known.
     """
     bounds = sorted(buckets)
     wanted = share * buckets[bounds[-1]] if bounds else 0.0

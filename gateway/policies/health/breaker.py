@@ -38,7 +38,7 @@ class FailureKind(StrEnum):
     GONE = "gone"
     """The cache directory, or a file that must be in it, is no longer there."""
     CORRUPT = "corrupt"
-    """The index cannot be read as what it should be."""
+    """The index is corrupt."""
     NEWER = "newer"
     """A newer version of Larder wrote the index."""
     BUSY = "busy"
@@ -62,12 +62,12 @@ class Step(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ok:
-    """The disk did what it was asked."""
+    """A disk operation succeeded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The disk did not do what it was asked; ``total`` when it cannot be used at all, as after a failed start."""
+    """A disk operation failed; ``total`` when it cannot be used at all, as after a failed start."""
 
     kind: FailureKind
     total: bool = False

@@ -1,9 +1,9 @@
-"""Rates and histories of a fleet, of what its nodes had counted when they said so.
+"""Rates and histories of a fleet, from the counters that its nodes reported.
 
-Counters only grow, and begin at 0 when a node is started; a node that was started between two samples has counted what the later
-one says. What lies between two samples belongs to the step in which the later one was taken: at an end of a history up to one
-interval of samples may be missing, and nothing is counted twice. Where no samples were taken for longer, because Redis was lost,
-what was counted meanwhile is spread over the time, or it would be shown as a rate that never was.
+Counters only grow, and begin at 0 when a node is started; a node started between two samples has counted the values of the later
+one. Counts between two samples belong to the step in which the later one was taken: either end of a history may lack up to one
+interval, and nothing is counted twice. After a longer gap without samples, because Redis was down, the counts are spread over the
+gap, so that it is not shown as a spike.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One step of a history, which begins at ``at``, and what was counted in it."""
+    """One step of a history, which begins at ``at``, and its counts."""
 
     at: float
     counted: Counters
@@ -72,7 +72,7 @@ def lately(samples: Sequence[Sample], now: float, window: float = WINDOW) -> tup
 
 
 def rates(nodes: Iterable[Sequence[Sample]], now: float) -> Rates:
-    """The rates of a fleet: the sum over its nodes, each over the time for which it has said something."""
+    """The rates of a fleet: the sum over its nodes, each over the time covered by its samples."""
     together, per_second = Counters(), Counters()
     for samples in nodes:
         counted, seconds = lately(samples, now)
@@ -90,7 +90,7 @@ def rates(nodes: Iterable[Sequence[Sample]], now: float) -> Rates:
 
 
 def _steps(before: Sample, after: Sample, step: float) -> Iterable[tuple[float, float]]:
-    """In which steps it was counted what two samples differ by: a moment of each, and its share."""
+    """The steps to which the difference of two samples belongs: a moment in each, and its share."""
     gap = after.at - before.at
     if after.boot != before.boot or gap < 2 * step:
         return ((after.at, 1.0),)

@@ -1,10 +1,10 @@
-"""Whether an origin can be reached, by what probes of it found, and when to send the next probe.
+"""Whether an origin can be reached, from its probes, and when to send the next probe.
 
     ANSWERS ──a probe fails──▶ REFUSES or SILENT ──a probe or a request is answered──▶ ANSWERS
 
 Only probes lead away from ANSWERS: a request without an answer may be about one slow object, a probe asks for nothing. REFUSES
 and SILENT differ in what another request costs: one that is refused fails at once, one that meets silence waits for a time-out.
-While the origin is lost, probes go on at doubling intervals, so that its return is found without a reader who waits for it.
+While the origin is lost, it is probed at doubling intervals, so that its return is noticed without a waiting reader.
 
 The pattern is the circuit breaker of Nygard, *Release It!* (2007), chapter 5, with the half-open state played by the probe.
 """
@@ -37,7 +37,7 @@ class Reachability:
     """The state machine above.
 
     Attributes:
-        contact: what is known.
+        contact: the last contact.
         pause: seconds to wait before the next probe; meaningful while the origin is lost.
     """
 
@@ -52,7 +52,7 @@ class Reachability:
         return self.contact is not Contact.ANSWERS
 
     def found(self, contact: Contact) -> bool:
-        """Take note of what a probe or a request met; whether the origin was lost or found by that."""
+        """Record the contact of a probe or request; returns whether that changed the state of the origin."""
         was_lost = self.lost
         self.contact = contact
         if not self.lost or not was_lost:

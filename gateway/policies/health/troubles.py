@@ -5,8 +5,8 @@ the kinds declared in ``KINDS``. A new problem takes an entry there and a functi
 it follows from ``NodeFacts``, one in gateway/wiring/problems.py if a part of this node knows it, one in
 gateway/operate/status/problems.py if it only shows when all nodes are looked at. Its entry in docs/runbook.md names it.
 
-A trouble is something an operator can act on; what the gateway repairs by itself is a metric. Shares need a number behind them:
-one failed request of an idle night is no failing origin, and a cache that was filled once has evicted nothing yet.
+A trouble is something that an operator can act on; faults that the gateway repairs itself are metrics. Shares need a number
+behind them: one failed request of an idle night is no failing origin, and a cache that was filled once has evicted nothing yet.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FAILING = 0.05
 """Share of requests to origins that fail within a minute: less than this is weather."""
 DOWN = 0.5
 FEWEST = 5
-"""Requests to origins in a minute of which a share says something."""
+"""Requests to origins in a minute from which on a share is meaningful."""
 SKEW = 5.0
 """Seconds by which a node's clock may differ from Redis's: signatures allow 15 minutes, logs had better agree."""
 TURNOVER = 600.0
@@ -40,8 +40,8 @@ class Kind:
 
     Attributes:
         severity: as a rule; a single one may be worse or milder.
-        remedy: what an operator does about it.
-        runbook: the heading of docs/runbook.md that says more, as in a link to it.
+        remedy: the operator's action.
+        runbook: the heading in docs/runbook.md, as in a link to it.
         unready: whether ``/-/readyz`` of the node answers 503 while it lasts, so that balancers send requests elsewhere.
     """
 
@@ -164,7 +164,7 @@ KINDS: Mapping[str, Kind] = {
         "lardercacheempty",
     ),
 }
-"""By the name that documents and alerts know a kind by; it stays the same from version to version."""
+"""By the name of the kind in documents and alerts, which is stable across versions."""
 COUNTED = frozenset({"origin", "corrupt", "churn", "clock"})
 """Kinds that ``troubles`` finds in counters: of a node's workers, the one that counts for all of them knows these."""
 
@@ -183,7 +183,7 @@ OF_ZONE = (
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A problem. ``kind`` stays the same for as long as it is the same problem; ``what`` may say it anew."""
+    """A problem. ``kind`` stays the same for as long as it is the same problem; ``what`` may change."""
 
     kind: str
     severity: Severity
@@ -196,7 +196,7 @@ class Trouble:
 
         Args:
             kind: its name.
-            what: what is wrong, in words for operators.
+            what: the problem, in words for operators.
             severity: if it is another one than the kind's.
         """
         known = KINDS[kind]
@@ -220,9 +220,9 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """The facts of a node, as it knows them.
+    """What a node knows of itself.
 
-    ``minute`` and ``turnover`` are what it counted within the last minute, and within ``TURNOVER``; ``since_start`` all.
+    ``minute`` and ``turnover`` count the last minute and the last ``TURNOVER`` seconds; ``since_start`` counts since the start.
     ``skew`` is the node's clock minus Redis's, in seconds.
     """
 
@@ -249,7 +249,7 @@ def disk_troubles(state: BreakerState, cause: str, shortage: str) -> list[Troubl
     Args:
         state: of its breaker.
         cause: why it is not normal.
-        shortage: what the store says of the file system; empty while there is room.
+        shortage: the store's message about the file system; empty while there is room.
     """
     why = f" ({cause})" if cause else ""
     if state is BreakerState.DOWN:

@@ -36,8 +36,7 @@ class BatchMode(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Choice:
     """Positions in the request: ``resident`` ones in the order of delivery, then ``others`` in the order in which to get them:
-    those that somebody is fetching already come first. ``spare`` ones are resident too, and delivered only when no other one
-    can be had."""
+    those already being fetched come first. ``spare`` ones are resident too, and delivered only when no other one can be had."""
 
     resident: Positions
     others: Positions
@@ -50,7 +49,7 @@ def choose(order: Positions, resident: NDArray[np.bool_], fetching: NDArray[np.b
     Args:
         order: a random permutation of the positions.
         resident: by position, whether the item is known to be in the cache.
-        fetching: by position, whether somebody is fetching it.
+        fetching: by position, whether the item is being fetched.
     """
     is_resident, is_fetching = resident[order], fetching[order]
     return Choice(
@@ -64,7 +63,7 @@ STALL = 2.0
 
 
 def is_silent(silent: float) -> bool:
-    """Whether nothing has arrived for so many seconds that other candidates are tried."""
+    """Whether nothing has arrived for so long that other candidates should be tried."""
     return silent >= STALL
 
 

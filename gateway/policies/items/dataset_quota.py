@@ -1,9 +1,9 @@
 """Quotas of registrations of datasets on a node's cache disk.
 
-What is made of a digest file stays on the disk until its registration is removed, and cannot be evicted for anybody else. So each
-tenant has a quota in registrations, items and bytes, and all tenants together a share of the cache. Bytes are those on the disk.
-A dataset that two tenants have registered counts for both, though it is stored once: what one may keep does not depend on what
-another does.
+The files made from a digest file stay on the disk until its registration is removed; they cannot be evicted for other data. So
+each tenant has a quota in registrations, items and bytes, and all tenants together a share of the cache. Bytes are those on the
+disk. A dataset that two tenants have registered counts for both, though it is stored once: no tenant's quota depends on another
+tenant.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ def allowance(quota: Quota, used: Usage) -> Allowance:
 
 
 def is_near(quota: Quota, used: Usage) -> bool:
-    """Whether more than half of any limit is used, so that what is unused should leave."""
+    """Whether more than half of any limit is used, so that unused registrations should expire."""
     return any(2 * getattr(used, limit) > most for limit, most in asdict(quota).items())
 
 
 def exceeded(quota: Quota, used: Usage, items: int, size: int) -> Limit | None:
-    """The limit that a registration of so many items and bytes would exceed; ``None`` if there is none."""
+    """The limit that a registration of these items and bytes would exceed; ``None`` if there is none."""
     allowed = allowance(quota, used)
     if used.registrations + 1 > quota.registrations:
         return Limit.REGISTRATIONS
@@ -82,7 +82,7 @@ def exceeded(quota: Quota, used: Usage, items: int, size: int) -> Limit | None:
 
 
 def refusal(limit: Limit, quota: Quota, used: Usage) -> str:
-    """The message for the client: the limit, what counts against it, and the remedy."""
+    """The message for the client: the limit, the use counted against it, and the remedy."""
     remedy = "Remove registrations that are no longer used, or ask the operator to raise the setting."
     if limit is Limit.CAPACITY:
         return (

@@ -12,10 +12,10 @@ from enum import StrEnum
 from gateway.policies.watermarks import MARKS
 
 WHOLE = MARKS.low
-"""Share of the fleet's caches within which a dataset is ``full`` if nobody asks for a mode.
+"""Share of the fleet's caches within which a dataset is ``full`` if no mode is requested.
 
 The nodes' parts of it differ in size. So a larger one is held in part, even if all of its bytes have room: on a node where they
-do not fit, its jobs share what they read.
+do not fit, its jobs share their reads.
 """
 PLAN = 1
 """Version of the decision about caching; there is one decision per dataset and size of the cache so far."""
@@ -44,7 +44,7 @@ def wanted_mode(requested: str) -> str:
 
 
 class PlanReason(StrEnum):
-    """Why a dataset is cached as it is."""
+    """The reason for a dataset's caching mode."""
 
     REQUESTED = "requested"
     FITS = "fits"
@@ -65,7 +65,7 @@ def decide(requested: str, size: int, capacity: int) -> DatasetPlan:
 
     Args:
         requested: a ``CachingMode``, or ``"auto"``.
-        size: bytes of all items, as far as they are known.
+        size: known bytes of its items.
         capacity: bytes of the cache.
     """
     if requested != "auto":

@@ -3,21 +3,22 @@
 *Need.* The home of an item sees every batch that delivers it. So it knows which jobs have consumed the item in their current
 epoch; the active jobs that have not are the item's need. Nothing else decides residency:
 
-* A loaded item enters while there is room. In a full cache it replaces residents, and only residents that together are
-  needed less than it will be after this read (``victims``). One job alone consumes what it loads, so nothing is replaced and an
-  epoch reads what was not resident at its start, which is the least possible. With several jobs, an item stays until all had it.
-* A batch takes residents of the job's own order first, then *offers*: residents that another job has consumed, so that they
-  leave soon. Then it joins loads under way, and loads what most others need, which shares the load with them. An item that
-  others need and that could not stay would be loaded once for each of them, so it is *held*: while there are other residents,
-  the batch takes one of these (``choose``).
+* A loaded item enters while there is room. In a full cache it replaces residents, and only residents that together are needed
+  less than it will be after this read (``victims``). A single job consumes the items it loads, so nothing is replaced, and an
+  epoch reads the items not resident at its start, the least possible. With several jobs, an item stays until all had it.
+* A batch takes residents of the job's own order first, then *offers*: residents that another job has consumed, so that they leave
+  soon. Then it joins loads under way, and loads the items that most other jobs need, which share the load. An item that others
+  need and that could not stay would be loaded once for each of them, so it is *held*: while there are other residents, the batch
+  takes one of these (``choose``).
 
-*Order.* A job alone gets its own order, uniform as it is. Only offers and held items change the order, and only among jobs that
-share loads.
+*Order.* A single job gets its own, uniform order. Only offers and held items change the order, and only among jobs that share
+loads.
 
 *Nothing starves.* An item is held only while a resident takes its place in the batch, and a job consumes each resident once per
-epoch. So the batches of a job run out of residents, and what is left is loaded. ``docs/decisions`` has the argument in full.
+epoch. So the batches of a job run out of residents, and the remaining items are loaded. ``docs/decisions`` has the argument in
+full.
 
-All facts are hints. A lost one costs a read, and no item is delivered twice: the client requests only what it has not had.
+All facts are hints. A lost one costs a read, and no item is delivered twice: the client requests only items that it has not had.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ JOBS = 16
 WINDOW = 65_536
 """Items of a dataset that are looked at for victims and offers at once."""
 SILENT = 60.0
-"""Seconds without a request after which a job is not active: what it alone needs may leave."""
+"""Seconds without a request after which a job is inactive: items that it alone needs may be evicted."""
 
 Bits = NDArray[np.uint16]
 """By item, a bit for each job that has consumed it in its current epoch."""
@@ -56,7 +57,7 @@ def window_of(items: int, random: np.random.Generator) -> slice:
 
 
 def leaving(need: Needs, most: int, random: np.random.Generator) -> Positions:
-    """The first ``most`` of residents with these needs to leave a dataset that has to shrink: the least needed, at random among
+    """The residents that leave first when a dataset has to shrink, at most ``most``: the least needed, in random order among
     equals."""
     order = random.permutation(len(need))
     return order[np.argsort(need[order], kind="stable")[:most]]
@@ -112,7 +113,7 @@ def choose(
         take: items wanted.
         offers: number of candidates that were offered.
         resident: by position, whether the item is known to be in the cache.
-        fetching: by position, whether somebody is fetching it.
+        fetching: by position, whether the item is being fetched.
         outlook: ``None`` only if ``enough``.
 
     Returns:
@@ -137,7 +138,7 @@ def choose(
 
 
 def _held(absent: Positions, residents: int, outlook: Outlook) -> tuple[Positions, Positions, int]:
-    """Of missing candidates, those to hold because ``residents`` can take their places, and those to load; and their number."""
+    """The missing candidates to hold because ``residents`` can take their places, those to load, and their number."""
     held: list[int] = []
     loads: list[int] = []
     for position, need, home in zip(

@@ -1,6 +1,6 @@
-"""Importance on one node: what jobs sent, combined, and what follows from it (SHADE, FAST 2023, section 4.2, Algorithm 1).
+"""Importance on one node: the combined scores of jobs, and their effect (SHADE, FAST 2023, section 4.2, Algorithm 1).
 
-Algorithm 1 keeps two queues: of what is cached, and of all that was ever scored, the ghost cache. Here the first is the index
+Algorithm 1 keeps two queues: the cached items, and all items ever scored, the ghost cache. Here the first is the index
 (``eviction/importance.py``), the second a table per job: one float16 for each item of the dataset, never scored or its last
 score, and how often the next epoch draws it. So the ghost cache is complete, costs 3 bytes an item and job, and needs no
 eviction.
@@ -13,7 +13,7 @@ one job it is the job's own score.
 *What may enter* (lines 9 to 22). While a pool has room everything does. Then a miss enters if its score is at least that of the
 least important resident, and an item that no job has scored does not.
 
-*Aging.* Scores tell of the next epoch; a job sends new ones with each epoch. One that is late loses weight, from ``LATE`` times
+*Aging.* Scores predict the next epoch; a job sends new ones with each epoch. One that is late loses weight, from ``LATE`` times
 its usual interval on, and all of it at ``LIFETIME`` times. When no job is left, the pool has the order that it would have without
 scores.
 """
@@ -36,7 +36,7 @@ SHORTEST_INTERVAL = 1200.0
 FIRST_INTERVAL = 14_400.0
 """Seconds: how long the first epoch of a job is taken to be."""
 BINS = 128
-"""Steps in which a node says how its bytes are distributed over scores."""
+"""Steps of the distribution of a node's bytes over scores."""
 
 Scores = NDArray[np.float32]
 """By item; NaN where no job has scored it."""
@@ -93,7 +93,7 @@ def freshness(age: float, interval: float) -> float:
 
 
 def combined(jobs: Sequence[tuple[NDArray[np.float16], float]], items: int) -> Scores:
-    """The scores of several jobs, each by its factor, as one; an item that only some have scored counts 0 with the others."""
+    """The scores of several jobs combined, each by its factor; an item that a job has not scored counts 0 for that job."""
     if len(jobs) == 1 and jobs[0][1] == 1.0:
         return jobs[0][0].astype(np.float32)
     total = np.full(items, np.nan, dtype=np.float32)
@@ -155,7 +155,7 @@ def steps_of(scores: Scores, lengths: NDArray[np.uint64]) -> tuple[ScoreStep, ..
 
 
 def ahead(scores: Scores, draws: NDArray[np.uint8], lengths: NDArray[np.uint64], room: int) -> NDArray[np.uint32]:
-    """The items to load before the next epoch, the most important first: of those that fill the room best, those it draws.
+    """The items to load before the next epoch, the most important first: those it draws among the items that fill the room best.
 
     Args:
         scores: of items that are at home here; NaN for others, and for those without a score.

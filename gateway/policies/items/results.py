@@ -1,10 +1,11 @@
-"""Which results of a PUT are stored, and who may compute one that is not.
+"""Decides which results of a PUT are stored, and who may compute a missing one.
 
 The first result of an item stays: equal fingerprints compute equal results, so another one brings nothing. A pool of results has
 the order ``uniform``: nothing leaves it for another result of the same pool, because in the next epoch each is as likely to be
-read as any other. So what does not fit its target is refused, and the client computes it in every epoch. A collection without a
-pool, because no plan has been made since it began, takes what fits without any eviction. A client that cannot decode a result
-replaces it: then nothing counts as known, and each result needs as much less room as leaves the pool with the one before it.
+read as any other. So results beyond its target are refused, and the client computes them in every epoch. A collection without a
+pool, because no plan has been made since it began, stores results while they fit without eviction. A client that cannot decode a
+result replaces it: then nothing counts as known, and each result needs as much less room as leaves the pool with the one before
+it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _NONE: Mapping[int, int] = MappingProxyType({})
 
 
 def claimable(held: Mapping[int, tuple[int, str] | None], owner: str, now: int) -> list[int]:
-    """The results that an owner may compute now: those that nobody has claimed, that it has itself, or whose claim has ended.
+    """The results that an owner may compute now: unclaimed ones, its own claims, and those whose claim has expired.
 
     Args:
         held: the claim of each, by index: until when, and whose; ``None`` for none.

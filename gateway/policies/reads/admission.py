@@ -24,7 +24,7 @@ def refusal(meta: ObjectMeta, rule: Caching, capacity: int) -> Reason | None:
     """Why an object must not be kept, or ``None`` when it may be.
 
     Args:
-        meta: what the origin said of the object.
+        meta: the origin's metadata of the object.
         rule: the rule that holds for it.
         capacity: bytes of the whole cache; one object may take half of it.
     """

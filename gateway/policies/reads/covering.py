@@ -1,7 +1,7 @@
 """Which rule can never match, because one before it matches everything that it would.
 
-Whether one glob covers another is decided only where that is plain: a rule without wildcards, one that appears twice, and
-one whose fixed beginning lies under an earlier ``fixed/**``. What is reported is certain; what is not reported may still be so.
+Whether one glob covers another is decided only where that is plain: a rule without wildcards, one that appears twice, and one
+whose fixed beginning lies under an earlier ``fixed/**``. Reports are certain; a covered rule may go unreported.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def hidden_by(globs: Sequence[str]) -> dict[int, int]:
     hidden: dict[int, int] = {}
     first: dict[str, int] = {}
     whole: dict[str, int] = {}
-    """Of each ``fixed/**`` the fixed beginning."""
+    """The fixed beginning of each ``fixed/**``."""
     lengths: set[int] = set()
     wild: list[tuple[int, str, str]] = []
     for place, glob in enumerate(globs):

@@ -1,16 +1,16 @@
 """May these cached bytes be served to this reader now, or must the origin be asked first?
 
-Two facts are needed, and both come from the origin: that the object has not changed (freshness, shared by all readers)
-and that this reader may read it (a grant, one per origin identity). One request renews both. A third fact concerns the fleet:
-while the invalidation channel is broken, another gateway may have accepted a write that this one did not hear of, so
-what was confirmed before the channel was last whole again proves nothing. Rules marked immutable are exempt from freshness
-and channel, never from the grant.
+Two facts are needed, and both come from the origin: that the object has not changed (freshness, shared by all readers) and that
+this reader may read it (a grant, one per origin identity). One request renews both. A third fact concerns the fleet: while the
+invalidation channel is broken, another gateway may have accepted a write that this one did not hear of, so confirmations from
+before the channel's last repair prove nothing. Rules marked immutable are exempt from freshness and channel, never from the
+grant.
 
 A time in the future proves nothing: the clock was ahead when it was written down, or is behind now. It is not believed, however
 long that lasts, beyond ``AHEAD`` seconds, which cover the small corrections of a synchronised clock.
 
-When the origin cannot be reached, both times may be stretched by ``stale_if_error`` (RFC 5861, section 4), except when the
-client itself demanded a check: what it asked for cannot be had.
+When the origin cannot be reached, both times may be stretched by ``stale_if_error`` (RFC 5861, section 4), except when the client
+itself demanded a check, which is then impossible.
 """
 
 from __future__ import annotations

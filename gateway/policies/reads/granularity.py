@@ -1,4 +1,4 @@
-"""Choose what a small range of a large object brings into the cache: the range alone, or the block that it lies in.
+"""Choose what a small range of a large object brings into the cache: the range alone, or the block around it.
 
 The first small range of a block is read alone: 60 random ranges of 64 KiB in 256 MiB would otherwise fill 40 blocks of 4 MiB.
 Three things show that more of the block will be wanted, and then it is filled:
@@ -11,9 +11,9 @@ Three things show that more of the block will be wanted, and then it is filled:
 A range of at least a quarter of a block fills at once, by the first rule. So does every range of a block of at most
 ``4 * REQUEST`` bytes.
 
-What is remembered is a table of 32-bit words: 24 bits tell entries of one slot apart, 8 bits are a value. A new entry takes the
-slot of an older one. So the table is bounded, forgets, and needs no lock between processes that share it: a lost entry costs a
-request, and no entry makes a read wrong.
+The memory is a table of 32-bit words: 24 bits tell entries of one slot apart, 8 bits are a value. A new entry takes the slot of
+an older one. So the table is bounded, forgets, and needs no lock between processes that share it: a lost entry costs a request,
+and no entry makes a read wrong.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class SmallRange(NamedTuple):
     """A small range of an object, none of whose blocks is in the cache.
 
     Attributes:
-        version: a number that stands for this version of the object.
+        version: a number that identifies this version of the object.
         start: first byte.
         stop: behind the last byte.
         block_size: bytes.

@@ -19,7 +19,7 @@ _SAVED = 10.0
 _WINDOW = 512
 """Waiting times that are kept of a kind."""
 _ENOUGH = 64
-"""Waiting times without which a quantile says nothing."""
+"""Waiting times needed for a meaningful quantile."""
 _RENEW = 32
 """Reads after which a quantile is computed again."""
 

@@ -1,12 +1,12 @@
-"""Which small blobs a worker keeps in memory besides the disk.
+"""Decides which small blobs a worker also keeps in memory.
 
 The memory is small beside the disk, and most reads of a training job are as frequent as each other: a job reads every item once
 an epoch. With LRU such a scan evicts each blob just before its next read. So a blob that is in memory stays until another one has
 been read clearly more often: by ``MARGIN`` reads. The reads of two blobs of a scan differ by one, and by less than ``MARGIN``
 after halvings. So a scan changes nothing, and memory answers the share of its reads whose bytes fit.
 
-``Copied`` counts the reads of a blob in memory. Reads of the others are counted here, for the
-last ``MOST_WAITING`` of them. All counts are halved from time to time, each when it is next looked at, so that old fame fades.
+``Copied`` counts the reads of a blob in memory. Reads of blobs outside memory are counted here, for the last ``MOST_WAITING`` of
+them. All counts are halved from time to time, each when it is next looked at, so that old fame fades.
 
 The order in which victims are tried is a clock: a resident that wins against a candidate goes to the end. A candidate gives up
 after a few that win, so a read of a blob that does not enter costs little; the next candidate tries others.
@@ -43,14 +43,14 @@ class MemoryOrder(Generic[R]):
     """The blobs in one worker's memory, by digest.
 
     Attributes:
-        residents: what is in memory; the order is that of the clock.
+        residents: the blobs in memory; the order is that of the clock.
         used: the bytes that they are charged.
         budget: most of these; 0 keeps nothing.
 
     Args:
         budget: see above.
         largest: bytes of the largest blob that may enter.
-        overhead: bytes that each blob is charged besides its own.
+        overhead: bytes charged for each blob in addition to its data.
     """
 
     def __init__(self, budget: int, largest: int, overhead: int = 0) -> None:

@@ -2,9 +2,9 @@
 
 ``no-cache`` has every read checked, ``max-age`` and ``s-maxage`` end freshness, of which a shared cache heeds the second.
 ``must-revalidate``, ``proxy-revalidate``, ``s-maxage`` (RFC 9111, 5.2.2.10) and ``no-cache`` forbid stale bytes,
-``stale-if-error`` bounds them. Forms that name header fields (``no-cache="set-cookie"``) count for the whole object. What cannot
-be read as a number counts as over. ``immutable`` (RFC 8246) promises no more than the rule gives. Grants are the rule's alone:
-they are about readers. ``no-store`` and ``private`` are in ``admission.py``.
+``stale-if-error`` bounds them. Forms that name header fields (``no-cache="set-cookie"``) count for the whole object. A value that
+is not a number counts as expired. ``immutable`` (RFC 8246) promises no more than the rule gives. Grants follow the rule alone:
+they concern readers. ``no-store`` and ``private`` are in ``admission.py``.
 
 A rule that says immutable overrides all of this: its operator vouches for the objects.
 """
@@ -25,7 +25,7 @@ _NEVER_STALE = frozenset({"no-cache", "must-revalidate", "proxy-revalidate", "s-
 
 
 def obeyed(rule: Caching, headers: Iterable[Header]) -> Caching:
-    """What the owner of an object leaves of a rule.
+    """A rule as restricted by the owner of an object.
 
     Args:
         rule: the rule that holds for the object.

@@ -35,7 +35,7 @@ class Caching:
 
 
 class Rules:
-    """An ordered, immutable set of rules with a bounded memo of what matched which path."""
+    """An ordered, immutable set of rules with a bounded memo of the rule for each path."""
 
     _MEMO = 8192
 

@@ -1,7 +1,7 @@
 """Does an answer that passed the gateway show that a cached object is no longer the current one?
 
-Only a strict difference counts: what the answer does not say is no difference. Listings tell times in milliseconds and headers in
-seconds, and stores round in either direction, so times differ if they are more than a second apart.
+Only a strict difference counts: a missing field is no difference. Listings have times in milliseconds and headers in seconds, and
+stores round in either direction, so times differ if they are more than a second apart.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _ROUNDING = 1.0
 
 
 def differs(meta: ObjectMeta, sighting: SeenVersion) -> bool:
-    """Whether a store that said this of an object has another one than this version."""
+    """Whether a store's statement describes an object other than this version."""
     if sighting.gone or (sighting.etag and quoted(sighting.etag) != quoted(meta.etag)):
         return True
     if sighting.size not in (-1, meta.size):

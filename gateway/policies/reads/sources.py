@@ -11,11 +11,11 @@ that reads an object.
 Anything may happen between two questions. These interleavings decide the order; the code refers to their numbers:
 
 1. The read that is waited for fails. Its reader may have had other rights or another location, so the failure counts only for
-   a reader with the same ones. Others go on by themselves, unless a read with their own rights is in progress by then.
+   a reader with the same ones. Other readers continue on their own, unless a read with their own rights is in progress by then.
 2. The home dies after it was chosen. When the ring is asked again it is a suspect, and the ring names its successor. A node
    that the ring still names was asked in vain, and is not asked twice in a row.
-3. The home has lost the origin, and says so, perhaps with stale bytes. It remains home of what it has cached, so the caller looks
-   for a successor without it. Stale bytes are used at once only if this node does not reach the origin either.
+3. The home has lost the origin, and says so, perhaps with stale bytes. It remains the home of its cached data, so the caller
+   looks for a successor without it. Stale bytes are used at once only if this node does not reach the origin either.
 4. This node is home, and loses the origin while it reads. It gives up as soon as it knows, and others are asked. A node that took
    over after others failed does not ask them again.
 5. Two nodes disagree about the ring. A node that is asked by another reads by itself; it reports no ``home``.
@@ -45,7 +45,7 @@ class Source(Enum):
     """A node that was home before, or is known to have the bytes."""
     ORIGIN = auto()
     STALE = auto()
-    """Bytes whose time is over, of a home or cached here."""
+    """Stale bytes, of a home or cached here."""
     NONE = auto()
     """No source is left: the last outcome stands."""
 
@@ -60,11 +60,11 @@ class ReadKind(Enum):
 
 
 HOMES = {ReadKind.OBJECT: 2, ReadKind.ITEM: 3, ReadKind.LARGE: 1}
-"""Other nodes at most that are asked as homes, by what is read."""
+"""The most other nodes asked as homes, by kind of read."""
 
 
 class InFlight(Enum):
-    """Whose read of the same bytes is in progress on this node."""
+    """The owner of a read of the same bytes that is in progress on this node."""
 
     NONE = auto()
     OTHERS = auto()
@@ -81,7 +81,7 @@ class NextSource(NamedTuple):
 
 
 class ReadFacts(NamedTuple):
-    """What is known of a read when its next source is chosen.
+    """The facts about a read when its next source is chosen.
 
     Attributes:
         kind: what is read.
@@ -92,8 +92,8 @@ class ReadFacts(NamedTuple):
         fill: a read in progress here.
         waited: whether another reader's was joined already.
         stale: whether there are stale bytes to fall back on.
-        reached: whether this node reaches the origin, as far as it had to find out.
-        reads: whether this node is the one that reads; the facts above, but for ``fill`` and ``stale``, are about others then.
+        reached: whether this node reaches the origin, if it had to find out.
+        reads: whether this node is the one that reads; the facts above, except ``fill`` and ``stale``, then concern other nodes.
         former: whether a former home or holder has not been asked yet.
         doubted: whether their copy may be out of date.
     """

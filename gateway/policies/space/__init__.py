@@ -1,1 +1,1 @@
-"""Space: allocation, probing, and what results and streams ask for."""
+"""Space: allocation, probing, and the bids of results and streams."""

@@ -1,8 +1,8 @@
 """Allocation of the fleet's space: each byte goes where it saves most.
 
 An epoch reads every item of a dataset once. With x of its N bytes in the cache, chosen by the demand for them (``policies/items/
-demand.py``), the J jobs on it read N - x bytes of the store in each epoch, all together, once they share what one of them loads.
-Sharing needs a *window*: room for what some have consumed and others have not. Without it each job reads for itself. So the
+demand.py``), the J jobs on it read N - x bytes of the store in each epoch, all together, once they share each other's loads.
+Sharing needs a *window*: room for items that some have consumed and others have not. Without it each job reads for itself. So the
 share of their reads that the jobs save is
 
     h(x) = 0 without space;  1 - (1 - x/N) / J  from the window on
@@ -17,16 +17,16 @@ the cache. ``gain`` is that sum over all jobs of a dataset when every read is a 
 
 *One ledger.* The curves fall into slices of constant worth per byte, and so do the bids of access streams and results: a stream's
 bytes save seconds of its readers' waiting per second, in the same currency (``stream_space.py``). The slices are granted by worth
-per byte until the budget is spent. As all curves are concave, no other division brings more. Equals share in proportion to what
-they ask for. What streams win is not granted to datasets, nor kept for those without jobs. The budget counts bytes of datasets.
-Streams and results turn over, so a byte of theirs takes more room, for their part of the reserve (``watermarks.py``).
+per byte until the budget is spent. As all curves are concave, no other division brings more. Equals share in proportion to their
+requests. Space that streams win is neither granted to datasets nor kept for datasets without jobs. The budget counts bytes of
+datasets. Streams and results turn over, so a byte of theirs takes more room, for their part of the reserve (``watermarks.py``).
 
-*Hysteresis.* Moving space costs refills. The bytes that a dataset already has count for more by a factor. The others do not, so
-a dataset keeps what it has without getting more.
+*Hysteresis.* Moving space costs refills. The bytes that a dataset already has count for more by a factor. The rest do not, so a
+dataset keeps its space without getting more.
 
-Pinned datasets come first, then those whose registration asks for a mode, then the rest. Who asks for ``full`` gets all or, like
-one that asks for ``part``, two per cent, what it wins, and what nobody wins. A quota cuts the curve off. A dataset whose jobs
-were not measured yet gets two per cent before anything is weighed, or its gain would never be known.
+Pinned datasets come first, then those whose registration requests a mode, then the rest. A dataset that requests ``full`` gets
+all or, like one that requests ``part``, two per cent, the space it wins, and unclaimed space. A quota cuts the curve off. A
+dataset whose jobs were not measured yet gets two per cent before anything is weighed, or its gain would never be known.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from gateway.policies.space.orders import WhyCaching
 from gateway.policies.watermarks import turned, turning
 
 WINDOW = 0.02
-"""Share of a dataset that lets its jobs share what one of them loads."""
+"""Share of a dataset that lets its jobs share each other's loads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Candidate:
 
     @property
     def wanted(self) -> str:
-        """What its registration asks for, by its present name."""
+        """The mode that its registration requests, by its present name."""
         return wanted_mode(self.requested)
 
     @property
@@ -85,7 +85,7 @@ class Candidate:
 
     @property
     def asks(self) -> bool:
-        """Whether it asks for a mode with space, so that it also gets what nobody wins."""
+        """Whether it requests a mode with space, so that it also gets unclaimed space."""
         return not self.override and self.wanted in (CachingMode.FULL, CachingMode.PART)
 
     @property
@@ -105,7 +105,7 @@ class Candidate:
         return min(window, self.size)
 
     def saved(self, granted: int) -> float:
-        """The share of its jobs' reads that so many bytes save, 0 to 1."""
+        """The share of its jobs' reads that ``granted`` bytes save, 0 to 1."""
         if not self.size:
             return 1.0
         window = self.shared
@@ -188,7 +188,7 @@ def _precedence(candidate: Candidate) -> tuple[bool, bool, bool, float, str]:
 
 
 def _promised(candidate: Candidate, free: int) -> int:
-    """Bytes that it gets before anything is weighed, if there are so many."""
+    """Bytes that it gets before anything is weighed, if they are available."""
     if candidate.refused:
         return 0
     if candidate.override == "pin":
@@ -201,7 +201,7 @@ def _promised(candidate: Candidate, free: int) -> int:
 
 
 def _slices(candidate: Candidate, granted: int, hysteresis: float) -> Iterable[_Slice]:
-    """Its curve beyond what it was granted: cut at the window, and at what it holds."""
+    """Its curve beyond the granted space: cut at the window, and at its present size."""
     ends = sorted(
         {end for end in (candidate.shared, candidate.held, candidate.limit) if granted < end <= candidate.limit}
     )
@@ -215,7 +215,7 @@ def _slices(candidate: Candidate, granted: int, hysteresis: float) -> Iterable[_
 
 
 def _shared_out(slices: Iterable[_Slice], free: int) -> defaultdict[str, int]:
-    """The bytes that each gets, the worthiest first; equals get the same part of what they ask for."""
+    """The bytes that each gets, the worthiest first; equals get the same share of their requests."""
     won: defaultdict[str, int] = defaultdict(int)
     ordered = sorted(slices, key=lambda piece: (-piece.worth, piece.name))
     for _, group in groupby(ordered, key=lambda piece: piece.worth):

@@ -1,4 +1,4 @@
-"""Whether a pipeline's results are stored, and at which of its marks: what costs the least worker time per epoch.
+"""Chooses whether a pipeline's results are stored, and at which of its marks: the choice with the least worker time per epoch.
 
 Cachew (ATC 2022), section 4.4 and Figure 5. One worker profiles the pipeline: for each mark and for its end, the seconds per
 element that all work up to there takes, and the bytes per element. With N elements at the end and M at a mark,

@@ -1,12 +1,12 @@
 """Number of input workers of a job: the fewest with which its batches come as fast as with more.
 
 Cachew (ATC 2022), section 4.3. A job begins with one worker. One more is added while it shortens the time per batch by more than
-a threshold; the one that did not is taken away again, and the job is *settled*. CPU and memory are no guide: what counts is the
-time per batch, which the trainer measures. From then on the decision is looked at again every ten reports:
+a threshold; the one that did not is taken away again, and the job is *settled*. CPU and memory are no guide: the time per batch
+counts, which the trainer measures. From then on the decision is looked at again every ten reports:
 
 - The time per batch has grown past the threshold: one more is tried, as at the beginning.
-- The result queue is much longer than it was when the job settled: workers are faster than the model. One is taken away after
-  the other, as long as the time per batch stays within the threshold of what it was before the first was taken.
+- The result queue is much longer than it was when the job settled: workers are faster than the model. Workers are removed one by
+  one, as long as the time per batch stays within the threshold of the time before the first removal.
 
     GROWING ──the last one did not help──▶ SETTLED ──queue longer──▶ SHRINKING
        ▲                                      │  ▲                       │
@@ -21,7 +21,7 @@ Where the paper is silent:
 - *Shrinking compares with the time before the first worker was taken*, so that many small losses are not taken for none.
 - *A job of which nothing is known* although it has several workers was decided on before Redis was emptied. It keeps them,
   settled. A new job has one.
-- *Another mode of caching begins anew with one worker* (section 4.3). Writing results is a mode of its own, as it is slower.
+- *Another mode of caching starts again with one worker* (section 4.3). Writing results is a mode of its own, as it is slower.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class TrainerReport:
         batch_time: seconds per batch, computation included.
         queue: batches that were ready, on average.
         workers: number of workers at that time.
-        mode: what the pipeline did: it computed, stored the results of a mark, or read them.
+        mode: whether the pipeline computed, stored the results of a mark, or read them.
     """
 
     batch_time: float
@@ -78,7 +78,7 @@ class Scaling:
 
     Args:
         workers: the decision.
-        phase: what is tried.
+        phase: the present trial.
         before: seconds per batch before the latest trial; ``None`` without one.
         level: seconds per batch when the job settled; ``None`` until it is measured.
         queue: length of the result queue then.

@@ -1,4 +1,4 @@
-"""The jobs' part of the plan: what each job gains from the cache, measured once for equal jobs.
+"""The plan's facts about jobs: each job's gain from the cache, measured once for equal jobs.
 
 ``probing`` measures one job; here are the jobs of a dataset together.
 
@@ -8,9 +8,9 @@
 - *One job of a dataset is refused hits at a time*: first those without a measurement, in the order of arrival.
 - *A job with caching on* is never refused hits; it is measured by its ordinary reports, and counts ``assumed`` at least.
 - *A job that gains nothing* reads through the cache all the same, and so saves reads of the store. That is worth ``LEAST_GAIN``,
-  which gets its dataset only room that nobody else wants.
+  which gets its dataset only room that no other bidder wants.
 - *Before anything is measured* a job counts as one that gains ``assumed``: a new dataset deserves a try. It counts less if its
-  waiting tells that less is to be had.
+  waiting shows that less can be gained.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ class JobFacts:
     ranks: int = 1
 
     def epoch(self, items: int) -> int:
-        """Mini-batches of one rank in an epoch of so many items; 0 if that is not known."""
+        """Mini-batches of one rank in an epoch of ``items``; 0 if unknown."""
         return items // (self.batch_size * self.ranks) if self.batch_size and items else 0
 
 
 class SizedDataset(Protocol):
-    """What must be known of a dataset."""
+    """The facts about a dataset."""
 
     @property
     def items(self) -> int:
@@ -180,14 +180,14 @@ def order_of(fact: JobFacts, known: RememberedJob) -> JobOrder:
 def gain_of(
     fact: JobFacts, known: RememberedJob, assumed: float, prices: UnitPrices = SECONDS, item: float = 0.0
 ) -> float:
-    """What a job saves per second if all of its dataset is cached: GPUs, or money with prices.
+    """The seconds that a job saves per second if its dataset is fully cached: GPUs, or money with prices.
 
     GPUs are those that it would need on top without the cache: gpus x (benefit - 1). At the speed that it has with hits only, its
     reads are as many items per second.
 
     Args:
         fact: the job.
-        known: what was measured of it.
+        known: its measurements.
         assumed: benefit before anything was measured.
         prices: of reads and waiting.
         item: bytes of an item, on average.
@@ -218,7 +218,7 @@ def reads_of(fact: JobFacts, known: RememberedJob, assumed: float) -> float:
 
 
 def expected_benefit(state: ProbeState, assumed: float) -> float:
-    """The benefit as measured; else what is assumed, unless the job's waiting tells that less is to be had."""
+    """The measured benefit; otherwise the assumed one, or less if the job's waiting shows that less can be gained."""
     if state.benefit:
         return state.benefit
     times = state.times

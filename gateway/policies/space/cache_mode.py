@@ -1,7 +1,7 @@
 """When it is decided where a pipeline caches, and when that is decided again.
 
-``autocache.py`` says what is cheapest now (Cachew, ATC 2022, section 4.4). A job lives for days: its costs drift, its pool grows
-and shrinks, and each change of mode costs an epoch of writes and a search for workers. So a job is decided on once:
+``autocache.py`` finds the cheapest choice now (Cachew, ATC 2022, section 4.4). A job lives for days: its costs drift, its pool
+grows and shrinks, and each change of mode costs an epoch of writes and a search for workers. So a job is decided on once:
 
     PROFILING ──enough elements of one worker──▶ decided ──three profiles that differ clearly──▶ decided again
         └───────another job has stored these results: SHARED───────┘
@@ -9,13 +9,13 @@ and shrinks, and each change of mode costs an epoch of writes and a search for w
 - *The first decision* waits until one worker has computed ``elements`` elements. Workers are not scaled until then.
 - *Shared results* need no profile: a job whose mark another job has stored begins by reading it (section 4.4: the dispatcher
   looks the fingerprint up first). Of several, the last mark saves most.
-- *Another fingerprint* is another pipeline, and is decided on from the beginning. It names the pool of the results.
-- *The second decision* needs another mode that saves ``clearly``, by the latest costs, in ``doubts`` profiles in a row. In a
-  mode that computes, all costs are those of the profile. In a mode that reads, the time at the end replaces what was projected
-  while the room stays; the epoch that writes does not count. Reads by any pipeline of the tenant count: a mark that was taken
-  for expensive may turn out to be cheap. A mark that was left keeps the time that reading it took, until its projection has
-  changed by more than ``moved``: else a projection that is too low would bring it back again and again. If no mode saves
-  enough, but the room or the costs have changed by more than ``moved``, they become what later ones are compared with.
+- *Another fingerprint* is another pipeline, with a decision of its own. It names the pool of the results.
+- *The second decision* needs another mode that saves ``clearly``, by the latest costs, in ``doubts`` profiles in a row. In a mode
+  that computes, all costs are those of the profile. In a mode that reads, the time at the end replaces the projection while the
+  room stays; the epoch that writes does not count. Reads by any pipeline of the tenant count: a mark that was taken for expensive
+  may turn out to be cheap. A mark that was left keeps the time that reading it took, until its projection has changed by more
+  than ``moved``: else a projection that is too low would bring it back again and again. If no mode saves enough, but the room or
+  the costs have changed by more than ``moved``, they become the reference for later ones.
 - *More workers* are slower each, as they compete for cores. The decision is made from the times of one (the paper measures no
   others), so the first profile of another number of workers is only a reference: later ones of as many workers are compared with
   it, and times change in the decision by the same factor.
@@ -70,7 +70,7 @@ class PipelineProfile:
         marks: in order; those whose results cannot be shared included.
         pools: names of the pools of results that can be shared, by the stage of their mark.
         workers: input workers at that time.
-        read: results that they read meanwhile; ``None`` if they timed none.
+        read: results read in that time; ``None`` if they timed none.
     """
 
     cache: int
@@ -102,7 +102,7 @@ class CacheFacts:
 
 @dataclass(frozen=True, slots=True)
 class ProfileReference:
-    """The first profile of a number of workers in one mode: what later ones of as many are compared with.
+    """The first profile of a number of workers in one mode: the reference for later ones with as many workers.
 
     Args:
         workers: their number.
@@ -218,7 +218,7 @@ def _first(
 
 
 def _shared(stage: int, profile: PipelineProfile, facts: CacheFacts) -> CacheDecision:
-    """Read what another job has stored, or this one before; known measurements tell what that saves."""
+    """Read results that another job has stored, or this one before; known measurements tell what that saves."""
     other = facts.stored.get(profile.pools[stage])
     return replace(
         other if other is not None and other.stage == stage else CacheDecision(),
@@ -285,12 +285,12 @@ def _made(
 
 
 def _reads(now: CacheDecision, profile: PipelineProfile) -> bool:
-    """Whether a profile is of an epoch that reads what was decided on."""
+    """Whether a profile is of an epoch that reads the results of the decision."""
     return now.stage != COMPUTE and profile.cache == now.stage and now.mode(profile.cache, profile.epoch) == "get"
 
 
 def _room_moved(now: CacheDecision, facts: CacheFacts, settings: MarkSettings) -> bool:
-    """Whether the room differs so much that more, or less, of any mark's results fits."""
+    """Whether the room has changed enough that more or fewer of any mark's results fit."""
     sizes = [cost.elements * cost.bytes for cost in now.costs[1:]]
     before, after = (sum(min(room, size) for size in sizes) for room in (now.room, facts.room))
     return abs(after - before) > settings.moved * max(before, after)
@@ -322,7 +322,7 @@ def _with_reference(now: CacheDecision, profile: PipelineProfile, settings: Mark
 
 
 def _since_reference(now: CacheDecision, point: StageProfile) -> float:
-    """By which factor the time of a stage has changed since the reference."""
+    """The factor by which the time of a stage has changed since the reference."""
     before = 0.0 if now.reference is None else now.reference.seconds.get(point.stage, 0.0)
     return point.seconds / before if before > 0 else 1.0
 

@@ -1,4 +1,4 @@
-"""What a job's mini-batch is expected to take with the space that its dataset has, and with more.
+"""Forecasts the time of a job's mini-batch with the space that its dataset has, and with more.
 
 With a share *c* of a dataset cached, the jobs together read (1 - c) of its items in an epoch (decision 0047). So each of J jobs
 has the share of hits 1 - (1 - c) / J, and its time follows from its measurements (``probing``). Jobs out of step, or of
@@ -59,7 +59,7 @@ def _cached(plan: Plan, dataset: str) -> float | None:
 
 
 def forecast_at(state: ProbeState, cached: float, jobs: int) -> Forecast | None:
-    """The forecast of a job whose dataset is cached by the share ``cached`` and read by so many ``jobs``."""
+    """The forecast of a job, given the share of its dataset that is ``cached`` and the number of ``jobs`` that read it."""
     times, latest = state.times, state.latest
     if times is None or latest is None or not times.known:
         return None

@@ -1,14 +1,14 @@
-"""The fleet's part in importance: which jobs' scores count and how much, and one threshold for all homes (SHADE, section 4.2.2).
+"""Importance in the fleet: which jobs' scores count and how much, and one threshold for all homes (SHADE, section 4.2.2).
 
-Each node says what jobs sent it, and how the bytes of the items that are at home there are distributed over scores. The leader
-puts the reports together. The *threshold* is the score at which the items above it fill the pool's target; what a node has above
-it is the node's *share*. So the fleet holds what one large queue would hold, though each node only knows its own items, and a
-home that happens to have more of the important ones gets more of the space.
+Each node reports the scores that jobs sent it, and the distribution over scores of the bytes of items at home there. The leader
+puts the reports together. The *threshold* is the score at which the items above it fill the pool's target; the bytes that a node
+has above it are the node's *share*. So the fleet holds the same items as one large queue would, though each node only knows its
+own items, and a home that happens to have more of the important ones gets more of the space.
 
 A pool is in this order while a job on its dataset has scores that count (``importance.freshness``), unless its registration asked
-for a part by demand. It also gets what no other dataset was given.
+for a part by demand. It also gets space that no other dataset was given.
 
-Weights move in steps of ``STEP``, because each change has all items of the dataset ranked anew.
+Weights move in steps of ``STEP``, because each change ranks all items of the dataset again.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def important(
     Args:
         orders: as allocated, by dataset.
         before: of the last plan, by dataset.
-        scored: what is known of scores, by dataset.
-        free: bytes that nobody was given.
+        scored: the scores, by dataset.
+        free: unassigned bytes.
     """
     weights: dict[str, dict[str, JobWeight]] = {}
     for dataset, known in scored.items():
@@ -124,7 +124,7 @@ def _filled(order: PoolOrder, target: int, jobs: Mapping[str, JobWeight], known:
 
 
 def weigh(before: Mapping[str, JobWeight], known: ScoredDataset) -> dict[str, JobWeight]:
-    """Weight of each job's scores; none for jobs that are not there, or whose scores are too old.
+    """Weight of each job's scores; none for jobs that are gone, or whose scores are too old.
 
     Args:
         before: as decided last.
@@ -161,9 +161,9 @@ def _rounded(value: float) -> float:
 
 
 def divide(steps: Mapping[str, tuple[ScoreStep, ...]], target: int) -> tuple[float | None, dict[str, int]]:
-    """The threshold at which ``target`` bytes are above it, and what each node has of them.
+    """The threshold at which ``target`` bytes are above it, and the share of each node.
 
-    Of the items at the threshold itself every node gets the same part.
+    Every node gets the same part of the items at the threshold itself.
 
     Returns:
         ``None`` and all bytes if less than ``target`` is scored.

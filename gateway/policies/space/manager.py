@@ -1,23 +1,22 @@
 """The manager's decision: which dataset gets how many bytes, which jobs are probed, all in one plan.
 
-Quiver, sections 4.5 and 5, put together: ``probing`` measures what each job gains, ``allocation`` shares the space out by that.
-Which items of a dataset are in its space is decided by the nodes (``policies/items/demand.py``). ``decide`` is a function of the
-last plan, of what is known now, and of the time. What it must remember (``remembered``) is in the plan, so the next leader
-continues from the plan in Redis. Where the paper leaves a choice:
+Quiver, sections 4.5 and 5, put together: ``probing`` measures each job's gain, ``allocation`` distributes the space by it. Which
+items of a dataset are in its space is decided by the nodes (``policies/items/demand.py``). ``decide`` is a function of the last
+plan, the present facts, and the time. What it must remember (``remembered``) is in the plan, so the next leader continues from
+the plan in Redis. Where the paper leaves a choice:
 
 - *Before anything is measured* a job counts as one that gains as much as ``assumed_benefit`` says: a new dataset deserves a try.
 - *Moving space costs refills.* Bytes that a dataset has count ``hysteresis`` times, so others take them only if they bring that
   much more; a dataset grows by ``GRAIN`` at least; and a fleet that has become smaller is believed after ``patience`` only, as
   most nodes that go come back.
-- *A job that left the cache* adds no gain. When it is probed again it counts just enough for its dataset to get what nobody else
-  wants.
-- *Pinned prefixes* come first (``pinned.py``); everybody else shares the rest.
-- *Access streams* bid for space in the same ledger, with what they were worth in the last round. They share what they win.
+- *A job that left the cache* adds no gain. When it is probed again, it counts just enough for its dataset to get unclaimed space.
+- *Pinned prefixes* come first (``pinned.py``); everything else shares the rest.
+- *Access streams* bid for space in the same ledger, with their worth in the last round. They share the space they win.
 - *Results of pipelines* bid too (``results_space.py``). Nothing is evicted for them once their pool is full, so its target also
-  has what nobody wins.
+  includes unclaimed space.
 - *A dataset that is larger than* ``WHOLE`` *of the caches* is held in part unless its registration or an operator asks for all.
-- *A dataset without jobs* keeps what it has as far as there is room. One that an operator lets have less than all of it is held
-  in part, in its quota as far as there is room, whether a plan had it before or not. Any other comes in with its first job.
+- *A dataset without jobs* keeps its space while there is room. One with a quota below its size is held in part, within its quota
+  and the room, whether or not an earlier plan had it. Any other comes in with its first job.
 """
 
 from __future__ import annotations
@@ -114,7 +113,7 @@ def decide(before: Plan, facts: Facts, now: float, settings: ManagerParams) -> P
 
     Args:
         before: the last plan, as decided or as read from Redis; the fence is kept.
-        facts: what is known now.
+        facts: the present facts.
         now: seconds of a clock that all leaders share.
         settings: how to decide.
     """
@@ -151,7 +150,7 @@ def decide(before: Plan, facts: Facts, now: float, settings: ManagerParams) -> P
 def _of_results(
     bidders: Mapping[str, PoolOrder], facts: Facts, spaces: _Spaces, settings: ManagerParams
 ) -> dict[str, PoolOrder]:
-    """The pools of results: what they have by their bids, and of the rest what they need."""
+    """The pools of results: the space won by their bids, and from the rest the space they need."""
     granted = {name: order.target for name, order in bidders.items()}
     left = max(0, turned(spaces.free) - sum(target - spaces.won.get(name, 0) for name, target in granted.items()))
     tenant = int(settings.results_share * turned(spaces.capacity))
@@ -179,7 +178,7 @@ class _Terms:
 
 
 class _Spaces:
-    """The allocation, from what the jobs gain, and streams bid, to what the datasets get."""
+    """The allocation: from the jobs' gains and the streams' bids to the space of datasets."""
 
     def __init__(
         self,
@@ -301,7 +300,7 @@ def _short(value: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Gain:
-    """What the jobs of a dataset gain from it, their number, and whether that was measured."""
+    """The gain of a dataset's jobs, their number, and whether the gain was measured."""
 
     gain: float = 0.0
     jobs: int = 0
@@ -311,7 +310,7 @@ class _Gain:
 def _by_importance(
     before: Plan, facts: Facts, orders: Mapping[str, PoolOrder], capacity: int
 ) -> Mapping[str, PoolOrder]:
-    """The orders, with pools ranked by importance where jobs send scores. Access streams keep what they were given."""
+    """The orders, with pools ranked by importance where jobs send scores. Access streams keep their space."""
     named = by_dataset(facts.jobs)
     scored = {
         dataset: ScoredDataset(

@@ -58,9 +58,9 @@ class ImportanceOrder:
 class PoolOrder:
     """The plan for one pool. ``target`` and ``minimum`` are bytes of all nodes together.
 
-    ``caching`` says how the dataset is held that is in the pool, and ``why``; ``minimum`` is the target if an operator pinned it.
-    ``order`` is the eviction order of a stream's pool; that of a dataset follows from ``caching`` unless jobs say how important
-    its items are (``importance``).
+    ``caching`` is the mode of the pool's dataset, and ``why`` its reason; ``minimum`` equals the target if an operator pinned it.
+    ``order`` is the eviction order of a stream's pool; that of a dataset follows from ``caching``, unless jobs score its items
+    (``importance``).
     """
 
     caching: CachingMode
@@ -83,7 +83,7 @@ class PoolOrder:
 
 @dataclass(frozen=True, slots=True)
 class JobOrder:
-    """The plan for one job: whether it gets hits, and what is being measured. ``benefit``: t_miss / t_full, 0 unknown."""
+    """The plan for one job: whether it gets hits, and which measurement is under way. ``benefit``: t_miss / t_full, 0 unknown."""
 
     cache: bool
     phase: Phase
@@ -91,5 +91,5 @@ class JobOrder:
 
     @property
     def refused(self) -> bool:
-        """Whether it is refused hits for a measurement. What it reads is stored and shared as usual."""
+        """Whether it is refused hits for a measurement. Its reads are stored and shared as usual."""
         return not self.cache and self.phase is Phase.PROBE_MISS

@@ -1,11 +1,11 @@
 """Pinned prefixes: an operator names a prefix, or one object, and the bytes that stay for it whatever others gain.
 
 A pinned prefix is a pool with the name of a stream's, so its objects enter it by their keys. Its minimum is its target: while it
-holds no more than that, nothing of it is evicted for others. What is read beyond that evicts the least recently read of its own.
+holds no more than that, nothing of it is evicted for others. Reads beyond that evict the prefix's own least recently read blobs.
 Pins come before all bids, whatever those gain. Together they get at most ``MOST`` of the space: with no room for anything else,
 every other read would go to the origin.
 
-A prefix may be denied space as well: its pool has the target 0, so what is read of it leaves before anything else.
+A prefix may be denied space as well: its pool has the target 0, so its blobs are evicted before any other.
 
 Streams in such a prefix get no pools: theirs would be more specific and would take its objects.
 """
@@ -25,7 +25,7 @@ MOST = 0.9
 
 
 def pinned_orders(pins: Mapping[str, int], capacity: int) -> dict[str, PoolOrder]:
-    """The pools of pinned prefixes; by name, each gets what it wants while there is room.
+    """The pools of pinned prefixes; in order of name, each gets the bytes it wants while there is room.
 
     Args:
         pins: bytes by the name of the prefix, ``bucket/prefix/``, with the origin before it as in names of streams; 0: no space.

@@ -1,7 +1,7 @@
-"""The manager's current decision, as a value: what every node does for each dataset, and what every job may expect.
+"""The manager's current decision, as a value: every node's orders for each dataset, and every job's directives.
 
-The manager (``manager.py``) makes it, Redis carries it as JSON, the keepers of all nodes perform it. What is not
-in the plan is treated as ``policies.items.datasets.decide`` says: there is no manager yet, or nobody asked it.
+The manager (``manager.py``) makes it, Redis carries it as JSON, the keeper of each node executes it. A dataset outside the plan
+is treated by ``policies.items.datasets.decide``: there is no manager yet, or the manager does not know the dataset.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from gateway.policies.watermarks import GRANTABLE, turning
 class Plan:
     """One version of everything. ``fence`` is the leader's token: a plan with a lower one is refused.
 
-    ``jobs`` is keyed by ``tenant/job``, ``pools`` by name (policies/pools.py). ``memory`` is what the manager needs to go on from
-    here, ``inputs`` what it saw, as JSON: only the manager and those who want an explanation read them.
+    ``jobs`` is keyed by ``tenant/job``, ``pools`` by name (policies/pools.py). ``memory`` is what the manager needs to continue
+    from here, ``inputs`` are the facts that it saw, as JSON. Only the manager and explanations read them.
     """
 
     version: int = 0
@@ -57,8 +57,8 @@ def left_of(targets: Mapping[str, int], grantable: int) -> int:
 def node_pools(plan: Plan, capacity: int, everywhere: int, node: str = "") -> tuple[Pool, ...]:
     """The pools that one node has under a plan; a dataset without jobs has none.
 
-    A dataset whose digest file states no lengths costs nothing by the plan, yet all of it is to be kept. Nobody knows how much
-    that is, so it gets what the others leave, and not what they were granted.
+    A dataset whose digest file states no lengths costs nothing by the plan, yet all of it is to be kept. Its size is unknown, so
+    it gets the space that the other pools leave, not the space they were granted.
 
     Args:
         plan: of the fleet.

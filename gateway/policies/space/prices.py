@@ -1,9 +1,9 @@
-"""What a saved read is worth: seconds of GPUs or, with an operator's prices, money.
+"""The worth of a saved read: seconds of GPUs or, with an operator's prices, money.
 
-Every bidder of the ledger (``allocation.py``) says what it saves per second: seconds that GPUs would wait, reads of the store,
+Every bidder of the ledger (``allocation.py``) states its savings per second: seconds that GPUs would wait, reads of the store,
 and their bytes. Without prices only the seconds count, and the ledger has the GPUs work as much as it can. With prices, a read
-costs its request and its bytes, and a second that a GPU waits costs its part of an hour. Then the ledger makes the sum of both
-as small as it can.
+costs its request and its bytes, and a second that a GPU waits costs its part of an hour. Then the ledger makes the sum of both as
+small as it can.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class UnitPrices:
         return bool(self.gb_read or self.thousand_requests or self.gpu_hour)
 
     def worth(self, gpu_seconds: float, reads: float = 0.0, size: float = 0.0) -> float:
-        """What is gained if GPUs wait so much less, and if the store gets so many reads less, of ``size`` bytes together."""
+        """The gain if GPUs wait ``gpu_seconds`` less, and the store gets ``reads`` fewer reads, of ``size`` bytes in total."""
         if not self.known:
             return gpu_seconds
         return gpu_seconds * self.gpu_hour / HOUR + reads * self.thousand_requests / 1000 + size * self.gb_read / GB

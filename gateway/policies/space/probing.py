@@ -1,4 +1,4 @@
-"""Probing: what a mini-batch of a job takes without the cache and with all of its data cached, from the job's reports.
+"""Probing: the time of a job's mini-batch without the cache and with all of its data cached, from the job's reports.
 
 Quiver, sections 4.5 and 5.3: a new job is refused all hits for about 100 mini-batches, then reads as usual, and the ratio of its
 times per mini-batch, t_miss / t_hit, is its benefit. That costs reads of the store, and in a cache that holds a part of the
@@ -6,31 +6,31 @@ dataset, t_hit depends on the part. So both times are derived here, by the share
 
     t(h) = t_miss - h (t_miss - t_full)
 
-Two measurements at different shares give t_miss and t_full. A *low* one is made with few hits, a *high* one with more.
-The benefit is t_miss / t_full; t(h) at the share that a job has is what it takes now.
+Two measurements at different shares give t_miss and t_full. A *low* one is made with few hits, a *high* one with more. The
+benefit is t_miss / t_full; t(h) at a job's present share is its present time.
 
     COLD ──a window with few hits, or hits come──▶ MEASURING ──a window with hits──▶ RESTING
                                                        ▲                             │  ▲
                                                        └────── REFUSING ◀────────────┘  │
                                                                   └── hits known ───────┘
 
-Jobs report totals that only grow, one set for each phase of the directives (``Phase``); what counts is how much they grew from
-one report to the next. A *window* is ``batches`` of them, or half an epoch.
+Jobs report totals that only grow, one set for each phase of the directives (``Phase``); their growth from one report to the next
+counts. A *window* is ``batches`` of them, or half an epoch.
 
 - *A cold job has no hits to refuse.* Its first mini-batches are the low measurement.
 - *Ordinary reports renew both.* Each window without hits is the new low measurement, each other one the new high one.
 - *A job that is warm from the start is refused hits*, for a tenth of an epoch at most, not in its first epoch, and not at all if
   its epochs are shorter than ``ENOUGH`` or ``epoch`` seconds: a phase takes some seconds to reach a job and to come back, and
-  hits refused meanwhile are reads of the store. What it reads is stored and shared as usual.
-- *Again*: every half hour; sooner if the time at the same share has changed by a quarter, but each time that this happens
-  only after twice the time, so that a restless job is not refused hits all the time.
-- *Without two measurements* the waiting tells what can be gained at most (``StepTimes.known`` is false).
+  hits refused in that time are reads of the store. Its reads are stored and shared as usual.
+- *Again*: every half hour; sooner if the time at the same share has changed by a quarter, but with a delay that doubles each
+  time, so that a restless job is not refused hits all the time.
+- *Without two measurements* the waiting time is the upper bound of the gain (``StepTimes.known`` is false).
 - *The first mini-batches of a phase do not count*: the job's pipeline still holds data that was read before. Nor does the report
   in which they end.
 - *A benefit is replaced* when it has changed by a twentieth, so that noise makes no new plans.
 - *Turns*: one job of a dataset is refused hits at a time (the caller gives the turns), so that probing never takes the cache from
   a whole multi-job. One that is refused hits and takes no step at all gives its turn away.
-- *What a job did before this manager knew it* counts: its totals by phase are its measurements (``_seeded``).
+- *Work before this manager knew the job* counts: its totals by phase are its measurements (``_seeded``).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ ENOUGH = 0.2
 REFUSED = 0.1
 """Share of an epoch for which a job is refused hits at most."""
 _SAME = 0.05
-"""Change of a benefit that is not told."""
+"""Relative change of a benefit that is ignored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ class ReportWindow:
 
     @property
     def sample(self) -> StepSample | None:
-        """What was measured; ``None`` if nothing counted."""
+        """The measurement; ``None`` if nothing counted."""
         if not self.steps or self.seconds <= 0:
             return None
         share = min(1.0, self.hits / self.items) if self.items else 0.0
@@ -217,7 +217,7 @@ class ProbeState:
 
     @property
     def order(self) -> JobOrder:
-        """The plan for the job. While it is refused hits it takes none, but stores what it reads."""
+        """The plan for the job. While it is refused hits it gets none, but its reads are stored."""
         match self.stage:
             case Stage.COLD:
                 return JobOrder(True, Phase.PROBE_MISS, self.benefit)
@@ -230,7 +230,7 @@ class ProbeState:
 
     @property
     def times(self) -> StepTimes | None:
-        """What a mini-batch takes without hits and with hits only; ``None`` if nothing tells."""
+        """What a mini-batch takes without hits and with hits only; ``None`` without any measurement."""
         return step_times(self.low, self.high)
 
 
@@ -250,7 +250,7 @@ def step_times(low: StepSample | None, high: StepSample | None) -> StepTimes | N
 
 @dataclass(frozen=True, slots=True)
 class Measuring:
-    """A measurement under way: ``batches`` of those needed count so far, and ``seconds`` are left at the present speed.
+    """A measurement under way: ``batches`` count so far, and ``seconds`` are left at the present speed.
 
     ``stage``: without hits, or with them.
     """
@@ -435,7 +435,7 @@ def _refuse(state: ProbeState, totals: Mapping[Phase, PhaseTotals], turn: Turn, 
 
 
 def _observe(state: ProbeState, totals: Mapping[Phase, PhaseTotals], turn: Turn, settings: ProbeSettings) -> ProbeState:
-    """Take a window of ordinary reports, once it is complete."""
+    """Use a window of ordinary reports, once it is complete."""
     window = state.window
     sample = window.sample
     if sample is None or window.steps < turn.window(settings):
@@ -464,7 +464,7 @@ def _with(state: ProbeState, sample: StepSample, drift: float = 1.0) -> ProbeSta
 
 
 def _judged(state: ProbeState) -> ProbeState:
-    """The state with the benefit that its measurements tell."""
+    """The state with the benefit from its measurements."""
     measured = state.times
     if measured is None or not measured.known:
         return state

@@ -1,14 +1,13 @@
 """How long a reader needs for one element from the cache: a line, latency plus time per byte (Cachew, ATC 2022, section 4.4).
 
 The paper's g infers the read time of b bytes from its file system's throughput. Here the readers measure it: the workers of
-pipelines report what they spend per element, from the request to the decoded element. So the line covers the network, the
-checksum and the decoding, and not only the gateway's part. A worker that is ahead of its trainer waits between two reads; that
-does not count.
+pipelines report their time per element, from the request to the decoded element. So the line covers the network, the checksum and
+the decoding as well as the gateway's time. A worker that is ahead of its trainer waits between two reads; that does not count.
 
 Where the paper is silent:
 
-- *Reading ahead.* A worker reads its next elements while it computes. Of a read, only the processor's part slows the computation
-  down; the wait for network and gateway costs nothing unless the computation is over first. So readers also report how long their
+- *Reading ahead.* A worker reads its next elements while it computes. Only the processor time of a read slows the computation
+  down; waiting for network and gateway costs nothing unless the computation ends first. So readers also report how long their
   processors were busy.
 - *Reports are summed* by tenant and by size of an element in powers of two. When a size has ``ENOUGH`` elements, its sums are
   halved before more are added, so that the last reads count most. Tenants are apart: a report changes no other tenant's model.

@@ -1,7 +1,7 @@
 """The manager's memory between decisions: it travels with the plan, and outlives the leader.
 
-What cannot be read of it (another version wrote it, somebody edited it) is forgotten, job by job
-(gateway/fleet/jobs/plans.py): the job is probed again, the space in the plan stays. Nothing else depends on it.
+Unreadable parts (another version wrote them, or an operator edited them) are forgotten, job by job (gateway/fleet/jobs/plans.py):
+the job is probed again, its space in the plan stays. Nothing else depends on it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gateway.policies.space.stream_space import StreamMemory
 
 @dataclass(frozen=True, slots=True)
 class RememberedJob:
-    """A job on a dataset, and what was measured of it."""
+    """A job on a dataset, and its measurements."""
 
     dataset: str
     probe: ProbeState = field(default_factory=ProbeState)

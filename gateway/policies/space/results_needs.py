@@ -1,10 +1,10 @@
-"""Space for results that somebody uses, whether or not it is known what they save.
+"""Space for results in use, whether or not their savings are known.
 
-Pools of results bid with what profiles say they save (``results_space.py``). A user may also ask for results without a job, and
-nothing is known of a pipeline's gain at first. So pools share a part of what datasets and bids leave: each as much as it needs if
-that fits, and all in proportion if it does not. The rest is for streams and plain reads. A tenant's pools together stay within a
-share of the cache, and operators pin, forbid and bound them in the words used for datasets. A pool that nobody used for the
-configured time is no pool any more, and what it has leaves like plain reads.
+Pools of results bid with their savings by profiles (``results_space.py``). A user may also ask for results without a job, and
+nothing is known of a pipeline's gain at first. So pools share a part of the space that datasets and bids leave: each as much as
+it needs if that fits, else all in proportion. The rest is for streams and plain reads. A tenant's pools together stay within a
+share of the cache, and operators pin, forbid and bound them in the words used for datasets. A pool unused for the configured time
+stops being a pool; its blobs are evicted like plain reads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gateway.policies.space.allocation import Bid
 from gateway.policies.space.orders import PoolOrder, WhyCaching
 
 SHARE = 0.5
-"""Part of what datasets and bids leave that pools of results may have without a bid."""
+"""Part of the space left by datasets and bids that pools of results may have without a bid."""
 LEAST = 1 << 20
 """Bytes of the smallest step of a target."""
 STEPS = 4
@@ -27,11 +27,11 @@ STEPS = 4
 
 @dataclass(frozen=True, slots=True)
 class ResultsNeed:
-    """A pool of results that somebody used lately, or that a pipeline is to fill.
+    """A pool of results that were used lately, or that a pipeline will fill.
 
     Args:
-        tenant: whose.
-        size: bytes of an epoch's results, as far as they are known; 0 before there are any.
+        tenant: the owner.
+        size: known bytes of an epoch's results; 0 before the first.
         override: ``pin``, ``never`` or empty: an operator's decision.
         quota: bytes that an operator lets it have at most; ``None``: any number.
     """
@@ -44,7 +44,7 @@ class ResultsNeed:
 
 @dataclass(frozen=True, slots=True)
 class ResultsRoom:
-    """Bytes for results: what nobody has won, what pools have by their bids, and what one tenant may have at most."""
+    """Bytes for results: unclaimed ones, those that pools won by their bids, and the most that one tenant may have."""
 
     left: int
     granted: Mapping[str, int]
@@ -74,7 +74,7 @@ def shared_orders(needs: Mapping[str, ResultsNeed], room: ResultsRoom) -> dict[s
 
 
 def permitted_bids(bids: Iterable[Bid], needs: Mapping[str, ResultsNeed], tenant: int) -> list[Bid]:
-    """The bids, for no more than a pool may have: what it cannot get must not displace others.
+    """The bids, limited to the most that a pool may have: space it cannot get must not displace others.
 
     Args:
         bids: of pools of results.

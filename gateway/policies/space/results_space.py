@@ -1,7 +1,7 @@
 """The space of pipelines' results in the one ledger of the cache's space.
 
-A pipeline whose results are stored bids like a dataset does (``allocation.py``): what its jobs would wait more, for each second
-that they run, if the results were not there, times their GPUs. Workers compute while the trainer does, so a batch takes
+A pipeline whose results are stored bids like a dataset does (``allocation.py``): the additional waiting of its jobs without the
+results, per second of running, times their GPUs. Workers compute while the trainer does, so a batch takes
 
     t(c) = max(time of the trainer's own work, c / workers)
 
@@ -46,7 +46,7 @@ class ResultsUse:
         own: seconds of the trainer's own work per element, waiting excluded; 0 if it is not known.
         workers: input workers of all ranks now.
         gpus: of the job.
-        tenant: of the job, whose pool it is.
+        tenant: of the job that owns the pool.
     """
 
     pool: str
@@ -58,7 +58,7 @@ class ResultsUse:
 
 
 def results_room(plan: Plan, capacity: int, pools: Collection[str]) -> float:
-    """Bytes that the results of one pipeline may take: the targets of their pools, and what all targets leave.
+    """Bytes that the results of one pipeline may take: the targets of their pools, and the space that all targets leave.
 
     Args:
         plan: in force.
@@ -91,12 +91,12 @@ def results_bids(uses: Collection[ResultsUse], held: Collection[str] = (), price
 
 
 def results_orders(bids: Collection[Bid], won: Mapping[str, int], free: int) -> dict[str, PoolOrder]:
-    """The pools of results, by their names: what they won, and of what nobody won as much as they can use.
+    """The pools of results by name: the space they won, and as much of the unclaimed space as they can use.
 
     Args:
         bids: of the pools.
         won: bytes by name.
-        free: bytes that nobody won.
+        free: unclaimed bytes.
     """
     orders = {}
     for bid in sorted(bids, key=lambda offer: (-offer.gain / max(1, offer.size), offer.name)):

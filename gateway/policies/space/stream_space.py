@@ -1,24 +1,24 @@
 """The pools of access streams in the plan: order by pattern, target by marginal benefit, release when a stream has ended.
 
-A stream whose pattern is known is a pool. Its order is what its pattern calls for. Its first target is what the cache holds of
-it, so that recognition evicts nothing. Then space moves once a minute to where a byte saves most (``streams/benefit.py``).
-Datasets are decided on before, with the bids of streams in the same ledger (``allocation.py``). Streams share what datasets
-leave, but for a tenth, which stays with ``default``: reads that are no streams yet.
+A stream whose pattern is known is a pool. Its order follows from its pattern. Its first target is its present size in the cache,
+so that recognition evicts nothing. Then space moves once a minute to where a byte saves most (``streams/benefit.py``). Datasets
+are decided on before, with the bids of streams in the same ledger (``allocation.py``). Streams share the space that datasets
+leave, except a tenth, which stays with ``default`` for reads that are not streams yet.
 
-A stream bids for the bytes that are known to exist: that were read, listed, or are cached. Its pool may be twice as large while
-no listing says how much there is, which takes nothing from datasets. Once it is outgrown, it gets more of what is free at once.
+A stream bids for the bytes that are known to exist: that were read, listed, or are cached. Its pool may be twice as large until a
+listing shows the stream's size, which takes nothing from datasets. A stream that outgrows it gets more free space at once.
 
-What a byte saves is what gateways measure: how often a larger pool would have been hit, and how much longer a miss takes than a
-hit, until the answer begins. A stream of which nothing was missed yet counts as the others do on average.
+Gateways measure what a byte saves: how often a larger pool would have been hit, and how much longer a miss takes than a hit until
+the answer begins. A stream without misses yet counts as the average of the others.
 
-A random stream that was idle for longer than its time-to-live has ended: its target is 0 until it is read again, and the others
-get its space at once. Nodes evict it when others can use the room. A stream of another pattern pauses when it was idle for nearly
-as long: others take its space, blob by blob, before they replace what is theirs, and it begins again with what is left. After an
-hour it is no pool any more.
+A random stream that was idle for longer than its time-to-live has ended: its target is 0 until it is read again, and other
+streams get its space at once. Nodes evict it when other pools can use the room. A stream of another pattern pauses after nearly
+as long: other pools take its space, blob by blob, before they replace their own blobs, and it starts again with the rest. After
+an hour its pool is removed.
 
 Nodes may differ about a pattern, and zone reports change with the nodes that speak. So a pool keeps its pattern until the zone
-has said the same other one for a window of reads. What must be remembered is when a stream was read last, its pattern, its
-counters at the last round and what it was worth then; a leader that takes over goes on from there.
+has said the same other one for a window of reads. The memory has, for each stream, the time of its last read, its pattern, its
+counters at the last round and its worth then; a new leader continues from it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ MOST_POOLS = 64
 FORGOTTEN = 3600.0
 """Seconds without a read after which a stream that is not random loses its pool."""
 _YOUNG = 10 * WINDOW
-"""Reads of a stream until which a pool that it outgrows gets an equal part like a new one: what it saves is hardly known."""
+"""Reads of a stream until which a pool that it outgrows gets an equal part like a new one: its savings are hardly known."""
 _SLACK = 1.1
 """Factor on the useful size, which is a mean size times a number."""
 _GRAIN = 10.0
@@ -71,10 +71,10 @@ _GRAIN = 10.0
 class RememberedStream(NamedTuple):
     """A stream as of the last decision. Times in seconds, -1 for none.
 
-    ``accesses`` and ``ghost_hits`` are counters at the last round, ``value`` is what a byte was worth then (``seconds_saved``).
-    ``pattern`` is believed; the zone has said ``other`` since its reads came to ``since``. ``reads`` there were in all when
-    ``read_at`` was noted: reports age on their way, so idleness alone would let a stream that has ended come back for a moment.
-    A tuple, because it is the most of what is remembered, and without names half as long as JSON.
+    ``accesses`` and ``ghost_hits`` are counters at the last round, ``value`` is the worth of a byte then (``seconds_saved``).
+    ``pattern`` is believed; the zone has reported ``other`` since its reads came to ``since``. ``reads`` there were in all when
+    ``read_at`` was noted: reports age on their way, so idleness alone would let a stream that has ended come back for a moment. A
+    tuple, because these are most of the memory, and take half the JSON without names.
     """
 
     read_at: float
@@ -108,11 +108,11 @@ def stream_orders(
     now: float,
     prices: UnitPrices = SECONDS,
 ) -> tuple[dict[str, PoolOrder], StreamMemory]:
-    """The pools of streams by their names, and what is to be remembered.
+    """The pools of streams by name, and the next memory.
 
     Args:
         before: the pools of the last plan.
-        zone: what the nodes say of streams, by name.
+        zone: the nodes' reports on streams, by name.
         room: bytes that datasets leave.
         memory: of the last decision.
         now: seconds of a clock that all leaders share.
@@ -156,7 +156,7 @@ def stream_bids(zone: Mapping[str, ZoneStream], room: int, memory: StreamMemory,
 
     Args:
         zone: what the nodes say of streams, by name.
-        room: bytes that there are.
+        room: bytes available.
         memory: of the last decision.
         now: seconds of the leaders' clock.
     """
@@ -194,8 +194,8 @@ def _remembered(
 
 
 def _read_again(remembered: RememberedStream, seen: StreamReport, now: float) -> RememberedStream:
-    """With the time of its last read: noted now and then while it is read, exactly once it is idle, and before its last note
-    alone would end it."""
+    """Update the time of its last read: occasionally while it is read, exactly once it is idle, and before an outdated time would
+    end it."""
     read_at = _read_at(seen, now)
     due = seen.idle >= _GRAIN or read_at >= remembered.read_at + _GRAIN or remembered.ended(now)
     if seen.accesses == remembered.reads or read_at <= remembered.read_at or not due:
@@ -262,7 +262,7 @@ def _need(stream: ZoneStream, order: PoolOrder, known: RememberedStream, room: i
 
 
 def _growing(needs: Sequence[StreamNeed], zone: Mapping[str, ZoneStream], room: int) -> dict[str, bool]:
-    """Pools that are outgrown and can be made larger now, by name; true for those that are to have an equal part at least."""
+    """Outgrown pools that can be enlarged now, by name; true for those that get at least an equal part."""
     equal, spare = room // max(1, len(needs)), room - sum(need.target for need in needs)
     growing = {}
     for need in needs:
@@ -277,7 +277,7 @@ def _growing(needs: Sequence[StreamNeed], zone: Mapping[str, ZoneStream], room: 
 
 
 def _most(stream: ZoneStream, known: RememberedStream, room: int) -> int:
-    """Bytes that a stream can use. While nothing says how many items it has, these are as many again as were read."""
+    """Bytes that a stream can use. Until a listing shows the number of items, it is taken as twice the number read."""
     seen = stream.seen
     if known.pattern == Pattern.SEQUENTIAL and not seen.repeated:
         return min(room, int(2 * MOST_DEPTH * item_size(seen)))
@@ -324,7 +324,7 @@ def value_of(
 
 
 def _ghosts(stream: ZoneStream) -> int:
-    """Items in the window of those that left: no more than there are beside those that the pool holds."""
+    """Items in the window of evicted ones: at most the stream's items outside the pool."""
     nodes, items = max(1, stream.held_by), stream.seen.items
     window = nodes * ghost_window(stream.pool.blobs // nodes)
     return max(1, min(window, items - stream.pool.blobs)) if items else window

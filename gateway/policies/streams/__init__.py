@@ -1,1 +1,1 @@
-"""Access streams of plain S3 reads: what is read, in which pattern, and what follows for the cache (IGTCache, 2025)."""
+"""Access streams of plain S3 reads: their recognition, their patterns, and the effects on the cache (IGTCache, 2025)."""

@@ -1,15 +1,15 @@
-"""Space by marginal benefit: what one more byte of cache saves a stream, and how space moves (IGTCache, section 3.3).
+"""Space by marginal benefit: the savings of one more byte of cache for a stream, and how space moves (IGTCache, section 3.3).
 
-The paper's benefit is reads per second that would hit for each item more that the pool holds: 0 for a sequential stream; the
-reads per second over the number of items for a random one, and for a scan that begins again and again; for a skewed one the hits
-per second in a window of what was evicted last, over the size of that window. Times what a miss costs more than a hit, over the
-bytes of an item, that is *seconds of waiting saved per second and byte*. So is a job's gain per byte (``space/allocation.py``,
-with GPUs as the weight). Pools of streams and of datasets stand in one ledger.
+The paper's benefit is the number of reads per second that would become hits if the pool held one more item. For a sequential
+stream it is 0. For a random stream, and for a scan that repeats, it is reads per second divided by the number of items. For a
+skewed stream it is the hits per second in a window of the items evicted last, divided by the size of that window. Multiplied by
+the extra cost of a miss and divided by the bytes of an item, it becomes *seconds of waiting saved per second and byte*, the unit
+of a job's gain per byte (``space/allocation.py``, weighted with GPUs). So one ledger holds the pools of streams and of datasets.
 
-Every round one step moves from the pools that lose least to those that gain most. Each keeps a minimum; none gets more than it
-can use; a difference of less than a tenth moves nothing. Space that no pool has is given at once. So is an equal part to a pool
-whose benefit nobody can know yet: that of a new stream, of one that comes back, of a scan that turns out to begin again. Steps
-would take it a quarter of an hour to get there. What it does not use stays with the others, as only its misses replace their
+Every round moves one step of space from the pools that lose least to those that gain most. Each pool keeps a minimum, none gets
+more than it can use, and a difference of less than a tenth moves nothing. Free space is given at once. A pool whose benefit is
+not known yet gets an equal part at once: a new stream, a returning one, a scan that turns out to repeat. By steps it would take a
+quarter of an hour to get there. Space that it does not use stays with the other pools, because only its misses replace their
 data.
 """
 
@@ -114,7 +114,7 @@ class StreamNeed:
     """A pool in the ledger.
 
     ``target``, ``minimum`` and ``most`` (what it can use) in bytes; ``value`` is of ``seconds_saved``; ``read`` lately; ``new``:
-    nothing is known yet of what its pool is worth to it.
+    the worth of its pool is not known yet.
     """
 
     name: str
@@ -139,11 +139,11 @@ def step_size(capacity: int) -> int:
 
 
 def shifted(needs: Sequence[StreamNeed], capacity: int, step: int | None = None) -> dict[str, int]:
-    """The targets after one round; ``step``: bytes that move at most, ``step_size`` unless it is said.
+    """The targets after one round; ``step``: the most bytes that move; by default ``step_size``.
 
-    What no pool has is given at once, in equal parts to all that are read: nothing is lost by that, and while nothing was evicted
-    no benefit is known. Then one step moves. A pool whose target is above what it can use gives the rest away at once; one below
-    its minimum gets that first.
+    Free space is given at once, in equal parts to all pools that are read: that costs nothing, and no benefit is known before the
+    first eviction. Then one step moves. A pool whose target exceeds its use gives the rest away at once; one below its minimum
+    gets that first.
     """
     targets = _welcomed(needs, _within(needs, capacity), capacity)
     free = max(0, capacity - sum(targets.values()))

@@ -1,9 +1,9 @@
 """Time that a stream may be idle before all of it is released (IGTCache, section 3.3).
 
 The gaps between the reads of a training job are about normal. A gap that is longer than all but 1 in 100 of that distribution, by
-more than a minute, says that the job has ended. Its data makes room at once, where LRU would take it item by item.
+more than a minute, means that the job has ended. Its data makes room at once, where LRU would take it item by item.
 
-The same gap says that nobody queries a skewed stream at present, or that a scan is over. Such a stream is not released: people
+The same gap means that a skewed stream is not queried at present, or that a scan is over. Such a stream is not released: people
 come back. But it keeps its space no longer against others, which take it blob by blob, as they would in one LRU.
 
 Jobs pause: to evaluate, to write a checkpoint. A stream that came back after a pause may pause as long again.
@@ -23,7 +23,8 @@ QUANTILE = 2.3263
 BASE = 60.0
 """Seconds added, to tolerate small disturbances."""
 PAUSE_BASE = 10.0
-"""The same for a stream that only pauses: nothing is deleted, so a mistake costs only what others took meanwhile."""
+"""The same for a stream that only pauses: nothing is deleted, so a mistake costs only the space that other streams took in the
+meantime."""
 PAUSES = 1.5
 """Longest idle time of a stream, in multiples of its longest pause."""
 

@@ -1,8 +1,8 @@
 """The names of a stream's children: their order and their number, in bounded memory.
 
 The position of a child is its rank in listing order. Of many names a sample is enough: those whose hash begins with a number of
-zero bits, one more whenever the sample is full. It holds every 2^bits-th name, wherever it lies in the listing. So the rank of a
-name in the sample, times 2^bits, is its position among all, and the size of the sample times 2^bits is their number (adaptive
+zero bits, one more whenever the sample is full. It holds every 2^bits-th name, at any place in the listing. So the rank of a name
+in the sample, times 2^bits, is its position among all, and the size of the sample times 2^bits is their number (adaptive
 sampling, Flajolet 1990).
 """
 
@@ -51,7 +51,7 @@ class SiblingNames:
         """Note a name that was read; once a listing is known, a new name shows that the prefix has grown.
 
         Returns:
-            How many names it stands for that were known before: 0 if it is new, or not in the sample.
+            The number of known names that it represents: 0 if it is new, or not in the sample.
         """
         if name in self._sampled:
             return 1 << self._bits

@@ -2,14 +2,14 @@
 
 A window of reads is *sequential* if position and time agree within each client's reads: Spearman's rho, weighted over the
 clients, is above 0.9. The trend over the window is tested rather than gaps of exactly 1, so that several clients at once, reads a
-little out of order and a view of every fourth read give the same answer. A client that goes on from the last sibling to the
-first, as each epoch of an evaluation does, is no break.
+little out of order and a view of every fourth read give the same answer. Continuing from the last sibling to the first, as each
+epoch of an evaluation does, is not a break.
 
 Otherwise two tests decide between random and skewed. A Kolmogorov-Smirnov test at 0.01 compares the absolute gaps between reads
 with the triangular distribution that uniform positions have (the paper's test). It is blind to hot items that lie anywhere in the
 listing. So the repeats in the window are compared with those of draws with replacement, at 0.995. The window is *random* if
-neither test rejects it, else *skewed*. Where nothing but repeats tells the number of siblings, a third test asks thousands of
-reads (``unevenness.py``).
+neither test rejects it, else *skewed*. If only repeats show the number of siblings, a third test uses thousands of reads
+(``unevenness.py``).
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Evidence:
         threshold: above which ``statistic`` rejects uniform positions.
         repeats: reads of an item that the window has already.
         most_repeats: above which ``repeats`` rejects uniform draws.
-        population: how many siblings the repeats suggest there are; ``count`` where a listing says so.
+        population: how many siblings the repeats suggest there are; ``count`` if a listing has shown it.
         unevenness: where none does, of the last thousands of reads (``unevenness.py``); above 3.1 it rejects equal items.
     """
 

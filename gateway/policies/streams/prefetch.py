@@ -1,16 +1,16 @@
-"""Prefetch: what is loaded before it is read, by the pattern of its stream (IGTCache, section 3.3).
+"""Prefetch: decides what to load before it is read, by the pattern of its stream (IGTCache, section 3.3).
 
 - *Sequential*: the next siblings, 4 at first and more while they are used. Below a sibling only the paths that were read below
   at least 0.8 of its predecessors (Figure 7): a job that reads one place of every month does not load the other places.
-- *Random*: the whole stream, if its pool may hold half of it. At first at most as many bytes are loaded as clients have read, up
-  to four times as many once what was loaded is read; and at most four objects are looked up for each read that missed. So a few
-  random reads of a large prefix load little, and nothing is looked up while readers hit.
+- *Random*: the whole stream, if its pool may hold half of it. At first, no more bytes are loaded than clients have read; up to
+  four times as many once loaded data is read. Each read that missed allows looking up at most four objects. So a few random reads
+  of a large prefix load little, and nothing is looked up while readers hit.
 - *Skewed*: nothing.
 - Objects that are no streams yet: 4 blocks after 4 consecutive ones, as JuiceFS does.
 
-What is loaded and not read is waste. An ``AheadOf`` that wastes more than it should stops, and tries again much later. One that
-finds everything in the cache already stops too, until a reader misses. A ``WholeLoad`` is judged by what its readers would hit
-if they read at random: loads that lie unread in a stream of which other objects are read are the wrong ones.
+Data loaded and not read is waste. An ``AheadOf`` that wastes more than it should stops, and tries again much later. One that
+finds everything in the cache already stops too, until a reader misses. A ``WholeLoad`` is judged by the hits that random reads
+would have: loads that stay unread while other objects of the stream are read are the wrong ones.
 """
 
 from __future__ import annotations
@@ -294,7 +294,7 @@ class AheadOf:
 
         Args:
             siblings: those after the one that was read last, in their order.
-            size: bytes of one, as far as it is known.
+            size: bytes of one, if known.
         """
         if self.resting:
             return ()

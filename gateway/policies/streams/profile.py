@@ -3,9 +3,9 @@
 A profile is the order in which blocks were read for the first time. Reading a block again adds nothing, because a warm-up loads
 it once. Neighbouring blocks are one read of the profile, so a scan of a large object by small ranges is one entry.
 
-Each gateway records what its own clients read, and a gateway that was restarted begins again with nothing seen. ``merged`` puts
-such parts in the order of time and drops what repeats; clocks of gateways that differ shift parts against each other, which costs
-a warm-up nothing but order.
+Each gateway records what its own clients read, and a restarted gateway begins with an empty record. ``merged`` puts such parts in
+the order of time and drops repetitions; clocks of gateways that differ shift parts against each other, which costs a warm-up
+nothing but order.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class FirstReads:
                 start, stop = first * self._block_size, (first + room) * self._block_size
                 self._append(read._replace(start=start, stop=min(read.size, stop)))
 
-    def take(self) -> list[ProfileRead]:
+    def take_reads(self) -> list[ProfileRead]:
         """The new reads since the last call, in order."""
         new, self._new = self._new, []
         return new
@@ -114,11 +114,11 @@ def merged(parts: Iterable[Iterable[ProfileRead]], block_size: int, most: int = 
     first = FirstReads(block_size, most)
     for read in sorted((read for part in parts for read in part), key=lambda read: read.at):
         first.add(read)
-    return first.take()
+    return first.take_reads()
 
 
 def _cover(bounds: list[int], start: int, stop: int) -> list[tuple[int, int]]:
-    """Cover ``start`` to ``stop`` (exclusive); what of it was not covered before.
+    """Cover ``start`` to ``stop`` (exclusive); returns the parts that were not covered before.
 
     Args:
         bounds: where covered intervals begin and end, in turns, ascending; changed in place.

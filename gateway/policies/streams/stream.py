@@ -1,7 +1,7 @@
-"""A stream: the reads below one prefix, or of the blocks of one object, and what they tell of it.
+"""A stream: the statistics of the reads below one prefix, or of the blocks of one object.
 
-The tree (``tree.py``) counts its reads and recognises its pattern. What else a stream tells follows from its counters: whether
-its clients read it more than once, and which names the positions of its children refer to.
+The tree (``tree.py``) counts its reads and recognises its pattern. Its counters show the rest: whether its clients read it more
+than once, and which names the positions of its children refer to.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ class Stream:
             not among the accesses.
         gaps: between its reads, of the last window.
         names: of its children that were read.
-        listing: of all its children, once one is known.
+        listing: of all its children, once known.
         recent: the items of its latest draws.
         again: draws of children that had been read before.
         settled: whether next to no draw is of a new child, or of one that had been read; decided when draws, names and ``again``
             were as in ``judged``.
         clients: that read it lately.
         latest: the child that was read last.
-        beginning: whether it is none yet, but the first children of a prefix that are read in order (``tree.py``).
-        next_look: ``draws`` at which the pattern is recognised anew, if that was not just done: at ``looked_at``, in seconds.
+        beginning: whether it is not a stream yet, but the first children of a prefix, read in order (``tree.py``).
+        next_look: ``draws`` at which the pattern is recognised again, unless that was just done: at ``looked_at``, in seconds.
         items: objects, and blocks of large ones, that were read below it.
-        population: how many there are, as far as repeats tell.
+        population: their estimated number, from repeats.
         listed: how many a listing has found.
         counted: whether these are all.
     """
@@ -104,7 +104,7 @@ class Stream:
     def reference(self) -> SiblingNames:
         """The names that positions refer to.
 
-        Those of a listing tell what is not read, which the names that were read cannot: reads of a few hot items look like random
+        Names of a listing show which items are not read; names that were read cannot: reads of a few hot items look like random
         reads of a smaller prefix. But a client that reads a part of the prefix, each item of it once an epoch, is judged within
         that part: nothing there is hotter than the rest.
         """
@@ -119,7 +119,8 @@ class Stream:
             self.judged = self.draws, self.names.seen, self.again
 
     def count(self, item: int, hit: bool, size: int, time: float, waited: float) -> None:
-        """Count one read of ``size`` bytes of an item, by its mark, that was ``waited`` for; ``time`` is the latest known."""
+        """Count one read of an item, by its mark: ``size`` bytes, for which the reader ``waited``; ``time`` is the latest
+        known."""
         self.items.add(item)
         self.accesses += 1
         self.hits += hit

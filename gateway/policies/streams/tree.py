@@ -1,18 +1,18 @@
 """The AccessStreamTree: recent reads by bucket, prefix, object and block (IGTCache, section 3.1).
 
 Every level of a path is a node, down to the blocks of large objects. A node with more children than its window holds reads is
-*non-trivial*: it is a stream. Its pattern is recognised from the latest reads of its children (``pattern.py``), anew after each
+*non-trivial*: it is a stream. Its pattern is recognised from the latest reads of its children (``pattern.py``), again after each
 window. Successive reads of one client below the same child are one read of that child: a scan of directories is sequential at the
 level of directories too.
 
-A prefix whose first children are read in order is a *beginning* before that: what follows is loaded ahead, and nothing else is
-different. A scan of a few hundred files, or of folders with fewer, would be over before it is known otherwise.
+A prefix whose first children are read in order is a *beginning* before that: the following children are loaded ahead, and nothing
+else differs. A scan of a few hundred files, or of folders with fewer, would be over before it is known otherwise.
 
-What bounds it:
+Its bounds:
 
 - Levels without branches are one node, whose label has several segments. A path read once is no node, but a tuple in its parent.
 - A stream keeps its latest children; those with streams below stay longer than others.
-- Above the bound the least recently used tenth leaves, subtrees before what is above them.
+- Above the bound the least recently used tenth is dropped, subtrees before the nodes above them.
 - Names of siblings are sampled (``names.py``).
 - A trivial node remembers about twice as many reads as it has children.
 - A key has at most 33 levels; its last one may hold slashes.
@@ -44,7 +44,8 @@ Tail = tuple[Segment, ...]
 
 MOST_NODES = 10_000
 MOST_LEVELS = 32
-"""Levels of a key that can be prefixes; what is below them is one name. A deep key would make each read of its path expensive."""
+"""Levels of a key that can be prefixes; the rest below them is one name. A deep key would make each read of its path
+expensive."""
 MOST_TAILS = 256
 """Paths below a child that ``below`` tells, those that were read first."""
 LOOK_EVERY = 0.5
@@ -93,7 +94,7 @@ class _Branch:
         self.trail: _Place | None = None
         """The key under which ``AccessStreamTree`` remembers its path."""
 
-    def note(self, name: Segment, time: float, client: int) -> None:
+    def record(self, name: Segment, time: float, client: int) -> None:
         """Record a read of a child by a client whose last read was another child."""
         last, window = self.last, self.window
         if len(last) >= _MOST_CLIENTS:
@@ -119,8 +120,8 @@ class AccessStreamTree:
     """Folds reads into streams and recognises their patterns.
 
     Args:
-        bound: nodes at most.
-        window: reads that a pattern is recognised from.
+        bound: maximum number of nodes.
+        window: reads from which a pattern is recognised.
     """
 
     def __init__(self, bound: int = MOST_NODES, window: int = WINDOW) -> None:
@@ -162,7 +163,7 @@ class AccessStreamTree:
                 node.last_time = time
             fresh = node.last.get(client) != name
             if fresh:
-                node.note(name, time, client)
+                node.record(name, time, client)
             child = (children := node.children).pop(name, None)
             children[name] = rest if child is None else child
             if child is None:
@@ -459,7 +460,7 @@ def _shared(path: Sequence[Segment], other: Sequence[Segment]) -> int:
 
 
 def _branches(node: _Branch) -> Iterator[tuple[_Branch, Segment, _Branch]]:
-    """Parent, name and node of all below a node; what is below a node comes before it."""
+    """Parent, name and node of everything below a node; children come before their parent."""
     for name, child in node.children.items():
         if isinstance(child, _Branch):
             yield from _branches(child)

@@ -1,16 +1,16 @@
-"""Whether some items are read more often than others, where nothing tells how many items there are.
+"""Tests whether some items are read more often than others, when the number of items is unknown.
 
 Random reads of few items have repeats, and so have reads of many items of which few are hot. Without a listing the number of
-items is unknown, and the repeats of a window say which number would explain them: a hundred reads, nine of ten of which go to
-200 items of 10,000, look like random reads of 247 items. Both have as many pairs of reads of one item, and only triples could
-tell them apart: 2.95 are expected in the window instead of 2.65, with a standard deviation of 1.7. So any test of a hundred
-reads at significance 0.01 finds such a stream in 2 windows of 100. Hundreds of reads more tell it.
+items is unknown, and the repeats of a window suggest the number that would explain them: a hundred reads, nine of ten of which go
+to 200 items of 10,000, look like random reads of 247 items. Both have as many pairs of reads of one item, and only triples could
+tell them apart: 2.95 are expected in the window instead of 2.65, with a standard deviation of 1.7. So any test of a hundred reads
+at significance 0.01 finds such a stream in 2 windows of 100. Hundreds of further reads show it.
 
-They are tested without the number of items. Of draws with replacement from equal items, how many different ones they show is all
-that tells their number; once that is given, all ways to part the reads among so many items are equally likely. So the sum of
-m (m - 1) over the items, each read m times, has a known mean and variance: those of as many Poisson numbers above 0 whose sum is
-given (the index of dispersion, Fisher 1950, for truncated counts). Hot items exceed it. Epochs, which read each item as often as
-the others, are below it.
+They are tested without the number of items. For draws with replacement from equal items, the number of different ones drawn is
+sufficient to estimate how many there are; given that number, all ways to distribute the reads over them are equally likely. So
+the sum of m (m - 1) over the items, each read m times, has a known mean and variance: those of as many Poisson numbers above 0
+whose sum is given (the index of dispersion, Fisher 1950, for truncated counts). Hot items exceed it. Epochs, which read all items
+equally often, are below it.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class RecentDraws:
 
 
 def unevenness(counts: Collection[int]) -> float:
-    """By how many standard deviations items differ more than equal ones would in how often they were read.
+    """The excess variation of how often items were read, in standard deviations from equally popular items.
 
     Args:
-        counts: how often each item was read that was.
+        counts: reads of each item that was read.
 
     Returns:
-        0 where next to nothing was read again, or each item as often as the others must be.
+        0 if almost nothing was read twice, or equal counts are the only possibility.
     """
     draws, items = sum(counts), len(counts)
     if draws - items < LEAST_REPEATS:

@@ -1,4 +1,4 @@
-"""The streams of a zone: what each node says of those that it sees and of the pools that it holds, and all of it together.
+"""The streams of a zone: each node's report on the streams it sees and the pools it holds, and all reports combined.
 
 A stream's reads may enter by several gateways, and its objects have homes on all nodes. So a node that answers clients knows the
 pattern, and a node that is home knows what its pool holds, hits and misses. Thinned views give the same pattern (``pattern.py``);
@@ -37,9 +37,9 @@ class StreamReport:
 
     ``draws`` are accesses without those of a client that stays at one child. ``idle`` is in seconds, and so is ``lifetime``: how
     long the stream may be idle before it has ended; ``None`` for any time. ``repeated``: a scan that begins again and again.
-    ``hit_seconds`` and ``miss_seconds``: that readers waited for hits and for misses. ``items``: how many objects, and blocks of
-    large ones, it probably has; ``known_items``: how many were read or listed. ``held``: bytes that the node has of it, before
-    it has a pool there.
+    ``hit_seconds`` and ``miss_seconds``: waits of readers for hits and for misses. ``items``: how many objects, and blocks of
+    large ones, it probably has; ``known_items``: how many were read or listed. ``held``: bytes that the node has of it, before it
+    has a pool there.
     """
 
     pattern: Pattern | None = None
@@ -60,8 +60,8 @@ class StreamReport:
 
 
 UNREAD = 2
-"""Items of a stream for each that was read, at most, unless a listing says so: in the first epoch of a job, in which nothing
-repeats, half of it was read on average."""
+"""The assumed items of a stream per item read, unless a listing shows more: in the first epoch of a job, in which nothing
+repeats, half of it has been read on average."""
 
 
 def stream_report(stream: Stream, pattern: Pattern | None, now: float) -> StreamReport:
@@ -89,7 +89,7 @@ def stream_report(stream: Stream, pattern: Pattern | None, now: float) -> Stream
 class PoolReport:
     """A node's pool of one stream, in bytes and blobs, with its counts of reads and blobs since it was made.
 
-    ``ghost_hits`` are misses of what was evicted last.
+    ``ghost_hits`` are misses of recently evicted items.
     """
 
     bytes: int = 0

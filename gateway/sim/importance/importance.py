@@ -77,12 +77,12 @@ def simulate_scores(scenario: ScoreScenario, seed: int | None = None) -> list[Sc
     Raises:
         ConfigError: the trace cannot be used.
     """
-    losses, found = losses_of(scenario), []
+    losses, results = losses_of(scenario), []
     for run in scenario.runs:
         for share in scenario.shares:
             rng = np.random.default_rng(scenario.seed if seed is None else seed)
-            found.append(_simulate(scenario, run, share, losses, rng))
-    return found
+            results.append(_simulate(scenario, run, share, losses, rng))
+    return results
 
 
 def _simulate(
@@ -102,11 +102,11 @@ def _simulate(
         listed = lists[epoch] if lists else training.draw(epoch)
         counted = epoch >= scenario.warm_up
         brought = cache.begin(listed, training.scores) if run.prefetch and epoch else 0
-        found = 0
+        epoch_hits = 0
         scores = training.scores
         for start in range(0, len(listed), scenario.batch):
             batch = listed[start : start + scenario.batch]
-            found += sum(cache.read(int(item), scores) for item in batch)
+            epoch_hits += sum(cache.read(int(item), scores) for item in batch)
             changed = training.learn(epoch, batch)
             if run.cache != "importance":
                 # The paper's caches hear at once; a job of Larder sends its scores once per epoch.
@@ -114,7 +114,7 @@ def _simulate(
                 cache.rank(changed, scores)
         cache.rank(np.arange(items), training.scores)
         if counted:
-            hits += found
+            hits += epoch_hits
             ahead_reads += brought
             unseen += items - len(np.unique(listed))
     total = items * (epochs - scenario.warm_up)

@@ -15,12 +15,12 @@ COLUMNS = ["run", "hits", "theory", "loaded ahead", "origin reads", "unseen", "h
 def scores_table(results: Sequence[ScoreRunResult], share: float) -> tuple[list[str], list[list[str]]]:
     """Columns and rows, one for each run with a cache of this share; all shares of an epoch's reads."""
     rows = []
-    for one in results:
-        if one.share == share:
-            theory = closed_form(one.run, share)
+    for result in results:
+        if result.share == share:
+            theory = closed_form(result.run, share)
             said = "" if theory is None else f"{theory:.1%}"
-            shares = [one.ahead, one.read + one.ahead, one.unseen, one.bound]
-            rows.append([one.run.name, f"{one.hits:.1%}", said, *(f"{value:.1%}" for value in shares)])
+            shares = [result.ahead, result.read + result.ahead, result.unseen, result.bound]
+            rows.append([result.run.name, f"{result.hits:.1%}", said, *(f"{value:.1%}" for value in shares)])
     return COLUMNS, rows
 
 
@@ -37,14 +37,14 @@ def scores_as_json(scenario: ScoreScenario, results: Sequence[ScoreRunResult]) -
     """Everything that was measured of each run, as JSON types."""
     return [
         {
-            "name": one.run.name,
-            "share": one.share,
-            "hits": one.hits,
-            "read": one.read,
-            "ahead": one.ahead,
-            "unseen": one.unseen,
-            "bound": one.bound,
-            "closed_form": closed_form(one.run, one.share),
+            "name": result.run.name,
+            "share": result.share,
+            "hits": result.hits,
+            "read": result.read,
+            "ahead": result.ahead,
+            "unseen": result.unseen,
+            "bound": result.bound,
+            "closed_form": closed_form(result.run, result.share),
         }
-        for one in results
+        for result in results
     ]

@@ -44,7 +44,7 @@ class NoCache:
         return Picked(np.flatnonzero(resident), np.flatnonzero(~resident))
 
     def reserve(self, job: JobRun, numbers: Numbers) -> Numbers:
-        """All: what is kept is decided once they are read."""
+        """All of them: the cache decides what to keep after the reads."""
         return numbers
 
     def keep(self, items: SimulatedItems, numbers: Numbers) -> None:

@@ -25,7 +25,7 @@ _SPARE_VICTIMS = 8
 
 
 class SimulatedDemand:
-    """What jobs have consumed of a dataset in their current epochs, and what follows from it."""
+    """The items of a dataset that jobs have consumed in their current epochs, and the resulting demand."""
 
     def __init__(self, items: SimulatedItems, clock: Clock, generator: np.random.Generator) -> None:
         self._items = items

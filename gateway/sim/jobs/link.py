@@ -1,10 +1,10 @@
 """A bandwidth shared by several transfers: fairly, or in the order in which they began.
 
-Fair (max-min) sharing gives each transfer an equal part, and distributes what one cannot use among the others. TCP does roughly
-that among similar connections, and object stores among large requests. In-order sharing gives the first transfer all that it can
-use, like a store that limits small requests per second. They differ in how jobs synchronise: a fair store serves jobs with equal
-requests at the same time, so they compute at the same time and leave it idle; in order they drift apart, and it is never idle.
-Background transfers get the remaining bandwidth.
+Fair (max-min) sharing gives each transfer an equal part, and distributes the unused rest among the other transfers. TCP does
+roughly that among similar connections, and object stores among large requests. In-order sharing gives the first transfer all that
+it can use, like a store that limits small requests per second. They differ in how jobs synchronise: a fair store serves jobs with
+equal requests at the same time, so they compute at the same time and leave it idle; in order they drift apart, and it is never
+idle. Background transfers get the remaining bandwidth.
 """
 
 from __future__ import annotations
@@ -90,10 +90,10 @@ class Link:
             transfer.left -= transfer.rate * elapsed
 
     def _share(self) -> None:
-        left = self._fill([each for each in self._transfers if not each.background], self._bandwidth)
-        self._fill([each for each in self._transfers if each.background], left)
+        left = self._fill([transfer for transfer in self._transfers if not transfer.background], self._bandwidth)
+        self._fill([transfer for transfer in self._transfers if transfer.background], left)
         self._version += 1
-        moving = [each.left / each.rate for each in self._transfers if each.rate > 0]
+        moving = [transfer.left / transfer.rate for transfer in self._transfers if transfer.rate > 0]
         if moving:
             self._clock.after(max(0.0, min(moving)), partial(self._finish, self._version))
 
@@ -103,8 +103,8 @@ class Link:
         self._advance()
         # The resolution of the clock; a shorter wait would never end.
         instant = 2 * ulp(self._clock.now)
-        finished = [each for each in self._transfers if each.left <= max(_NOTHING, each.rate * instant)]
-        self._transfers = [each for each in self._transfers if each not in finished]
+        finished = [transfer for transfer in self._transfers if transfer.left <= max(_NOTHING, transfer.rate * instant)]
+        self._transfers = [transfer for transfer in self._transfers if transfer not in finished]
         self._share()
         for transfer in finished:
             transfer.done()
@@ -123,7 +123,7 @@ def origin_link(clock: Clock, origin: OriginSpec, bandwidth: float = 0.0) -> Lin
 
 def _fairly(transfers: list[Transfer], bandwidth: float) -> float:
     """Set fair rates, lowest cap first; returns the remaining bandwidth."""
-    transfers.sort(key=lambda each: each.cap)
+    transfers.sort(key=lambda transfer: transfer.cap)
     for place, transfer in enumerate(transfers):
         transfer.rate = min(transfer.cap, bandwidth / (len(transfers) - place))
         bandwidth -= transfer.rate

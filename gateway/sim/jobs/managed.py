@@ -91,7 +91,8 @@ class Managed:
         return self._demand_of(job).offers(job.name, PER_ITEM * take)
 
     def pick(self, job: JobRun, candidates: Candidates) -> Picked:
-        """By demand for a dataset held in part. A job that is refused hits takes first what it would have to read anyway."""
+        """The items to deliver and to load; by demand, for a dataset held in part. A job that is refused hits takes first what it
+        would have to read anyway."""
         items, take = job.items, candidates.take
         resident = items.resident[candidates.indices]
         if not self.serves(job):
@@ -124,7 +125,7 @@ class Managed:
         return stored
 
     def _replacing(self, job: JobRun, numbers: Numbers) -> Numbers:
-        """Those of the items that others are evicted for."""
+        """The items for which other items are evicted."""
         demand = self._demand_of(job)
         need = demand.need_after(job.name, numbers)
         wanted = numbers[np.argsort(-need.astype(np.int64), kind="stable")][: np.count_nonzero(need)]
@@ -149,7 +150,7 @@ class Managed:
         self.decide()
 
     def left(self, job: JobRun) -> None:
-        """What the job alone needed is needed no more; the next decision handles the rest."""
+        """Items that only this job needed are no longer needed; the next decision handles the rest."""
         self._demand_of(job).leave(job.name)
 
     def _demand_of(self, job: JobRun) -> SimulatedDemand:
@@ -170,7 +171,7 @@ class Managed:
         return [(items, beyond) for items, beyond in over if beyond >= items.size]
 
     def _reclaim(self, items: SimulatedItems, count: int) -> None:
-        """Evict what other datasets hold beyond their targets, until so many items fit: what is needed least."""
+        """Evict items that other datasets hold beyond their targets, least needed first, until ``items`` fit."""
         for other, over in self._beyond(items):
             lack = (count - self._space.room(items)) * items.size
             if lack <= 0:

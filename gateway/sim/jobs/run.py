@@ -1,8 +1,8 @@
 """Runs of a scenario, and their measurements.
 
-For a run whose mode is ``"module:function"`` that function makes the caching. So an idea can be compared with the others before
-Larder is changed (docs/adding-a-policy.md). The module is imported from ``PYTHONPATH``, and runs with the rights
-of the user who simulates: a scenario is a program, not a document.
+For a run whose mode is ``"module:function"`` that function makes the caching. So an idea can be compared with existing policies
+before Larder is changed (docs/adding-a-policy.md). The module is imported from ``PYTHONPATH``, and runs with the rights of the
+user who simulates: a scenario is a program, not a document.
 """
 
 from __future__ import annotations
@@ -95,16 +95,16 @@ def own_way(name: str) -> MakeWay:
     """The function ``"module:function"``.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: no such function can be imported.
     """
     module, _, function = name.partition(":")
     try:
-        found: MakeWay = getattr(importlib.import_module(module), function)
+        make_way: MakeWay = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
             f'runs: mode = "{name}" is no function that can be imported ({error}); is its folder in PYTHONPATH?'
         ) from error
-    return found
+    return make_way
 
 
 class _Run:
@@ -228,7 +228,7 @@ class _Count:
         every = job.totals.values()
         return cls(
             job.steps,
-            sum(each.items for each in every),
-            sum(each.hits for each in every),
-            sum(each.reads for each in every),
+            sum(totals.items for totals in every),
+            sum(totals.hits for totals in every),
+            sum(totals.reads for totals in every),
         )

@@ -49,8 +49,8 @@ def check_names(**tables: Sequence[Any]) -> None:
     Raises:
         ValueError: two have the same name.
     """
-    for what, each in tables.items():
-        names = [table.name for table in each]
+    for what, entries in tables.items():
+        names = [table.name for table in entries]
         if twice := next((name for name in names if names.count(name) > 1), ""):
             raise ValueError(f"{what}: the name {twice!r} comes twice")
 
@@ -227,7 +227,7 @@ def scenario_text(name: str) -> str:
     """The text of a scenario: a file, or a built-in one by its name.
 
     Raises:
-        ConfigError: there is none, or it cannot be read.
+        ConfigError: the scenario does not exist, or cannot be read.
     """
     path = Path(name)
     if name in built_in():
@@ -260,12 +260,14 @@ def parse_as(model: type[T], text: str, name: str = "scenario") -> T:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{name} is not TOML: {error}") from error
     except ValidationError as error:
-        raise ConfigError("\n".join(f"{name}: {_problem(dict(each))}" for each in _telling(error.errors()))) from error
+        raise ConfigError(
+            "\n".join(f"{name}: {_problem(dict(problem))}" for problem in _telling(error.errors()))
+        ) from error
 
 
 def _telling(errors: Sequence[Any]) -> list[Any]:
     """Drop the error that a list is too short if only its invalid entries, which are reported too, make it so."""
-    places = [each["loc"] for each in errors]
+    places = [error["loc"] for error in errors]
 
     def follows(error: Any) -> bool:
         place = error["loc"]
@@ -273,7 +275,7 @@ def _telling(errors: Sequence[Any]) -> list[Any]:
             len(other) > len(place) and other[: len(place)] == place for other in places
         )
 
-    return [each for each in errors if not follows(each)]
+    return [error for error in errors if not follows(error)]
 
 
 def _problem(error: dict[str, Any]) -> str:

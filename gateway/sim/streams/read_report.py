@@ -14,7 +14,7 @@ from gateway.sim.streams.transparent import ClientResult, ReadRunResult
 
 def runs_table(results: Sequence[ReadRunResult]) -> tuple[list[str], list[list[str]]]:
     """Columns and rows, one for each run: hits and mean completion time, of all clients and by the pattern of their orders."""
-    patterns = [pattern for pattern in Pattern if any(one.pattern == pattern for one in results[0].clients)]
+    patterns = [pattern for pattern in Pattern if any(client.pattern == pattern for client in results[0].clients)]
     columns = ["run", "hits", "mean time"]
     for pattern in patterns:
         columns += [f"{pattern} hits", "time"]
@@ -30,8 +30,14 @@ def runs_table(results: Sequence[ReadRunResult]) -> tuple[list[str], list[list[s
 def clients_table(result: ReadRunResult) -> tuple[list[str], list[list[str]]]:
     """Columns and rows, one for each client of a run."""
     rows = [
-        [one.spec.name, one.pattern, str(one.reads), f"{one.hits / max(1, one.reads):.1%}", f"{one.seconds:.0f} s"]
-        for one in result.clients
+        [
+            client.spec.name,
+            client.pattern,
+            str(client.reads),
+            f"{client.hits / max(1, client.reads):.1%}",
+            f"{client.seconds:.0f} s",
+        ]
+        for client in result.clients
     ]
     return [f"client in {result.run.name}", "order", "reads", "hits", "time"], rows
 
@@ -64,18 +70,18 @@ def reads_as_json(scenario: ReadScenario, results: Sequence[ReadRunResult]) -> l
             "unread_bytes": result.wasted_bytes,
             "ended_bytes": result.released,
             "patterns": {name: pattern.value for name, pattern in result.patterns.items()},
-            "clients": [_client_json(one) for one in result.clients],
+            "clients": [_client_json(client) for client in result.clients],
         }
         for result in results
     ]
 
 
-def _client_json(one: ClientResult) -> dict[str, Any]:
+def _client_json(client: ClientResult) -> dict[str, Any]:
     return {
-        "name": one.spec.name,
-        "order": one.pattern,
-        "reads": one.reads,
-        "hits": one.hits,
-        "late": one.late,
-        "seconds": one.seconds,
+        "name": client.spec.name,
+        "order": client.pattern,
+        "reads": client.reads,
+        "hits": client.hits,
+        "late": client.late,
+        "seconds": client.seconds,
     }

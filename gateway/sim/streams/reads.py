@@ -27,8 +27,8 @@ def epochs(rng: Generator, items: int, reads: int) -> Positions:
 
 def four_jobs(rng: Generator, items: int, reads: int) -> Positions:
     """Four concurrent jobs with separate epochs."""
-    each = [epochs(rng, items, -(-reads // 4)) for _ in range(4)]
-    return np.stack(each, axis=1).reshape(-1)[:reads]
+    jobs = [epochs(rng, items, -(-reads // 4)) for _ in range(4)]
+    return np.stack(jobs, axis=1).reshape(-1)[:reads]
 
 
 def replacement(rng: Generator, items: int, reads: int) -> Positions:
@@ -124,9 +124,9 @@ def seen_by_gateways(order: ReadOrder, rng: Generator, items: int, reads: int, v
     Each client reads on its own, one read in turn; each read goes to any gateway and worker. A worker hands its reads over in
     batches, so a gateway folds reads of the same time one batch after the other.
     """
-    each = -(-reads * view.gateways // view.clients)
-    orders = [order(rng, items, each) for _ in range(view.clients)]
-    steps = np.arange(each)
+    own_reads = -(-reads * view.gateways // view.clients)
+    orders = [order(rng, items, own_reads) for _ in range(view.clients)]
+    steps = np.arange(own_reads)
     folded: list[list[SeenRead]] = [[] for _ in range(view.gateways)]
     rings: list[list[SeenRead]] = [[] for _ in range(view.gateways * view.workers)]
     for step in steps.tolist():

@@ -25,7 +25,7 @@ class SimulatedStore:
     def __init__(self, prefixes: Sequence[PrefixSpec], block: int) -> None:
         self.block = block
         self._below = {prefix.name: list(prefix.objects(block)) for prefix in prefixes}
-        self.objects = {each.key: each for objects in self._below.values() for each in objects}
+        self.objects = {stored.key: stored for objects in self._below.values() for stored in objects}
         self._sorted: list[str] = []
 
     def reads_of(self, client: ClientSpec, rng: Generator) -> list[CachedBlock]:
@@ -40,11 +40,11 @@ class SimulatedStore:
                 self.objects[key] = StoredObject(key, size, max(1, -(-size // self.block)))
             return [CachedBlock(key, block) for key, block, _ in reads]
         objects = [
-            each for each in self._below[client.prefix] if not client.file or each.key.endswith(f"/{client.file}")
+            stored for stored in self._below[client.prefix] if not client.file or stored.key.endswith(f"/{client.file}")
         ]
         if not objects:
             raise ConfigError(f"clients: {client.name}: no object below {client.prefix}/ is named {client.file!r}")
-        blocks = [CachedBlock(each.key, block) for each in objects for block in range(each.blocks)]
+        blocks = [CachedBlock(stored.key, block) for stored in objects for block in range(stored.blocks)]
         count = client.reads or max(1, round(len(blocks) * client.epochs))
         order = ORDERS_OF_READS[client.order]
         return [blocks[at] for at in order(rng, len(blocks), count).tolist()]
@@ -75,4 +75,4 @@ class SimulatedStore:
 
     def total(self) -> int:
         """Bytes of all objects."""
-        return int(np.sum([each.size for each in self.objects.values()]))
+        return int(np.sum([stored.size for stored in self.objects.values()]))

@@ -70,9 +70,9 @@ class StreamRuntime:
 
     Args:
         clock: the time.
-        cache: whose pools are made, filled and released.
-        store: that is listed.
-        without: parts that are left out.
+        cache: its pools are made, filled and released.
+        store: the listed store.
+        without: the parts to leave out.
         fetch: loads a block ahead into a pool; ``False`` if it is on its way.
         listing: whether the store may be listed.
     """
@@ -98,7 +98,7 @@ class StreamRuntime:
         self._runs = BlockRuns()
         self._orders: Mapping[str, PoolOrder] = {}
         self._memory = StreamMemory()
-        self._found: dict[str, SimulatedPool] = {}
+        self._pool_of_path: dict[str, SimulatedPool] = {}
         self.released = 0
         """Bytes of streams that ended, which are evicted first."""
         clock.after(_PLAN_EVERY, self._plan)
@@ -110,11 +110,11 @@ class StreamRuntime:
 
     def pool_of(self, item: CachedBlock) -> SimulatedPool:
         """The pool of a block: the most specific one."""
-        pool = self._found.get(item.path)
+        pool = self._pool_of_path.get(item.path)
         if pool is None:
             names = [name.removeprefix(STREAM) for name in stream_pools(ObjectKey("default", BUCKET, item.path))]
             held = (self._cache.pools[name] for name in names if name in self._cache.pools)
-            pool = self._found[item.path] = next(held, self._cache.default)
+            pool = self._pool_of_path[item.path] = next(held, self._cache.default)
         return pool
 
     def missed(self, item: CachedBlock) -> None:
@@ -132,9 +132,9 @@ class StreamRuntime:
             for block in self._runs.read(item.path, item.block, stored.blocks):
                 self._load(CachedBlock(item.path, block))
         led = self.tree.led_by(BUCKET, item.path)
-        for each in (stream, led if led is not stream else None):
-            if each is not None and each.pattern is not None:
-                self._prefetch(self._following(each), item, hit)
+        for followed in (stream, led if led is not stream else None):
+            if followed is not None and followed.pattern is not None:
+                self._prefetch(self._following(followed), item, hit)
 
     def loaded(self, item: CachedBlock) -> None:
         """Record that a block loaded ahead has arrived, after its waiting readers got it."""
@@ -169,8 +169,8 @@ class StreamRuntime:
     def _follow(self, stream: Stream) -> _Followed:
         keys = self._store.below(stream)
         stored = [self._store.objects[key] for key in keys]
-        size = sum(each.size for each in stored)
-        items = sum(each.blocks for each in stored)
+        size = sum(item.size for item in stored)
+        items = sum(item.blocks for item in stored)
         children = [] if stream.blocks else sorted({key[len(stream.prefix) :].partition("/")[0] for key in keys})
         return _Followed(stream, keys, size, items, AheadOf(most_ahead(self._cache.capacity)), children)
 
@@ -282,7 +282,7 @@ class StreamRuntime:
         left = [self._cache.pools.pop(name) for name in gone]
         if fresh or gone:
             below = tuple(name.removeprefix(f"{BUCKET}/") for name in (*fresh, *gone))
-            self._found = {path: pool for path, pool in self._found.items() if not path.startswith(below)}
+            self._pool_of_path = {path: pool for path, pool in self._pool_of_path.items() if not path.startswith(below)}
             held = {
                 item.path for pool in (self._cache.default, *self._cache.pools.values(), *left) for item in pool.items()
             }

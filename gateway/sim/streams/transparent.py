@@ -72,12 +72,12 @@ class ReadRunResult:
 
     def hit_ratio(self, pattern: str = "") -> float:
         """Share of reads that the cache had, of clients of one pattern or of all."""
-        chosen = [one for one in self.clients if pattern in ("", one.pattern)]
-        return sum(one.hits for one in chosen) / max(1, sum(one.reads for one in chosen))
+        chosen = [client for client in self.clients if pattern in ("", client.pattern)]
+        return sum(client.hits for client in chosen) / max(1, sum(client.reads for client in chosen))
 
     def mean_seconds(self, pattern: str = "") -> float:
         """Mean completion time of clients of one pattern or of all."""
-        chosen = [one.seconds for one in self.clients if pattern in ("", one.pattern)]
+        chosen = [client.seconds for client in self.clients if pattern in ("", client.pattern)]
         return sum(chosen) / max(1, len(chosen))
 
 
@@ -111,11 +111,11 @@ class _ReadRun:
         self._measured = ReadRunResult(run, [ClientResult(spec) for spec in scenario.clients])
         self._runs = BlockRuns()
         self._working = 0
-        for number, one in enumerate(self._measured.clients):
-            reads = iter(self._store.reads_of(one.spec, np.random.default_rng([seed, number])))
-            for _ in range(one.spec.workers):
+        for number, client in enumerate(self._measured.clients):
+            reads = iter(self._store.reads_of(client.spec, np.random.default_rng([seed, number])))
+            for _ in range(client.spec.workers):
                 self._working += 1
-                self._clock.after(one.spec.start, partial(self._next, number, reads))
+                self._clock.after(client.spec.start, partial(self._next, number, reads))
 
     def result(self) -> ReadRunResult:
         """Run until all clients have ended."""
@@ -123,8 +123,8 @@ class _ReadRun:
         while self._working:
             self._clock.run(self._clock.now + SAMPLE)
             taken += 1
-            for one in self._measured.clients:
-                self._measured.samples[one.spec.name].append(one.bytes)
+            for client in self._measured.clients:
+                self._measured.samples[client.spec.name].append(client.bytes)
             for name, pool in self._cache.pools.items():
                 sizes = self._measured.occupied[name]
                 sizes += [0] * (taken - 1 - len(sizes))
@@ -139,11 +139,11 @@ class _ReadRun:
 
     def _next(self, number: int, reads: Iterator[CachedBlock]) -> None:
         """Begin the next read of one worker of a client."""
-        one = self._measured.clients[number]
+        client = self._measured.clients[number]
         item = next(reads, None)
         if item is None:
             self._working -= 1
-            one.seconds = max(one.seconds, self._clock.now - one.spec.start)
+            client.seconds = max(client.seconds, self._clock.now - client.spec.start)
             return
         size, began = self._store.size_of(item), self._clock.now
         hit = item in self._cache
@@ -152,16 +152,16 @@ class _ReadRun:
             pool = self._streams.pool_of(item)
             if not hit:
                 self._streams.missed(item)
-        one.reads += 1
-        one.hits += hit
-        one.bytes += size
+        client.reads += 1
+        client.hits += hit
+        client.bytes += size
         done = partial(self._answered, number, reads, item, hit, began)
         if hit:
             self._unread.pop(item, None)
             self._cache.use(item, began)
             self._clock.after(self._scenario.hit_latency + size / self._scenario.hit_bandwidth, done)
         elif item in self._loading:
-            one.late += self._loading[item].ahead
+            client.late += self._loading[item].ahead
             self._join(item, done)
         else:
             self._fetch(item, pool, done)

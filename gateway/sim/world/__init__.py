@@ -1,1 +1,1 @@
-"""What simulations share: a clock of events, and a cache of pools."""
+"""Shared by simulations: a clock of events, and a cache of pools."""

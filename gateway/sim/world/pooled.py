@@ -1,6 +1,6 @@
 """A cache of pools like a node's index: eviction orders rank the items, and the pool furthest over its target evicts.
 
-The orders are those of ``gateway.policies.eviction``. What the index keeps in columns is kept here in dictionaries and heaps.
+The orders are those of ``gateway.policies.eviction``. Dictionaries and heaps replace the columns of the index.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class SimulatedPool:
         heap = self._heaps[held.rank >= 0]
         heapq.heappush(heap, (held.rank, item))
         if len(heap) > 64 + 4 * len(self._items):
-            heap[:] = [(each.rank, name) for name, each in self._items.items() if (each.rank < 0) == (held.rank < 0)]
+            heap[:] = [(entry.rank, name) for name, entry in self._items.items() if (entry.rank < 0) == (held.rank < 0)]
             heapq.heapify(heap)
 
     def _take(self, item: CachedBlock) -> _Held:

@@ -140,7 +140,7 @@ class Content:
         self._demand: DemandTable | None = None
 
     def demand(self, *, make: bool = False) -> DemandTable | None:
-        """What jobs have consumed; ``None`` if that is unknown. ``make``: make the table if no worker has."""
+        """The items that jobs have consumed; ``None`` if that is unknown. ``make``: make the table if no worker has."""
         if self._demand is None and self._table is not None and (make or self._table.exists()):
             self._demand = open_demand(self._table, self.items)
             if self._demand is None:
@@ -198,7 +198,7 @@ def twin_of(directory: Path) -> Path:
 
 
 def demand_of(twin: Path) -> Path:
-    """The path of what jobs have consumed of a content, beside its twin."""
+    """The path of the record of items that jobs have consumed of a content, next to its twin."""
     return twin.with_name(f"{twin.name}{DEMAND}")
 
 

@@ -97,7 +97,7 @@ def _confine(job: ConversionJob) -> None:
 
 
 def _take_turn(turns: Sequence[str]) -> None:
-    """Wait for the first lock, then for any of the others; they are held until this process ends."""
+    """Wait for the first lock, then for any of the rest; they are held until this process ends."""
     locks = [os.open(turn, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600) for turn in turns]
     for lock in locks[:1]:
         fcntl.flock(lock, fcntl.LOCK_EX)

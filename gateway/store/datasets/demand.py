@@ -1,4 +1,4 @@
-"""What jobs have consumed of a dataset in their current epochs, on one node.
+"""The items of a dataset that jobs have consumed in their current epochs, on one node.
 
 A table in memory (``/dev/shm``), beside the twin of the item states (``content.py``) and removed with it: up to ``JOBS`` jobs,
 and for each item a bit per job. All workers of the node map it. It is made with the first batch of a job; without memory for it,
@@ -80,7 +80,7 @@ class DemandTable:
         return 1 << slot
 
     def consumed(self, reader: ReadingJob, bit: int, indices: NDArray[np.integer] | int) -> None:
-        """Note that a job was delivered items; nothing is noted if its epoch is over, or its slot another job's by now."""
+        """Record that items were delivered to a job; no effect if its epoch is over, or its slot now belongs to another job."""
         slot = bit.bit_length() - 1
         if bit and self._keys[slot] == reader.key and self._epochs[slot] == reader.epoch:
             self.bits[indices] |= np.uint16(bit)

@@ -170,7 +170,7 @@ def move(path: Path, into: Path) -> None:
 
 
 def _is_open(content: Path) -> bool:
-    """Whether some process has the states mapped (content.py holds a shared lock meanwhile)."""
+    """Whether a process has the states mapped (content.py holds a shared lock as long)."""
     try:
         return is_locked(content / STATES)
     except (FileNotFoundError, NotADirectoryError):

@@ -148,7 +148,7 @@ def total_of(lengths: NDArray[np.uint64]) -> int:
 
 
 def _numbers(table: mmap.mmap | bytes, start: int, width: int, count: int) -> NDArray[Any]:
-    """Stored numbers; at width 0 a single 64-bit number stands for all."""
+    """Stored numbers; at width 0 a single 64-bit number is the value of all."""
     if width:
         return np.frombuffer(table, f"<u{width}", count, start)
     return np.broadcast_to(np.frombuffer(table, np.uint64, 1, start), (count,))

@@ -136,7 +136,7 @@ class IndexForm:
 
 
 def tag_of(identity: bytes, lengths: Hashed, members: int) -> str:
-    """The name of a content's folder: what it is a function of.
+    """The name of a content's folder, from the facts that identify the content.
 
     Args:
         identity: SHA-256 over the digests.

@@ -97,7 +97,7 @@ class OpenRegistrations:
         self._open.clear()
 
     def forget(self, tenant: str, name: str) -> None:
-        """Drop one."""
+        """Drop a registration."""
         self._open.pop((tenant, name), None)
 
     def tidy(self) -> None:

@@ -124,7 +124,7 @@ class _Stream:
         taken, self._buffer = self._buffer[:most], self._buffer[most:]
         return taken
 
-    async def take(self, count: int) -> bytes:
+    async def exactly(self, count: int) -> bytes:
         pieces = []
         while count:
             pieces.append(await self.some(count))
@@ -134,7 +134,7 @@ class _Stream:
     async def member(self, name: str, largest: int) -> int:
         """The size of the next member, which must have this name."""
         try:
-            header = tarfile.TarInfo.frombuf(await self.take(tarfile.BLOCKSIZE), "utf-8", "strict")
+            header = tarfile.TarInfo.frombuf(await self.exactly(tarfile.BLOCKSIZE), "utf-8", "strict")
         except tarfile.TarError:
             raise Unfit("not a TAR archive") from None
         if header.name != name or not header.isreg() or not 0 <= header.size <= largest:
@@ -158,8 +158,8 @@ async def receive(next_chunk: NextChunk, draft: Path, output: int, reserve: int)
     """
     stream = _Stream(next_chunk)
     size = await stream.member(REGISTRATION, _LARGEST_DOCUMENT)
-    document = _document(await stream.take(size))
-    await stream.take(-size % tarfile.BLOCKSIZE)
+    document = _document(await stream.exactly(size))
+    await stream.exactly(-size % tarfile.BLOCKSIZE)
     with disk_faults():
         async with asyncio.timeout(HUNG_AFTER):
             await mkdir(draft / "content", 0o700, executor=once)
@@ -171,7 +171,7 @@ async def receive(next_chunk: NextChunk, draft: Path, output: int, reserve: int)
                 left -= len(piece)
                 await file.write(piece)
             await file.complete()
-        await stream.take(-size % tarfile.BLOCKSIZE)
+        await stream.exactly(-size % tarfile.BLOCKSIZE)
     return document
 
 

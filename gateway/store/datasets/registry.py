@@ -194,8 +194,8 @@ class Registry:
             await self.work.chore(draft.close)
 
     @asynccontextmanager
-    async def turn(self, tenant: str) -> AsyncIterator[None]:
-        """Serializes the registrations of a tenant, from the first byte of their digest files on.
+    async def registering(self, tenant: str) -> AsyncIterator[None]:
+        """Serialize the registrations of a tenant, from the first byte of their digest files on.
 
         Raises:
             ApiError: SlowDown if too many registrations of the tenant are waiting.
@@ -316,7 +316,7 @@ class Registry:
 
     @property
     def expired(self) -> set[Name]:
-        """Content names that have expired here. The caller removes them, after it has told the fleet."""
+        """Content names that have expired here. The caller removes them, after notifying the fleet."""
         return self._publisher.expired
 
     # --- how

@@ -1,7 +1,7 @@
 """Writes a dataset's files, batch of rows by batch of rows, in the form that layout.py describes.
 
-Digests and lengths are written at their full width first, as only the last row tells which form is shorter; the rest is
-written once. Final bytes count against a budget as they are written, so an oversized result fails early.
+Digests and lengths are written at their full width first, as only the last row decides which form is shorter; the rest is written
+once. Final bytes count against a budget as they are written, so an oversized result fails early.
 """
 
 from __future__ import annotations

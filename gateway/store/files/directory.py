@@ -331,7 +331,7 @@ class CacheDirectory:
 
 
 def _start_in(descriptor: int) -> DirectoryStart:
-    """What is recorded: the number in 8 bytes, a byte for the clean end, and the table's identity."""
+    """The record: the number in 8 bytes, a byte for the clean end, and the table's identity."""
     recorded = os.pread(descriptor, 64, 0)
     return DirectoryStart(int.from_bytes(recorded[:8], "little"), recorded[_TABLE_AT:], recorded[8:_TABLE_AT] == _CLEAN)
 

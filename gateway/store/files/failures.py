@@ -63,7 +63,7 @@ def disk_fault(error: BaseException) -> DiskFault | None:
     """The fault for ``error``, or ``None`` if it is not a failure of the disk."""
     if isinstance(error, DiskFault):
         return error
-    if isinstance(error, (OSError, sqlite3.Error, DBAPIError, MemoryError)) and SHORTAGES.note(
+    if isinstance(error, (OSError, sqlite3.Error, DBAPIError, MemoryError)) and SHORTAGES.record(
         error, "using the cache disk"
     ):
         return DiskFault(FailureKind.EXHAUSTED, f"the gateway is out of {shortage_of(error)}")

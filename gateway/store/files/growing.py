@@ -1,4 +1,4 @@
-"""A blob that is being written: its file, and the readers who follow it meanwhile.
+"""A blob that is being written: its file, and the readers that follow it.
 
 Threads of the disk access the file, one step at a time, and do the hashing, which costs more than writing. A step costs
 a thread switch. So the first step creates the file, and a caller that has all bytes of a blob passes them to ``commit``, which
@@ -48,7 +48,8 @@ class BlobHost(Protocol):
         """Run a step in a thread; raises the step's exceptions, or DiskFault."""
 
     def append_on_disk(self, work: Callable[[], T]) -> Awaitable[T]:
-        """``on_disk`` for a piece of a large blob: its hash takes longer than a wait for the interpreter, so many run at once."""
+        """``on_disk`` for a piece of a large blob: hashing it takes longer than waiting for the interpreter lock, so it pays to
+        run several in parallel."""
 
     def wrote(self, seconds: float) -> None:
         """Report how long a write took."""
@@ -206,7 +207,7 @@ class GrowingBlob:
                 waiter.set_result(None)
 
     def end(self, failure: LarderError | None = None) -> None:
-        """Tell readers that no more bytes will come, and why; what has no name is discarded. Idempotent, never fails."""
+        """Tell readers that no more bytes will come, and why; a file without a name is discarded. Idempotent, never fails."""
         if self._ended:
             return
         self._ended = True

@@ -45,7 +45,7 @@ are in memory, and threads compete for the interpreter."""
 
 
 class WorkGate(Protocol):
-    """The disk that threads work on: whether it may be used."""
+    """Says whether threads may use the disk."""
 
     in_use: bool
 
@@ -103,7 +103,7 @@ class HangWatch:
         return any(station.deadline <= now for station in self._stations)
 
     def waits_for(self, seconds: float) -> bool:
-        """Whether a small call has not returned for so many seconds, less than ``HUNG_AFTER``."""
+        """Whether a small call has not returned for ``seconds``, less than ``HUNG_AFTER``."""
         late = time.monotonic() + HUNG_AFTER - seconds
         return any(station.patience == HUNG_AFTER and station.deadline <= late for station in self._stations)
 
@@ -143,9 +143,9 @@ class Threads:
         limit: of them.
         name: of each, followed by its number.
         watch: ends the waits for them; ``None`` for work that may take any time.
-        failed: hears in the event loop which faults of the disk the work raised, whether anybody still waits for it or not.
+        failed: called in the event loop with disk faults that the work raised, even if no one still waits for the work.
         before: for small work, of which one thread does several jobs in a row while the disk is quick: called in the thread
-            before each row; what it raises is the failure of the row.
+            before each row; its exception fails the row.
         gate: refuses work while the disk is not in use; ``None``: nothing is refused.
     """
 
@@ -205,8 +205,8 @@ class Threads:
         return future
 
     def _flush(self) -> None:
-        """Hand over what was submitted: all of it at once, unless the disk is quick. Then one thread does a row, and the next
-        one after it: threads that make short calls wait for the interpreter more than for the disk.
+        """Hand over the submitted jobs: all at once, unless the disk is quick. Then one thread does a row, and the next one after
+        it: threads that make short calls wait for the interpreter more than for the disk.
         """
         self._hand_over = None
         if self._before is None or self._pace >= _QUICK:
@@ -220,7 +220,7 @@ class Threads:
             self._hand_over = self._loop.call_later(_STANDSTILL, self._assign)
 
     def _assign(self) -> None:
-        """Hand over the gathered jobs, to as many threads as they are rows: on a slow disk, each is one."""
+        """Hand over the gathered jobs, one thread per row: on a slow disk, each job is its own row."""
         jobs, self._gathered, self._hand_over = self._gathered, [], None
         row = 1 if self._before is None else max(1, int(_ROW / self._pace))
         for start in range(0, len(jobs), row):
@@ -384,7 +384,7 @@ class Closer:
 def close_passed(descriptors: Iterable[int]) -> None:
     """Close descriptors that were just passed to another process: it has them open, so that this is seldom the last close.
 
-    Those that were opened together have consecutive numbers mostly, and cost one call (close_range(2)).
+    Descriptors opened together mostly have consecutive numbers, and cost one call (close_range(2)).
     """
     runs: list[list[int]] = []
     for descriptor in sorted(descriptors):

@@ -164,14 +164,14 @@ def wanted(connection: Connection) -> int:
 
 
 def take_wanted(connection: Connection) -> int:
-    """``wanted``, cleared before room is made: what is asked for meanwhile stays for the next time."""
+    """``wanted``, cleared before room is made: requests that arrive in the meantime stay for the next sweep."""
     size = wanted(connection)
     connection.execute("DELETE FROM meta WHERE name = 'wanted'")
     return size
 
 
 def note_steady(connection: Connection, tag: str, size: int, now: float) -> None:
-    """Note how many bytes a dataset holds whose residents replace each other."""
+    """Record the bytes that a dataset holds whose residents replace each other."""
     connection.executemany(
         "INSERT INTO meta VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
         ((f"{_STEADY}{tag}", size), (f"{_STEADY_AT}{tag}", int(now))),

@@ -6,9 +6,9 @@ Group commit. Writes submitted while a transaction is running are done together 
 connection. If one of a group fails, the group is rolled back and each operation is retried in its own transaction, so an
 operation may run twice, and must have no effects except through the connection, or only idempotent ones (unlinking a file).
 Frequent operations take an argument, and are called once with the arguments of all consecutive ones: a statement costs more than
-its rows, as the threads of the process compete for the interpreter after each. Nobody waits for the transaction of those that
-write, so they are gathered for ``GATHER`` seconds, unless another operation comes, or one for which somebody waits. Look-ups are
-grouped in the same way, and not gathered: readers wait for them.
+its rows, as the threads of the process compete for the interpreter after each. No request waits for the transaction of deferred
+writes, so they are gathered for ``GATHER`` seconds, unless another operation comes, or one with a waiter. Look-ups are grouped in
+the same way, and not gathered: readers wait for them.
 
 A thread is woken once for all operations that one turn of the event loop submits: waking it costs more than a look-up.
 
@@ -76,7 +76,7 @@ class IndexHost(Protocol):
 
     in_use: bool
     normal: bool
-    """Whether nothing is wrong, so that successes need not be told."""
+    """Whether nothing is wrong, so that successes need not be reported."""
 
     def require(self) -> None:
         """Raise ``DiskFault`` unless the disk may be used."""

@@ -4,7 +4,7 @@ Each step migrates one version to the next. All steps run in one transaction, so
 the next start repeats it. Creating the index over the ranks takes about a second per million blobs; until then the cache is not
 used.
 
-An index of a newer version is left alone: this version cannot read it, nor judge what would be lost.
+An index of a newer version is left alone: this version can neither read it nor judge the loss.
 """
 
 from __future__ import annotations

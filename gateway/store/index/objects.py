@@ -139,7 +139,7 @@ def _pages(keys: Iterable[ObjectKey]) -> Iterator[tuple[str, str, list[str]]]:
 
 
 def known(connection: Connection, asked: Sequence[tuple[ObjectKey, int]]) -> list[CachedObject | None]:
-    """The rows of keys with their grants and at most so many of their first blocks; ``None`` for a key without a row.
+    """The rows of keys with their grants and a limited number of their first blocks; ``None`` for a key without a row.
 
     Most keys that are looked up together have none, as when many clients read new data: those cost one statement.
     """

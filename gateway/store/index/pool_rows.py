@@ -141,7 +141,7 @@ def holder(connection: Connection, digest: bytes) -> PoolRow | None:
 
 
 def define(connection: Connection, wanted: Iterable[Pool]) -> None:
-    """Define exactly these pools, one of them ``default``; the others are retired.
+    """Define exactly these pools, one of them ``default``; all other pools are retired.
 
     A pool whose order changes is retired too, as ranks of one order mean nothing to another. ``settle`` moves its blobs to the
     new one of its name.

@@ -1,6 +1,6 @@
 """Operations on results of pipelines, which are objects of one block (gateway/model/results.py). Each takes a connection.
 
-A PUT of a thousand results is one transaction, and what it may store is decided inside it: whichever worker is first wins.
+A PUT of a thousand results is one transaction, and decides inside it which results to store: the first worker wins.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NOBODY = OriginIdentity("", "")
 
 
 class ResultLimits(NamedTuple):
-    """The limits of what may be stored.
+    """The limits for storing results.
 
     Args:
         largest: bytes of the largest result.

@@ -71,7 +71,7 @@ _WRONG_KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class Salvaged:
-    """What was kept, and the number of rows or pages that were not."""
+    """The rows kept, and the number of rows or pages lost."""
 
     blobs: int
     objects: int
@@ -124,7 +124,7 @@ class _Copying:
         return ties
 
     def blob(self, digest: bytes) -> Row | None:
-        """Size and CRC-32 of a blob; ``None`` if there is none that can be read."""
+        """Size and CRC-32 of a blob; ``None`` without a readable one."""
         try:
             return _sizes(self._connection, digest)
         except (sqlite3.Error, UnicodeDecodeError):
@@ -141,7 +141,7 @@ class _Copying:
         return grants
 
     def marks(self) -> tuple[dict[str, int], set[str]]:
-        """Which store the objects of an origin came from, and the origins of which that cannot be read any more."""
+        """The store that the objects of each origin came from, and the origins whose store can no longer be read."""
         kept, lost = {}, set()
         for name, value in self._all("SELECT name, value FROM meta", ()):
             if type(name) is not str or not _is_text(name):
@@ -275,7 +275,7 @@ def damage(path: Path, patience: float) -> int:
 
 
 def unsound(connection: sqlite3.Connection) -> bool:
-    """Whether a row of a pool or a blob has a value of the wrong kind: what else made an operation fail is a bug."""
+    """Whether a row of a pool or a blob has a value of the wrong kind: any other failure of an operation is a bug."""
     return any(connection.execute(statement).fetchone() for statement in _WRONG_KINDS)
 
 

@@ -196,7 +196,8 @@ def prepare_connection(connection: Connection) -> None:
 
 
 def listed(values: Sequence[T]) -> tuple[str, tuple[T, ...]]:
-    """The ``?`` of a list after ``IN``, and its values: their number is a power of two, and the last one fills the places."""
+    """The ``?`` marks of a list after ``IN``, and its values, padded with the last one to a power of two, so that few statements
+    are prepared."""
     if not values:
         return "", ()
     count = 1 << (len(values) - 1).bit_length()

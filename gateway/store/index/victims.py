@@ -1,4 +1,4 @@
-"""Which blobs leave next: pool by pool as far as each is over its target, within a pool in its eviction order."""
+"""Chooses the blobs to evict: pool by pool, as far as each exceeds its target; within a pool, in its eviction order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gateway.store.index.schema import listed
 
 
 class EvictionGoal(NamedTuple):
-    """What is to be evicted: ``wanted`` bytes and ``files`` blobs at least, ``limit`` blobs at most.
+    """The demand for eviction: ``wanted`` bytes and ``files`` blobs at least, ``limit`` blobs at most.
 
     ``first``: by pool of the order ``uniform``, blobs that leave before its others, in this order.
     """
@@ -42,7 +42,7 @@ def victims(connection: Connection, goal: EvictionGoal) -> tuple[list[tuple[byte
         if number is None:
             break
         victim = queues[number].head()
-        if victim is None or not book.take(victim[1]):
+        if victim is None or not book.debit(victim[1]):
             book.exhausted()
             continue
         queues[number].leave()
@@ -116,7 +116,7 @@ class _Queue:
         return None
 
     def _preferred(self) -> list[tuple[bytes, int, float]]:
-        """The blobs that leave first, as far as the pool has them."""
+        """The preferred blobs that are in the pool."""
         if not self._first:
             return []
         marks, padded = listed(self._first)

@@ -117,7 +117,7 @@ class Uses:
         if len(self._last) >= DISTINCT or len(self._missed) >= DISTINCT:
             self._when_many()
 
-    def take(self) -> Folded | None:
+    def take_folded(self) -> Folded | None:
         """The uses since the last call; ``None`` if there are none."""
         self._accesses.hand_out()
         uses = {blob: Use(self._reads[blob], access) for blob, access in self._last.items()}
@@ -151,7 +151,7 @@ class ObservedReads:
         else:
             self._dropped += 1
 
-    def take(self) -> tuple[list[ObjectRead], int]:
+    def take_reads(self) -> tuple[list[ObjectRead], int]:
         """The reads recorded since the last call, and the number of dropped ones."""
         noted, self._noted = self._noted, []
         dropped, self._dropped = self._dropped, 0

@@ -1,7 +1,7 @@
 """Reads and hits of items, by the tenth of all scored items that they belong to.
 
 Each worker counts for itself and writes its counts to a file of its own, in memory beside the tables of scores
-(``importance.py``), so nothing is locked and nothing lost when a worker ends; the keeper's worker adds up all of them. The files
+(``importance.py``), so nothing is locked and nothing lost when a worker ends; the keeper adds up all of them. The files
 go with the start of the node; one that another program removes is written again with the next reads.
 """
 
@@ -17,7 +17,7 @@ from gateway.store.shared.own_files import open_own, read_own
 from gateway.store.shared.table_file import TWINS
 
 ROWS = 11
-"""The tenths, the least important first, and last what no job has scored."""
+"""The tenths, the least important first, then the unscored items."""
 _NAMES = f"{TWINS}reads-"
 _DIGITS = 24
 """Hex digits of the dataset in a file's name."""

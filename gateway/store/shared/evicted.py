@@ -40,7 +40,7 @@ class EvictedKeys:
         self._words.cast("B")[:] = bytes(4 * SLOTS)
 
     def __contains__(self, key: ObjectKey) -> bool:
-        """Whether the object was evicted, and neither written nor purged since, as far as the record reaches."""
+        """Whether the object was evicted, and neither written nor purged since, within the reach of the record."""
         slot, fingerprint = _place(key)
         return bool(self._words[slot] == fingerprint)
 

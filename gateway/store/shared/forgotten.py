@@ -1,15 +1,14 @@
-"""Which objects were forgotten a short while ago, so that nobody else's copy of them is believed.
+"""Remembers objects forgotten a short while ago, so that copies on other nodes are not trusted.
 
 The gateways of a fleet forget a written object one after the other. One that has forgotten it could take it over from another
 that has not (engine/base/handover.py), get the old bytes, and keep them: no announcement is left to correct it. The same holds
 for objects that the origin showed to have changed, because other nodes are not told and their copies count as fresh; for purged
-objects, which a node that was away still has; and for grants: an announcement of the rights in a bucket (``rights_in``) stands
-for all objects in it.
+objects, which a node that was away still has; and for grants: an announcement of the rights in a bucket (``rights_in``) covers
+all objects in it.
 
-One worker is told, and all workers of the node must know, so the record is in memory that they share (generations.py). It needs
-no lock between processes, like that of evicted objects: a key's slot has the time, and a key that shares a slot is merely read
-from the origin. Purged prefixes have few places; one that finds its place taken makes
-everything count as forgotten.
+One worker receives the message, and all workers of the node must know, so the record is in shared memory (generations.py). It
+needs no lock between processes, like that of evicted objects: a key's slot has the time, and a key that shares a slot is merely
+read from the origin. Purged prefixes have few places; one that finds its place taken makes everything count as forgotten.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ PREFIXES = 64
 """Purged prefixes that are told apart."""
 _KEYS = 65_536
 _WORDS = 4
-"""Of a prefix: when, its length in characters, and 64 bits of its hash."""
+"""The words of a prefix: the time, its length in characters, and 64 bits of its hash."""
 WORDS = _KEYS + _WORDS * PREFIXES + 1
 
 
@@ -43,14 +42,14 @@ class ForgottenKeys:
         self._words = words
         self._clock = clock
 
-    def note(self, keys: Iterable[ObjectKey]) -> None:
-        """These are forgotten now."""
+    def note_keys(self, keys: Iterable[ObjectKey]) -> None:
+        """Record that these were forgotten now."""
         now = max(1, int(self._clock()))
         for key in keys:
             self._words[_slot(key)] = now
 
     def note_prefix(self, bucket: str, prefix: str) -> None:
-        """All of a bucket below a prefix is forgotten now, whatever the origin."""
+        """Record that everything below a prefix of a bucket was forgotten now, at any origin."""
         place, head = _place(bucket, prefix)
         there = self._words[place : place + _WORDS].tolist()
         if self._lately(there[0]) and there[1:] != head:
@@ -59,11 +58,11 @@ class ForgottenKeys:
         self._words[place] = max(1, int(self._clock()))
 
     def note_all(self) -> None:
-        """Everything is forgotten now."""
+        """Record that everything was forgotten now."""
         self._words[WORDS - 1] = max(1, int(self._clock()))
 
     def take_over(self, other: ForgottenKeys) -> bool:
-        """Count what another record has as forgotten here too; returns whether it has anything."""
+        """Add another record's entries to this one; returns whether it has any."""
         if any(map(self._lately, other._words[_KEYS::_WORDS])):
             self.note_all()
         for slot, when in enumerate(other._words[:_KEYS]):
@@ -98,7 +97,7 @@ def _slot(key: ObjectKey) -> int:
 
 
 def _place(bucket: str, prefix: str) -> tuple[int, list[int]]:
-    """The place of a prefix, and what stands there beside the time."""
+    """The place of a prefix, and the words there after the time."""
     number = _number(bucket, prefix)
     return _KEYS + number % PREFIXES * _WORDS, [len(prefix), number & 0xFFFFFFFF, number >> 32]
 

@@ -7,8 +7,8 @@ new one. Two keys that share a slot cost each other a look-up in the index, noth
 A bucket has a slot too, that of ``rights_in(key)``, and the generation of a key is the sum of both numbers. So one store
 invalidates everything that the workers hold of a bucket's objects, grants included, when the bucket's rights change.
 
-A bump stores an odd number. Whoever asks for the generation of a key replaces an odd number by an even one, so nobody works under
-an odd one. A write that finds its own odd number when it ends therefore knows that no worker has read its key since: there is
+A bump stores an odd number. Asking for the generation of a key replaces an odd number by an even one, so no work happens under an
+odd one. A write that finds its own odd number when it ends therefore knows that no worker has read its key since: there is
 nothing to forget again (``unread``).
 
 After the slots follow 65,536 bytes of distrust marks. Forgetting must take effect even while the index cannot be written: then
@@ -19,10 +19,10 @@ Then follow as many debt marks: for keys written through this node without the f
 every worker of the node has reads of them checked with the origin, at whichever node they are answered. They are in the table,
 so that a process started after a crash takes over the debts of its predecessor.
 
-The table is a file in memory (``table_file.py``), named after the cache directory. It is written in the event loop, and a page of
-a file on the cache disk could make the loop wait for that disk; besides, damage to the cache directory does not reach it. It
-survives the processes of a gateway, however they end. Its last bytes are the path of the cache directory, and every process that
-maps it holds a shared lock on it: an unlocked table whose directory is gone is removed by the next start of any gateway.
+The table is a file in memory (``table_file.py``), named after the cache directory. It is written in the event loop, which a page
+of a file on the cache disk could block; and damage to the cache directory does not reach it. It survives the processes of a
+gateway, however they end. Its last bytes are the path of the cache directory, and every process that maps it holds a shared lock
+on it: an unlocked table whose directory is gone is removed by the next start of any gateway.
 
 The table does not survive a reboot, which may lose marks that never reached the disk. So the table records the start of the
 directory that it belongs to (``boot``), and the directory records which file the table is. If a directory was not closed cleanly
@@ -75,7 +75,7 @@ Mark = tuple[int, int]
 
 
 class DirectoryStart(NamedTuple):
-    """What a directory records of its start: a number, 0 for none; the table's identity; and whether the start ended cleanly."""
+    """A directory's record of its start: a number, 0 for none; the table's identity; and whether the start ended cleanly."""
 
     boot: int = 0
     table: bytes = b""
@@ -126,7 +126,7 @@ class Generations:
         """No other table has it: of two workers with the same name, each forgets for both."""
 
     def vouches(self, boot: int, recorded: bytes) -> bool:
-        """Whether the table belongs to a start of the directory: not if it is another one, nor a copy.
+        """Whether the table belongs to a start of the directory, and is neither another table nor a copy.
 
         Args:
             boot: the number of the start.
@@ -161,7 +161,7 @@ class Generations:
     def of(self, key: ObjectKey) -> int:
         """The key's generation: it changes when the key, or the rights in its bucket, are bumped.
 
-        Ask before reading what is to be valid under it: that makes the key count as read since its last bump.
+        Ask before reading data that shall be valid under it: the key then counts as read since its last bump.
         """
         numbers, (slot, bucket) = self.numbers, slots_of(key)
         # Each number is read once. A second look could find a bump that came in between, which would still count as unread.
@@ -178,7 +178,7 @@ class Generations:
         return self.numbers[slot] + self.numbers[bucket] == generation and not self._marks[slot]
 
     def at(self, slot: int, bucket: int) -> int:
-        """What to compare with the result of ``of`` for a key with these slots (``slots_of``)."""
+        """The value to compare with the result of ``of`` for a key with these slots (``slots_of``)."""
         return self.numbers[slot] + self.numbers[bucket]
 
     def bump(self, key: ObjectKey) -> Mark:
@@ -194,7 +194,7 @@ class Generations:
         return slot, number
 
     def unread(self, marks: Iterable[Mark]) -> bool:
-        """Whether nobody has asked for the generations of keys since they were bumped, nor bumped them again.
+        """Whether the generations of keys were neither read nor bumped again since they were bumped.
 
         Then no worker can hold, or record, anything of them that it read since.
         """
@@ -228,7 +228,7 @@ class Generations:
             self._marks[slot] = 0
 
     def owe(self, keys: Iterable[ObjectKey] | None) -> None:
-        """Record that the fleet has not been told of writes to these keys, ``None``: to any keys."""
+        """Record that writes to these keys have not been announced; ``None``: to any key."""
         if keys is None:
             self._debts[:] = b"\1" * SLOTS
             return
@@ -249,7 +249,7 @@ class Generations:
         return any(self._debts)
 
     def paid(self, keys: Iterable[ObjectKey] | None) -> None:
-        """Record that the fleet has been told of these keys, ``None``: of all."""
+        """Record that these keys have been announced; ``None``: all keys."""
         if keys is None:
             self._debts[:] = bytes(SLOTS)
             return
@@ -282,7 +282,7 @@ class Generations:
     def attach(self, path: Path, root: Path | None = None) -> bool:
         """Map the table at ``path``, creating it if missing; ``False`` if it is mapped already.
 
-        Marks of the previously mapped table, and what was forgotten under it, are carried over; other workers then look up again
+        Marks of the previously mapped table, and keys forgotten under it, are carried over; other workers then look up again
         whatever they hold.
 
         Args:

@@ -1,6 +1,6 @@
-"""Sends the reads of all workers of a node to the keeper's worker.
+"""Sends the reads of all workers of a node to the keeper.
 
-Four times a second a worker takes its recorded reads (``accesses.ObservedReads``) and sends them to the keeper's worker: one
+Four times a second a worker takes its recorded reads (``accesses.ObservedReads``) and sends them to the keeper: one
 datagram per 128 reads, on a Unix socket beside the table of generations, never on the cache disk (docs/decisions/0019). The
 kernel bounds the queue. Nothing waits: reads that find the queue full, or no receiver, are dropped and counted, like those
 beyond 512 between two hand-overs. So observation takes a bounded share of a core, and streams may be seen only in part:
@@ -10,8 +10,8 @@ The receiver binds under another name and renames its socket to the senders' nam
 the name over, however the previous one ended. A receiver whose name another program has removed binds again.
 
 Every user may create files beside the table. Keys and access keys are in the datagrams, so they are sent only to a socket that
-this user owns: nobody else can put another one in its place. If another user has taken the name, only the keeper's own reads
-count, and the log says so.
+this user owns: no other user can put one in its place. If another user has taken the name, only the keeper's own reads count, and
+the log says so.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class ReadChannel:
             )
 
     def send(self, reads: Sequence[ObjectRead]) -> int:
-        """Send reads to the keeper's worker; returns how many were accepted."""
+        """Send reads to the keeper; returns how many were accepted."""
         taken = 0
         if self._path is not None and _socket_at(self._path) is not None:
             for start in range(0, len(reads), _PAGE):

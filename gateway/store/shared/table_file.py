@@ -1,10 +1,10 @@
-"""The file behind the table of generations (``generations.py``): where it is, how it is made, and who has it open.
+"""The file behind the table of generations (``generations.py``): its place, its creation, and the processes that have it open.
 
 A gateway opens the file once, before it forks workers (``hold``), and every worker maps that open file. So the workers of a
-gateway share one table whatever becomes of its name: programs remove files of ``/dev/shm`` (RemoveIPC of systemd at logout, a
-cleaner), replace them, or put a copy there, and a worker that is started later must not get another table than the others. A
-table that was cut off is completed in place, for the same reason. Without room in ``/dev/shm``, or if another user has taken the
-name, the gateway's table is memory without a name: it does the same, except that it ends with the gateway.
+gateway share one table whatever happens to its name: programs remove files of ``/dev/shm`` (RemoveIPC of systemd at logout, a
+cleaner), replace them, or put a copy there, and a worker started later must get the same table. A table that was cut off is
+completed in place, for the same reason. Without room in ``/dev/shm``, or if another user has taken the name, the gateway's table
+is memory without a name: it does the same, except that it ends with the gateway.
 
 A process outside a gateway, and another gateway on the same cache directory, open the file by its name. Whether that is the
 table of the directory's other workers is written in the directory (``Generations.vouches``).
@@ -234,7 +234,7 @@ def _root_bytes(root: Path) -> bytes:
 
 
 def _anonymous(content: bytes) -> int:
-    """Memory without a name, which nobody can cut off."""
+    """Memory without a name, which no process can truncate."""
     descriptor = os.memfd_create("larder-table", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with open(os.dup(descriptor), "wb") as file:
         file.write(content)
@@ -243,9 +243,9 @@ def _anonymous(content: bytes) -> int:
 
 
 def _complete(descriptor: int, root: Path) -> None:
-    """Write anew what was cut off from a file that others may map, of several processes by one.
+    """Rewrite the truncated part of a file that other processes may map; one of several processes does it.
 
-    What was lost may have been marks, so every key gets one: rows are deleted and read again, and no wrong byte is served.
+    Marks may have been lost, so every key gets one: rows are deleted and read again, and no wrong byte is served.
     """
     fcntl.lockf(descriptor, fcntl.LOCK_EX)
     try:

@@ -211,7 +211,7 @@ class LarderFileSystem(AsyncFileSystem):  # type: ignore[misc]
 
 
 class LarderFile(AbstractBufferedFile):  # type: ignore[misc]
-    """An open object. Its ETag is not held on to: what is overwritten while it is read has parts of both versions."""
+    """An open object. Reads do not insist on its ETag: an object overwritten while it is read yields parts of both versions."""
 
     def _fetch_range(self, start: int, end: int) -> bytes:
         data: bytes = self.fs.cat_file(self.path, start=start, end=end)

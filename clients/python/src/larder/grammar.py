@@ -11,7 +11,7 @@ import larder
 
 _CACHING = ("auto", "full", "part", "none")
 _WRONG = re.compile(r"argument (?P<what>\S+): invalid choice: '(?P<given>.*)' \(choose from (?P<choices>.*)\)$")
-"""Error text of argparse for a word that is none of the choices."""
+"""Error text of argparse for an invalid choice."""
 _EPILOG = """\
 Gateways are found by --endpoint, LARDER_ENDPOINT or AWS_ENDPOINT_URL, keys where AWS's tools look. "larder help COMMAND"
 explains one, with examples.
@@ -20,7 +20,7 @@ exit status: 0 good; 1 a problem; 2 wrong usage or configuration; 130 Ctrl-C"""
 
 
 class Parser(ArgumentParser):
-    """A parser that proposes what a mistyped command or choice was meant to be; so do the parsers of its subcommands."""
+    """A parser that suggests corrections for mistyped commands and choices; so do the parsers of its subcommands."""
 
     def error(self, message: str) -> NoReturn:
         """Print usage and message, and exit with status 2."""

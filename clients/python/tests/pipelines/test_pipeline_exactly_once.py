@@ -142,7 +142,7 @@ def ledger_of(items, batch, numbers):
 def in_order(items, batch):
     """The items of an epoch in its order."""
     planned, found = PlannedItems(epoch_of(items, batch)[0]), []
-    while (some := planned.take(batch)) is not None:
+    while (some := planned.next_items(batch)) is not None:
         found += some.indices
     return found
 

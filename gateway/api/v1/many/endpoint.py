@@ -1,9 +1,8 @@
 """``POST /-/v1/batch``: objects of any bucket, ranges of them and members of TAR archives, in one answer.
 
 Each entry is a GET by the caller (gateway/api/s3/inner.py), so an entry is refused, limited, counted and logged as one, and its
-failure is its own. Some entries are opened at once, and an entry that is ready is sent before those that are not. What is open
-and unsent is bounded, and a body is read when its turn to be sent comes: a small one into memory, for its CRC, and any other
-piece by piece.
+failure is its own. Some entries are opened at once, and an entry that is ready is sent before those that are not. Open, unsent
+answers are bounded. A body is read when it is next to be sent: a small one into memory, for its CRC, any other piece by piece.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ class ManyEndpoint:
         Raises:
             ApiError: the request is refused.
             BrokenBody: an entry that had begun could not be completed; the connection must be broken.
-            ClientGone: the client has left; nothing is held for it any more.
+            ClientGone: the client has left; everything held for it has been released.
         """
         if scope["query_string"]:
             raise ApiError("InvalidRequest", "a batch of keys takes no parameters; entries are in the body")
@@ -288,7 +287,7 @@ class _Sending:
         self._outgoing.add(self._frames.failure(position, position, ItemStatus.LATER, entry.bucket, entry.key, _LATER))
 
     async def _close(self) -> None:
-        """Release what is open and will not be sent."""
+        """Release open bodies that will not be sent."""
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)

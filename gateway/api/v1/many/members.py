@@ -1,8 +1,8 @@
 """Where the members of TAR archives are, for batches of keys: found by reading the archives' headers through the cache.
 
 An archive is walked with the rights of the caller who wants a member, from where the last walk ended, until the member is met.
-What was found is kept in memory for that version of the archive, by its ETag, and used by whoever may read the archive: the
-read of the member itself is judged as any other, and names the version (If-Match).
+The places found are kept in memory for that version of the archive, by its ETag, for every caller who may read the archive. The
+read of the member itself is checked like any other, and names the version (If-Match).
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Archives:
     ) -> tuple[int, int] | None:
         """Read headers until the member is met; ``None`` if the archive has none of this name."""
         members = archive.members
-        while (location := members.found.get(member)) is None and not members.complete:
+        while (location := members.places.get(member)) is None and not members.complete:
             stop = min(members.size, members.position + max(members.least, _window(members)))
             data, _, _ = await _read(reads, place, (members.position, stop), archive.etag)
             _feed(members, data)
@@ -128,14 +128,14 @@ def _feed(members: TarMembers, data: bytes) -> None:
     except NotTar as error:
         raise S3Error("InvalidRequest", explain=f"The object has no members: {error}.") from None
     if members.memory > MOST_OF_ONE:
-        explain = f"The archive has too many members, more than {len(members.found)}: make smaller ones."
+        explain = f"The archive has too many members, more than {len(members.places)}: make smaller ones."
         raise S3Error("InvalidRequest", explain=explain)
 
 
 def _window(members: TarMembers) -> int:
-    if not members.found:
+    if not members.places:
         return _FIRST
-    return _STRETCH if members.position // len(members.found) < _STRETCH else _HEADER
+    return _STRETCH if members.position // len(members.places) < _STRETCH else _HEADER
 
 
 async def _begin(reads: CallerReads, place: _Place) -> KnownArchive:

@@ -1,4 +1,4 @@
-"""What of an answer to an entry of a batch of keys is sent: a part of its body, or the error in it."""
+"""The part of an answer that a batch of keys sends for an entry: a range of its body, or its error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gateway.model.outcomes import Outcome, Reason
 MOST_BYTES = 256 * 1024**2
 """Bytes of the entries in one answer, and of one entry."""
 _LARGEST_UNTOLD = 8 * 1024**2
-"""Bytes of an entry whose length the store does not tell."""
+"""Bytes of an entry whose length the store does not state."""
 _DOCUMENT = 64 * 1024
 """Bytes of an error document that are read."""
 _CODE, _MESSAGE = re.compile(rb"<Code>([^<]{1,128})</Code>"), re.compile(rb"<Message>([^<]{1,2048})</Message>")

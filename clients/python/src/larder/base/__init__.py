@@ -1,1 +1,1 @@
-"""What every part of the client may use: errors, datasets as values, options, statistics, buffers, formats of files."""
+"""Shared by every part of the client: errors, datasets as values, options, statistics, buffers, formats of files."""

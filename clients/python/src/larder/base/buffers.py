@@ -32,11 +32,11 @@ class Buffers:
     def __reduce__(self) -> tuple[type[Buffers], tuple[()]]:
         return Buffers, ()
 
-    def take(self, size: int) -> memoryview:
-        """A buffer of so many bytes, with any content.
+    def borrow(self, size: int) -> memoryview:
+        """A buffer of ``size`` bytes with arbitrary content.
 
         Raises:
-            MemoryError: there is not as much memory.
+            MemoryError: out of memory.
         """
         if not _LARGE <= size <= SIZE:
             return np.empty(size, np.uint8).data  # unlike a bytearray, not zeroed first
@@ -66,7 +66,7 @@ class Space:
     """Places for items that come one after the other, side by side in shared buffers.
 
     Args:
-        allocate: makes a buffer of so many bytes.
+        allocate: makes a buffer of the given number of bytes.
     """
 
     def __init__(self, allocate: Callable[[int], memoryview]) -> None:
@@ -77,7 +77,7 @@ class Space:
         self._used = 0
 
     def places(self, sizes: Iterable[int]) -> Iterator[memoryview]:
-        """Places of so many bytes each. Take all of them: where the next ones begin is known after the last."""
+        """The addresses of ``SIZE`` bytes each. Take all of them: where the next ones begin is known after the last."""
         buffer, used = self._buffer, self._used
         for size in sizes:
             end = used + size

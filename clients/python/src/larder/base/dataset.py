@@ -88,7 +88,7 @@ class MixtureInfo(DatasetInfo):
 
 
 def restored_info(values: Mapping[str, Any]) -> DatasetInfo:
-    """A description from its ``dataclasses.asdict``, which may have been JSON meanwhile."""
+    """A description from its ``dataclasses.asdict``, which may have passed through JSON."""
     if "parts" not in values:
         return DatasetInfo(**values)
     parts = tuple(DatasetInfo(**part) for part in values["parts"])

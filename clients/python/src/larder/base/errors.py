@@ -164,7 +164,7 @@ class StageFailed(ItemError):
         index: index of the item in the dataset.
         bucket: bucket of the item; empty if the pipeline does not have ``keys``.
         key: key of the object that holds it.
-        detail: the exception, or what happened.
+        detail: the exception or event.
         stage: number and description of the stage, such as ``stage 2, map(augment)``.
     """
 
@@ -179,7 +179,7 @@ class StageFailed(ItemError):
 
 
 class PipelineError(LarderError):
-    """A pipeline cannot run as it was built; the message says which stage, and what to change."""
+    """A pipeline cannot run as it was built; the message names the stage and the remedy."""
 
 
 class ElementUnstorable(LarderError):

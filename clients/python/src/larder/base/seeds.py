@@ -1,4 +1,4 @@
-"""Seeds of random numbers by what they are for, so that they do not depend on the process that draws them."""
+"""Seeds of random numbers by purpose, so that they do not depend on the process that draws them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The TAR format as far as it is read here: headers, and the members of a sample.
+"""The parts of the TAR format that are read here: headers, and the members of a sample.
 
 A *sample* is a stretch of a TAR: adjacent files that share their name up to its first dot, as WebDataset writes them. It is one
 item, so that its members come together; its bytes have the members' headers between their contents. Files that belong to no
@@ -71,10 +71,10 @@ class Attributes:
             self._following["path"] = content.rstrip(b"\0").decode("utf-8", "replace")
 
     def entry(self, header: TarHeader, position: int) -> TarEntry:
-        """The entry of a header, with what was said of it; ``position`` is that of its content.
+        """The entry of a header, with its extended attributes; ``position`` is that of its content.
 
         Raises:
-            TarError: it is stored sparsely, or its size is none.
+            TarError: it is stored sparsely, or its size is not a number.
         """
         said, self._following = self._shared | self._following, {}
         name = said.get("path", header.name)
@@ -93,7 +93,7 @@ def header_of(block: bytes, position: int) -> TarHeader | None:
     """The header in a block that begins at ``position``; ``None`` for the end-of-archive marker.
 
     Raises:
-        TarError: it is none, or claims an extension that no archiver writes.
+        TarError: the block is not a header, or claims an extension that no archiver writes.
     """
     if not block.strip(b"\0"):
         return None
@@ -109,7 +109,7 @@ def header_of(block: bytes, position: int) -> TarHeader | None:
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """The name of the sample that a file belongs to, and the file's name in it: what is before and after the first dot."""
+    """The name of the sample that a file belongs to, and the file's name in it: the parts before and after the first dot."""
     folder, slash, base = name.rpartition("/")
     stem, _, member = base.partition(".")
     return folder + slash + stem, member
@@ -153,7 +153,7 @@ def sample_members(sample: memoryview) -> dict[str, memoryview]:
     """The members of a sample by their names in it, such as ``jpg`` and ``cls``; parts of its bytes.
 
     Raises:
-        TarError: it is no sample.
+        TarError: the bytes are not a sample.
     """
     members: dict[str, memoryview] = {}
     names, attributes = SampleNames(), Attributes()

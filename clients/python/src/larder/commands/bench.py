@@ -1,7 +1,7 @@
 """``larder bench``: how fast a dataset is read, in batches from a gateway and, to compare, by plain S3.
 
 Batches are read one after the other, like a single loader whose training step takes no time. Each batch takes the candidates that
-cost the gateway least, as in training (Quiver, FAST'20, 4.7); the others stay candidates for later batches, so all items come
+cost the gateway least, as in training (Quiver, FAST'20, 4.7); the rest stay candidates for later batches, so all items come
 equally often. The comparison reads the same batches by plain S3, with as many threads as a data loader would use.
 
 Each way reads one batch before its clock starts, which opens connections.
@@ -109,7 +109,7 @@ class Draw:
         self._order = self._left = np.empty(0, np.uint32)
 
     def candidates(self, count: int, least: int) -> NDArray[np.uint32]:
-        """``count`` of them, or fewer at the end of a round, but ``least``, if there are so many."""
+        """``count`` of them; at the end of a round fewer, but at least ``least`` if the pool has them."""
         if len(self._left) + len(self._order) < min(least, self._pool):
             self._order = self._random.permutation(self._pool).astype(np.uint32)
             self._left = self._left[:0]
@@ -132,13 +132,13 @@ def bench(arguments: Namespace) -> int:
         raise ValueError(f"the dataset {info.name} is empty")
     reader = BatchReader(endpoint, info, credentials=source)
     pool, read = min(arguments.pool, info.items), _Batches(arguments, reader)
-    _note(f"{info.name}: batches of {arguments.batch_size:,} out of {pool:,} items, for {arguments.seconds:g} s")
+    _print_note(f"{info.name}: batches of {arguments.batch_size:,} out of {pool:,} items, for {arguments.seconds:g} s")
     draw = Draw(pool, arguments.seed)
     runs = [measure(Measured("batches", reader.endpoint, hits=0), partial(read, draw), arguments.seconds)]
     reader.close()
     if arguments.compare or arguments.compare_endpoint:
         runs.append(_compared(arguments, Client(endpoint, credentials=source), info, read.came))
-    _tell(arguments, info, runs)
+    _print_runs(arguments, info, runs)
     return 1 if any(run.failed for run in runs) else 0
 
 
@@ -184,7 +184,7 @@ def _compared(arguments: Namespace, client: Client, info: DatasetInfo, came: lis
     endpoint = arguments.compare_endpoint or client.endpoint
     profile = arguments.compare_profile or arguments.profile
     s3 = S3(endpoint, credentials=CredentialSource(profile=profile))
-    _note(f"plain S3 at {endpoint}, {arguments.connections} GETs at once, for {arguments.seconds:g} s")
+    _print_note(f"plain S3 at {endpoint}, {arguments.connections} GETs at once, for {arguments.seconds:g} s")
     wanted = np.unique(np.concatenate(came))
     if not len(wanted):
         raise LarderError("nothing to compare with: no item could be read")
@@ -212,13 +212,13 @@ def _plain(s3: S3, place: ItemLocation) -> int | None:
         return None
 
 
-def _note(text: str) -> None:
-    """Say what is being done, if stderr is a terminal."""
+def _print_note(text: str) -> None:
+    """Print a note on the current step, if stderr is a terminal."""
     if sys.stderr.isatty():
         output.note(text)
 
 
-def _tell(arguments: Namespace, info: DatasetInfo, runs: list[Measured]) -> None:
+def _print_runs(arguments: Namespace, info: DatasetInfo, runs: list[Measured]) -> None:
     if arguments.json:
         facts = {"dataset": info.name, "id": info.id, "batch_size": arguments.batch_size}
         output.document({**facts, "runs": [run.document() for run in runs]})

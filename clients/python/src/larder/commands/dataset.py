@@ -16,13 +16,13 @@ def register(arguments: Namespace) -> int:
     registered = _client(arguments).register(
         arguments.name, arguments.source, caching=arguments.caching, request_payer=arguments.request_payer
     )
-    _tell(arguments, registered)
+    _print_info(arguments, registered)
     return 0
 
 
 def show(arguments: Namespace) -> int:
     """``larder dataset show``."""
-    _tell(arguments, _client(arguments).dataset(arguments.name))
+    _print_info(arguments, _client(arguments).dataset(arguments.name))
     return 0
 
 
@@ -55,7 +55,7 @@ def _client(arguments: Namespace) -> Client:
     return Client(endpoint, credentials=CredentialSource(profile=arguments.profile))
 
 
-def _tell(arguments: Namespace, info: DatasetInfo) -> None:
+def _print_info(arguments: Namespace, info: DatasetInfo) -> None:
     if arguments.json:
         output.document(asdict(info))
         return

@@ -35,7 +35,7 @@ def table(rows: Sequence[Sequence[object]], indent: str = "") -> None:
 
 
 def printable(key: str) -> str:
-    """A key on one line of a terminal: what is not printable is escaped."""
+    """A key on one line of a terminal: unprintable characters are escaped."""
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in key)
 
 

@@ -121,7 +121,7 @@ def build(
 ) -> Report:
     """Write the digest file of all objects below a prefix, ordered by key and offset.
 
-    Unchanged objects give an equal file, byte for byte. An interrupted build goes on when it is called again.
+    Unchanged objects give an equal file, byte for byte. An interrupted build continues when it is called again.
 
     Args:
         source: ``s3://bucket/prefix``.
@@ -202,7 +202,7 @@ class _Build:
     def read(self, listing: Callable[[], Iterable[ListedObject]], run: Run) -> None:
         """Bring the journal up to date. Raises BuildIncomplete."""
         for outcome in run(self._reader, self._tasks(ahead(listing(), _LISTED_AHEAD))):
-            self._take(outcome)
+            self._settle(outcome)
             if len(self._failures) >= _MOST_FAILURES:
                 break
         if self._missing and not self._failures:
@@ -211,7 +211,8 @@ class _Build:
             raise BuildIncomplete(self._complaint(), self._failures)
 
     def _look_again(self, listed: Iterable[ListedObject]) -> None:
-        """Tell what was deleted from what something on the way cannot address, which must not make a dataset smaller."""
+        """Tell deleted objects from objects that something on the way cannot address: the latter must not make a dataset
+        smaller."""
         still = self._missing.intersection(entry.key for entry in listed)
         detail = "{}/{!r} is listed, but reading it finds nothing".format
         self._failures += [Failure(key, detail(self._reader.bucket, key)) for key in sorted(still)]
@@ -257,7 +258,7 @@ class _Build:
         taken = not include or any(fnmatchcase(key, pattern) for pattern in include)
         return taken and not any(fnmatchcase(key, pattern) for pattern in exclude)
 
-    def _take(self, outcome: Outcome[Task, Done]) -> None:
+    def _settle(self, outcome: Outcome[Task, Done]) -> None:
         done, error = outcome.result, outcome.error
         if done is not None:
             self._journal.record(done.read)

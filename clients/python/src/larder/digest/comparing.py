@@ -85,9 +85,9 @@ def differences(first: DigestFile, second: DigestFile, comparison: Comparison) -
     A place that a file lists several times is compared as often.
 
     Args:
-        first: the file of before.
-        second: the file of after.
-        comparison: is filled in on the way.
+        first: the earlier file.
+        second: the later file.
+        comparison: receives the counts.
     """
     old, new = _Side(first), _Side(second)
     while old.place is not None or new.place is not None:
@@ -121,7 +121,7 @@ def _same(old: _Side, new: _Side) -> bool:
 
 
 def _by_place(file: DigestFile) -> NDArray[np.int64]:
-    """The rows ordered by bucket, key and offset, rows of the same place by length, then as they come."""
+    """The rows ordered by bucket, key and offset, rows of the same place by length, then in their order."""
     table = pa.table(
         {
             "bucket": file.buckets.cast(pa.large_string()).cast(pa.large_binary()),

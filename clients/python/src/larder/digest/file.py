@@ -120,8 +120,8 @@ def read(path: str | os.PathLike[str]) -> DigestFile:
     """Read and check a digest file.
 
     Raises:
-        DigestFileError: there is no such file, it is damaged, or a column is missing or holds what it must not; the error
-            names the column, and the row where there is one.
+        DigestFileError: there is no such file, it is damaged, or a column is missing or has invalid values; the error names the
+            column, and the row where there is one.
     """
     path = Path(path)
     with opened(path) as parquet:

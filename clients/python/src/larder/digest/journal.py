@@ -51,7 +51,7 @@ class Journal:
 
     Args:
         path: path of the database; created if missing.
-        purpose: what is built (bucket, kind of items); a journal of another purpose is refused.
+        purpose: of the build (bucket, kind of items); a journal of another purpose is refused.
         fresh: discard an existing journal.
 
     Raises:
@@ -86,8 +86,8 @@ class Journal:
         if not database.execute("SELECT 1 FROM sqlite_master").fetchone():
             for statement in _CREATE:
                 database.execute(statement)
-            self._note("format", _FORMAT)
-            self._note("purpose", purpose)
+            self._set_fact("format", _FORMAT)
+            self._set_fact("purpose", purpose)
         if self._fact("format") != _FORMAT:
             raise DigestFileError(f"{self.path} was written by another version of larder: remove it to begin again")
         if self._fact("purpose") != purpose:
@@ -96,7 +96,7 @@ class Journal:
                 " remove the file, or build another digest file"
             )
         self._run = int(self._fact("run") or 0) + 1
-        self._note("run", str(self._run))
+        self._set_fact("run", str(self._run))
         database.commit()
 
     @property
@@ -108,7 +108,7 @@ class Journal:
         """Add objects of an earlier digest file; the journal's own are newer and stay."""
         rows = (_to_row(read, 0) for read in objects)
         self._database.executemany("INSERT OR IGNORE INTO objects VALUES (?, ?, ?, ?, ?, ?)", rows)
-        self._note("filled", "yes")
+        self._set_fact("filled", "yes")
         self._database.commit()
 
     def confirm(self, key: str, etag: str, size: int) -> bool:
@@ -170,7 +170,7 @@ class Journal:
         row = self._database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
         return str(row[0]) if row else None
 
-    def _note(self, name: str, value: str) -> None:
+    def _set_fact(self, name: str, value: str) -> None:
         self._database.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
 
 

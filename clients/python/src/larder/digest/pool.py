@@ -92,7 +92,7 @@ def ahead(items: Iterable[T], room: int) -> Iterator[T]:
     """
     taken: queue.Queue[T | _End | Exception] = queue.Queue(room)
     stopped = threading.Event()
-    threading.Thread(target=_take, args=(items, taken, stopped), daemon=True, name="larder-ahead").start()
+    threading.Thread(target=_feed, args=(items, taken, stopped), daemon=True, name="larder-ahead").start()
     try:
         while not isinstance(item := taken.get(), _End):
             if isinstance(item, Exception):
@@ -102,7 +102,7 @@ def ahead(items: Iterable[T], room: int) -> Iterator[T]:
         stopped.set()
 
 
-def _take(items: Iterable[T], taken: queue.Queue[T | _End | Exception], stopped: threading.Event) -> None:
+def _feed(items: Iterable[T], taken: queue.Queue[T | _End | Exception], stopped: threading.Event) -> None:
     def put(item: T | _End | Exception) -> None:
         while not stopped.is_set():
             try:

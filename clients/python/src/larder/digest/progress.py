@@ -31,7 +31,7 @@ class Counts:
         listing: whether the totals still grow.
         reused: of the objects done, those that were known from before.
         read_bytes: that were read from the store for all this.
-        unit: what is counted, if not objects.
+        unit: the counted unit, if not objects.
     """
 
     objects: int = 0
@@ -105,7 +105,7 @@ class Written:
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Whether somebody watches a stream that can be redrawn."""
+    """Whether the stream is a terminal, which can be redrawn."""
     return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
@@ -116,7 +116,7 @@ def shown(progress: BuildProgress, counts: Counts, read_bytes: Callable[[], int]
     Args:
         progress: called several times a second, and at the end.
         counts: passed to it; ``read_bytes`` is updated first.
-        read_bytes: gives what was read so far.
+        read_bytes: returns the bytes read so far.
     """
     ended = threading.Event()
 
@@ -137,7 +137,7 @@ def shown(progress: BuildProgress, counts: Counts, read_bytes: Callable[[], int]
 
 
 def describe(counts: Counts, seconds: float) -> str:
-    """One line: share done, objects, bytes, what was not read again, speed and time left."""
+    """One line: share done, objects, bytes, reused objects, speed and time left."""
     more = "+" if counts.listing else ""
     parts = [
         f"{counts.objects:,}/{counts.of_objects:,}{more} {counts.unit}",

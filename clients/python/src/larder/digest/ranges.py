@@ -14,7 +14,7 @@ _WORTH_READING = 1 << 18
 ReadRange = Callable[[int, int], bytes]
 """``read(offset, length)``: bytes of the object in question."""
 Read = Callable[[int], bytes | bytearray | memoryview]
-"""Gives the next bytes of a stream, at least one and at most so many; nothing at its end."""
+"""Returns the next bytes of a stream, at least one and at most ``size``; none at its end."""
 
 
 class Range(NamedTuple):
@@ -55,7 +55,7 @@ def runs(ranges: Sequence[Range]) -> Iterator[Run]:
 
 
 def digests(read: Read, run: Run, ranges: Sequence[Range]) -> dict[int, bytes]:
-    """The SHA-256 of each range of a run, by number; of those only that the stream does not end before.
+    """The SHA-256 of each range of a run, by number, for ranges within the stream.
 
     Args:
         read: the object's bytes from ``run.start`` on.

@@ -1,7 +1,7 @@
 """The same build as Ray Data tasks, for buckets that one machine's network is too slow for. Needs the extra ``ray``.
 
 The calling process lists, keeps the journal and writes the file; the tasks, wherever Ray runs them, read and hash. So an
-interrupted build goes on here as it does on one machine, and gives the same file.
+interrupted build continues here as it does on one machine, and gives the same file.
 """
 
 from __future__ import annotations

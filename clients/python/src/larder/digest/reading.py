@@ -82,7 +82,7 @@ class Reader:
             ObjectMissing: it is gone.
             ObjectChanged: it changed every time.
             S3Error: the store refuses, or fails every time.
-            DigestFileError: the object does not hold what it should.
+            DigestFileError: the object has the wrong content.
             IndexFailed: the user's function failed.
             Cancelled: after ``stop``.
         """

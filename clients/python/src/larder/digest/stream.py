@@ -58,7 +58,7 @@ class Stream:
         self._patience = Patience(Retry())
 
     def read(self, most: int) -> memoryview:
-        """The next bytes, at least one and at most so many; nothing at the end of the part, or of the object before it.
+        """The next bytes, at least one and at most ``most``; none at the end of the part, or of the object if that comes first.
 
         Raises:
             ObjectChanged: the object differs from the first read, or from the part's ETag or size.

@@ -26,7 +26,7 @@ class Summary:
         sizes: items by length: entry ``(upper, count)`` counts lengths below ``upper`` and not below the entry before; the
             bounds are powers of two, of which 1 stands for empty items.
         duplicates: items whose bytes an earlier item has, too.
-        duplicate_bytes: what those add to ``bytes``.
+        duplicate_bytes: their part of ``bytes``.
         members: names of the members of a sample, of which each is an item; empty if items are no members.
     """
 
@@ -44,7 +44,7 @@ class Summary:
 
 
 def summarize(file: DigestFile) -> Summary:
-    """Count what is in a digest file."""
+    """Count the contents of a digest file."""
     known = file.lengths[file.lengths != NONE]
     repeated = _repeated(file.digests)
     counted = pc.value_counts(file.buckets)

@@ -1,4 +1,4 @@
-"""The items of a TAR that lies in an object store: where each begins, how long it is, and its SHA-256.
+"""The items of a TAR in an object store: where each begins, how long it is, and its SHA-256.
 
 The archive passes by once and is never held in memory. One that is damaged or was cut raises instead of ending early: the
 ``tarfile`` module takes a stream that is cut inside a header for one that ends there. `larder.base.tar` has the format.
@@ -16,7 +16,7 @@ _PIECE = 1 << 20
 """Bytes that are read at a time."""
 
 Read = Callable[[int], bytes | bytearray | memoryview]
-"""Gives the next bytes of a stream, at least one and at most so many; nothing at its end."""
+"""Returns the next bytes of a stream, at least one and at most ``size``; none at its end."""
 
 
 class Member(NamedTuple):
@@ -85,7 +85,7 @@ def _files(stream: _Stream) -> Iterator[tuple[int, TarEntry]]:
     start = 0
     while header := stream.header():
         if header.extension:
-            content = stream.take(header.size)
+            content = stream.padded(header.size)
             attributes.add(header, content, stream.position)
             continue
         entry = attributes.entry(header, stream.position)
@@ -110,14 +110,14 @@ class _Stream:
         start = self.position
         return header_of(self._exactly(BLOCK), start)
 
-    def take(self, size: int) -> bytes:
-        """The next bytes, with the padding behind them passed over."""
+    def padded(self, size: int) -> bytes:
+        """The next bytes; skips the padding after them."""
         data = self._exactly(size)
         self._exactly(-size % BLOCK)
         return data
 
     def digest(self, size: int) -> bytes:
-        """The SHA-256 of the next bytes, with the padding behind them passed over."""
+        """The SHA-256 of the next bytes; skips the padding after them."""
         hashed = hashlib.sha256()
         left = size
         while left:

@@ -20,13 +20,13 @@ from larder.http.s3 import S3
 
 @dataclass(frozen=True)
 class Finding:
-    """An item that is not what the digest file says.
+    """An item that differs from the digest file.
 
     Args:
         index: its row.
         location: where it should be.
         status: ``"missing"``, ``"changed"``, ``"refused"`` (no right to read it) or ``"unavailable"``.
-        detail: what the store says of it.
+        detail: the store's message.
     """
 
     index: int
@@ -55,7 +55,7 @@ def verify(
     counts: Counts | None = None,
     progress: BuildProgress | None = None,
 ) -> Iterator[Finding]:
-    """Read items again; gives those that are not what the file says, as they are found.
+    """Read items again; yields items that differ from the file, as they are found.
 
     Args:
         file: that is verified.
@@ -103,7 +103,7 @@ def _check(file: DigestFile, s3: S3, task: _Task) -> Iterator[Finding]:
 
 
 def _digests(s3: S3, task: _Task) -> dict[int, bytes]:
-    """The digest of each item by index, of those only that the object is long enough for."""
+    """The digest of each item by index, for items that lie within the object."""
     bounded = [(index, at) for index, at in task.items if at.offset is not None and at.length is not None]
     open_ended = [(index, at) for index, at in task.items if at.offset is None or at.length is None]
     hashes: dict[int, bytes] = {}

@@ -30,7 +30,7 @@ SCHEMA = pa.schema(
     ]
 )
 ITEMS_KEY = "larder.items"
-"""Metadata of the file: what its items are, see ``Items`` of ``build``."""
+"""Metadata of the file: the kind of its items, see ``Items`` of ``build``."""
 # Part of what makes files equal byte for byte, so not a setting; a group is what a writer holds in memory.
 _ROWS_PER_GROUP = 1 << 17
 """Rows of a Parquet row group."""
@@ -50,16 +50,16 @@ class Row(NamedTuple):
 
 
 def write(path: Path, rows: Iterable[Row], items: str, members: Sequence[str] = ()) -> int:
-    """Write a digest file in place of what is at ``path``; gives the number of rows.
+    """Write a digest file, replacing any file at ``path``; returns the number of rows.
 
     Args:
         path: of the file; its directory must exist.
         rows: ordered by key (as UTF-8) and offset, by convention; registering takes any order.
-        items: what the items are, kept in the file's metadata.
+        items: the kind of items, kept in the file's metadata.
         members: names of the members of a sample if adjacent rows are one, also kept there.
 
     Raises:
-        OSError: the disk is full or may not be written to; what was at ``path`` is still there.
+        OSError: the disk is full or may not be written to; a previous file at ``path`` is still there.
     """
     unfinished = path.with_name(path.name + ".writing")
     named = {MEMBERS_KEY: ",".join(members)} if members else {}

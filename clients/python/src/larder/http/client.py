@@ -74,7 +74,7 @@ class Client:
     def ping(self) -> dict[str, object]:
         """Whether the gateway is ready: ``{"ready": bool, ...}`` with what else ``/-/readyz`` says of its parts.
 
-        A gateway that says "not ready" has answered: that is returned, not raised.
+        "Not ready" is an answer too: it is returned, not raised.
 
         Raises:
             GatewayUnavailable: there was no answer.

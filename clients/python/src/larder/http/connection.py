@@ -88,7 +88,7 @@ class Connection:
         self.local: LocalSocket | None = None
         """The server's unix socket, used instead of its address; ``None`` again as soon as it cannot be reached."""
         self.bytes_until = 0.0
-        """Until when, in monotonic seconds, no open files are requested: receiving some has failed."""
+        """Monotonic time until which no open files are requested, after receiving some has failed."""
         self.by_tcp = ""
         """Why the address is used although the server has a unix socket: it is ``elsewhere``, or ``unreachable``."""
         weakref.finalize(self, _close_all, self._idle)
@@ -129,7 +129,7 @@ class Connection:
             method: upper-case HTTP method.
             path: percent-encoded; sent and signed as it is.
             query: from ``signing.encode_query``.
-            headers: besides those that every request has; they are signed.
+            headers: in addition to those of every request; they are signed.
             body: bytes, or a file at its beginning (then ``headers`` has its Content-Length).
             payload_hash: hex SHA-256 of the body, or ``UNSIGNED-PAYLOAD``; needed for a file.
             signed: whether the request is signed.
@@ -235,7 +235,8 @@ def _answer(connection: HTTPConnection, method: str, target: str, headers: dict[
 
 
 def _trace() -> dict[str, str]:
-    """The headers by which a program that uses OpenTelemetry has its current trace go on at the gateway (W3C Trace Context)."""
+    """The headers that continue the current OpenTelemetry trace at the gateway (W3C Trace Context); none without
+    OpenTelemetry."""
     headers: dict[str, str] = {}
     if (propagate := sys.modules.get("opentelemetry.propagate")) is not None:
         propagate.inject(headers)

@@ -1,7 +1,7 @@
 """Sources of access keys: arguments, the environment, the AWS files, and botocore's chain if botocore is installed.
 
-The order and the names are those of the AWS SDKs ("Configuration and credential file settings" and "Environment variables"
-in the AWS SDKs and Tools reference), so that what works for boto3 on a machine works here.
+The order and the names are those of the AWS SDKs ("Configuration and credential file settings" and "Environment variables" in the
+AWS SDKs and Tools reference), so that a setup that works for boto3 on a machine works here.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class CredentialSource:
     ) -> None:
         self._given = given
         self._profile = profile
-        self._found: tuple[int, Callable[[], Credentials]] | None = None
+        self._cached: tuple[int, Callable[[], Credentials]] | None = None
 
     def current(self) -> Credentials:
         """The current credentials.
@@ -64,19 +64,19 @@ class CredentialSource:
             return self._given
         if self._given is not None:
             return self._given()
-        cached = self._found
+        cached = self._cached
         if cached is None or cached[0] != os.getpid():
             # A child searches again: botocore renews credentials under locks that may be held during a fork.
-            cached = self._found = (os.getpid(), find(profile=self._profile))
+            cached = self._cached = (os.getpid(), find(profile=self._profile))
         return cached[1]()
 
     def forget(self) -> bool:
         """Search again at the next use, because the credentials were refused. Returns whether that can help."""
-        self._found = None
+        self._cached = None
         return not isinstance(self._given, Credentials)
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_found": None}
+        return {**self.__dict__, "_cached": None}
 
 
 def source_of(credentials: Credentials | Callable[[], Credentials] | CredentialSource | None) -> CredentialSource:

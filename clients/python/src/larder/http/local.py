@@ -1,8 +1,8 @@
 """HTTP over the unix socket of a gateway on this machine.
 
 A path alone proves nothing: here it may lead to another gateway or to an impostor, and after a restart to a new socket. So the
-gateway names the inode of its socket and when that changed, which nobody can set, and the socket is used only while the path
-leads to it. The listening process must belong to the owner of the socket, and no other user may be able to put another one into
+gateway names the inode of its socket and its time of change, which no user can set. The socket is used only while the path leads
+to that inode. The listening process must belong to the owner of the socket, and no other user may be able to put another one into
 its folder.
 
 The gateway can attach open files to an answer (SCM_RIGHTS, unix(7)). They come with the bytes that are read into a buffer, so the
@@ -36,7 +36,7 @@ _SPACE = socket.CMSG_SPACE(253 * array("i").itemsize) if SUPPORTED else 0
 _CREDENTIALS = struct.Struct("iII")
 """Process, user and group of the other end (SO_PEERCRED, unix(7))."""
 _SHARE = 4
-"""An answer may take one part in so many of the descriptors that this process may open."""
+"""An answer may take this fraction of the descriptors that the process may open."""
 
 
 class LocalSocket(NamedTuple):
@@ -90,7 +90,7 @@ def acceptable() -> int:
 
 
 def close_all(descriptors: Iterable[int]) -> None:
-    """Close descriptors. Those that came together have consecutive numbers mostly, and cost one call (close_range(2))."""
+    """Close descriptors. Descriptors received together mostly have consecutive numbers, and cost one call (close_range(2))."""
     runs: list[list[int]] = []
     for descriptor in sorted(descriptors):
         if runs and runs[-1][1] == descriptor:
@@ -116,14 +116,14 @@ class Attached:
                 numbers.frombytes(data[: len(data) - len(data) % numbers.itemsize])
                 self._descriptors += numbers
 
-    def take(self) -> list[int]:
+    def take_descriptors(self) -> list[int]:
         """All of them; the caller closes them."""
         taken, self._descriptors = self._descriptors, []
         return taken
 
     def close(self) -> None:
         """Close them."""
-        close_all(self.take())
+        close_all(self.take_descriptors())
 
 
 class _AttachingSocket(socket.socket):
@@ -173,7 +173,7 @@ class LocalConnection(HTTPConnection):
         """Connect.
 
         Raises:
-            OSError: nobody listens there, or the path leads to another socket.
+            OSError: no process listens there, or the path leads to another socket.
         """
         path = self._local.path
         sock = (_AttachingSocket if SUPPORTED else socket.socket)(socket.AF_UNIX, socket.SOCK_STREAM)

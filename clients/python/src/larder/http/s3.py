@@ -324,7 +324,8 @@ def _objects(page: ElementTree.Element) -> Iterator[ListedObject]:
 
 
 def _following(page: ElementTree.Element, before: str, last: str, bucket: str) -> dict[str, str]:
-    """The parameter that continues a listing after a page, whose last key is ``last`` and that of the one before ``before``."""
+    """The parameter that continues a listing after a page that ends with the key ``last``; ``before`` is the last key of the page
+    before it."""
     if token := page.findtext("{*}NextContinuationToken"):
         return {"continuation-token": token}
     if last == before:

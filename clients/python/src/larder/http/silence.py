@@ -1,11 +1,11 @@
 """How long a gateway may be silent: a gateway that hangs accepts connections and answers nothing.
 
-The cause of a silence may also be a slow origin, and then asking somebody else would not help. So a read that is silent for two
-seconds has the gateway asked over another connection whether it is alive, and ends if that is not confirmed within two more.
+A slow origin may also cause the silence, and then asking another node would not help. So a read that is silent for two seconds
+has the gateway asked over another connection whether it is alive, and ends if that is not confirmed within two more.
 
 A kept connection leads to one worker of the gateway, and another worker may confirm while that one hangs. So a silence over a
 kept connection ends after four seconds in any case, and the request is sent again over a new connection, which only a working
-worker accepts. The gateway continues to load what the first request asked for, so the second one finds it.
+worker accepts. The gateway continues to load the items of the first request, so the second one finds them.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class TlsConnection(HTTPSConnection):
         """Connect.
 
         Raises:
-            OSError: nobody listens there.
+            OSError: no process listens there.
         """
         self.timeout = min(CONNECT, self.silence.longest)
         super().connect()

@@ -1,6 +1,6 @@
 """HTTP over TCP, read with few wake-ups.
 
-A reader that takes bytes as they come is faster than their sender, so it sleeps and is woken again and again. If the gateway is
+A reader that takes bytes as they arrive is faster than their sender, so it sleeps and is woken again and again. If the gateway is
 on the same machine, the gateway pays for that. So a large read sleeps until all of its bytes are there.
 """
 
@@ -22,7 +22,7 @@ _LARGE = max(1 << 16, io.DEFAULT_BUFFER_SIZE + 1)
 _MOST = 1 << 20
 """Bytes that a read waits for. With twice as many, the sender waits for room while they are read."""
 _PATIENCE_MS = 1000
-"""Milliseconds after which a read takes what there is."""
+"""Milliseconds after which a read takes the available bytes."""
 
 
 class LargeReads(socket.socket):
@@ -60,10 +60,10 @@ class LargeReads(socket.socket):
         return self._silence.read(self, lambda: super(LargeReads, self).recv_into(buffer, nbytes, flags))
 
     def _wake_at(self, size: int) -> None:
-        """Wake readers at so many bytes.
+        """Wake readers once this many bytes have arrived.
 
         That stays until a read is smaller: the system acknowledges bytes at once while a reader waits for more, so the sender
-        goes on while this process works.
+        continues while this process works.
         """
         if size != self._least:
             self.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
@@ -95,7 +95,7 @@ class TcpConnection(HTTPConnection):
         """Connect.
 
         Raises:
-            OSError: nobody listens there.
+            OSError: no process listens there.
         """
         self.timeout = min(CONNECT, self.silence.longest)
         super().connect()
@@ -103,7 +103,7 @@ class TcpConnection(HTTPConnection):
         self.sock = (LargeReads if SUPPORTED else _SilentSocket)(self.sock, self.silence)
 
     def getresponse(self) -> HTTPResponse:
-        """As of any connection. That the answer before came slowly says nothing about this one."""
+        """As of any connection. A slow previous answer says nothing about this one."""
         if isinstance(self.sock, LargeReads):
             self.sock.waits = True
         return super().getresponse()

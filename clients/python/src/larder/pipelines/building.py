@@ -1,4 +1,4 @@
-"""Pipelines: what turns the items of a dataset into batches.
+"""Pipelines: turn the items of a dataset into batches.
 
 ::
 
@@ -64,9 +64,8 @@ class PipelineOptions(TypedDict, total=False):
         timeout: seconds after which a function that has not returned counts as hanging (300).
         queue: batches that are computed ahead (8).
         queue_bytes: size of the elements that may wait for the training loop (256 MiB).
-        cache: what happens at marks. ``"compute"``: every epoch computes. The number of a mark's stage: its results are read
-            from the gateway's cache, and what is missing there is computed and stored. ``"auto"`` (default): as the
-            job's fleet decides.
+        cache: the mode at marks. ``"compute"``: every epoch computes. The number of a mark's stage: its results are read from the
+            gateway's cache, and missing ones are computed and stored. ``"auto"`` (default): as the job's fleet decides.
         rank: rank of this training process, if the environment does not have it.
         world: number of training processes.
         job: the training run, a `larder.Job` or only its name.
@@ -121,8 +120,8 @@ class Pipeline:
 
     Each complete iteration advances the epoch; one is complete with its last batch, whether or not the loop asks for another.
     After a ``break`` or an error the next iteration repeats the same epoch from its beginning, unless a state is loaded:
-    ``pipeline.load_state_dict(pipeline.state_dict())`` goes on where the loop was. There is one iteration at a time: a loop that
-    goes on after another one has begun gets `StateError`.
+    ``pipeline.load_state_dict(pipeline.state_dict())`` continues where the loop was. There is one iteration at a time: a loop
+    that continues after another one has begun gets `StateError`.
 
     Args:
         dataset: see `larder.pipeline`.
@@ -171,9 +170,9 @@ class Pipeline:
     def map(self, function: Callable[[Any], Any]) -> Pipeline:
         """Replace each element by ``function(element)``; after ``batch``, each batch.
 
-        The first function gets an item: ``index``, ``data`` and, with ``keys``, ``bucket`` and ``key``. What the last one
-        returns, and what is before a mark, consists of numbers, strings, ``bytes``, numpy arrays, torch tensors, ``None``,
-        and dicts, lists and tuples of these.
+        The first function gets an item: ``index``, ``data`` and, with ``keys``, ``bucket`` and ``key``. The results of the last
+        stage, and elements before a mark, consist of numbers, strings, ``bytes``, numpy arrays, torch tensors, ``None``, and
+        dicts, lists and tuples of these.
         """
         stage = Stage(MAP, self._stages.count + 1, _callable(function), _caller())
         if self._stages.batch:

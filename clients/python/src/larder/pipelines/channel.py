@@ -1,8 +1,8 @@
 """Messages between the trainer and a worker process of this machine.
 
 A socket carries messages; elements travel beside them, as descriptors of memory without a name (`larder.base.anonymous`). The
-trainer maps what it gets, so elements are copied once, by the worker, and nothing of them is left when processes are killed.
-Both ends belong to one user and one program, so messages are pickled; elements are not.
+trainer maps the memory it receives, so elements are copied once, by the worker, and killed processes leave nothing behind. Both
+ends belong to one user and one program, so messages are pickled; elements are not.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The workers of a pipeline, as the trainer sees them: how many there are, what each gets, and which of them are dead.
+"""The workers of a pipeline, as the trainer sees them: their number, the splits of each, and which of them are dead.
 
 It has no thread. Workers are looked after whenever the training loop asks for an element; between two batches they work through
 the splits that they have.
@@ -26,7 +26,7 @@ STARTUP = 300.0
 MOST_FAILED_STARTS = 3
 """Workers that may end before they are ready, without one that becomes ready, before the pipeline gives up."""
 SPLITS_EACH = 2
-"""Splits of a worker: one that it computes, and one whose items it reads meanwhile."""
+"""Splits of a worker: one that it computes, and one whose items it reads at the same time."""
 SPLIT_SECONDS = 0.2
 """Seconds of work in a split: long enough to make its messages cheap, short enough to share the last ones of an epoch."""
 MOST_ELEMENTS = 256
@@ -82,7 +82,7 @@ class Crew:
         self._splits = count()  # a late part of an epoch that was interrupted must not meet a split of its number
         self._waiting_bytes = 0
         self._ledger: SplitLedger | None = None
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
         self.counts: Counts = {}
         self.deaths = 0
 
@@ -108,7 +108,7 @@ class Crew:
         return 0 if self._ledger is None else self._ledger.ready + self._ledger.owed
 
     def scale(self, workers: int) -> None:
-        """Change the number of workers. Those that are too many return the splits that they have, then end."""
+        """Change the number of workers. Surplus workers return their splits, then end."""
         self._target = workers
 
     def close(self) -> None:
@@ -178,9 +178,9 @@ class Crew:
         return max(1, min(MOST_ELEMENTS, int(SPLIT_SECONDS * known.elements / max(known.seconds, 1e-9))))
 
     def _listen(self, ledger: SplitLedger, seconds: float) -> None:
-        """Handle what has happened. The error of a worker comes last: the next epoch needs to know of the other events.
+        """Handle pending events. The error of a worker comes last: the next epoch needs to know of the other events.
 
-        After Ctrl-C, and after a warning that is an error, it handles what was left, the event that was being handled again.
+        After Ctrl-C, and after a warning that is an error, it handles the remaining events, starting with the interrupted one.
         """
         broken = None
         events = self._host.poll(seconds)
@@ -209,14 +209,14 @@ class Crew:
         elif isinstance(event, Heartbeat):
             self._refuse_hanging(ledger, worker, event)
         elif isinstance(event, Notice):
-            self._tell(event.text)
+            self._warn(event.text)
         elif isinstance(event, Ended):
             self._bury(ledger, worker, member, event)
 
-    def _tell(self, text: str) -> None:
-        """Warn of what a worker has found out, once for all workers."""
-        if text not in self._told:
-            self._told.add(text)
+    def _warn(self, text: str) -> None:
+        """Warn of a worker's notice, once for all workers."""
+        if text not in self._warned:
+            self._warned.add(text)
             warnings.warn(text, LarderWarning, stacklevel=2)
 
     def _refuse_hanging(self, ledger: SplitLedger, worker: int, beat: Heartbeat) -> None:
@@ -226,7 +226,7 @@ class Crew:
             self._host.kill(worker)
 
     def _bury_silent(self, ledger: SplitLedger) -> None:
-        """Workers that missed their heartbeats count as dead; they may be stopped, or on a machine that is gone.
+        """Treat workers that missed their heartbeats as dead: they may be stopped, or on a lost machine.
 
         A worker that has not begun may wait for room on a cluster, as long as others work.
         """

@@ -5,9 +5,9 @@ would store more, and would run code from anyone who can write to the cache. Arr
 strings) and are dependencies; numpy is one already (docs/decisions/0022).
 
 Layout, little-endian: ``LRE1``, the length of the tree (u32), the tree, then the data of arrays, tensors and ``bytes`` in the
-order of the tree, each at the next multiple of 64 from the beginning. The tree is one tag byte per value and what the tag needs.
-A reader takes nothing on trust: every count, length and shape is compared with the bytes that are there, and the number of values
-and of levels is bounded, so that what is read takes little more memory than its bytes and 100 MB.
+order of the tree, each at the next multiple of 64 from the beginning. The tree is one tag byte per value, followed by the tag's
+data. A reader trusts nothing: every count, length and shape is compared with the available bytes, and the number of values and of
+levels is bounded, so that the result takes little more memory than its bytes and 100 MB.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def decode(data: bytes | bytearray | memoryview, *, copy: bool = True) -> Any:
     """The element in ``data``, all of it; no code of the element's runs.
 
     Args:
-        data: what `Encoded` wrote.
+        data: the output of `Encoded`.
         copy: arrays, tensors and ``bytes`` own their memory. Without it, arrays and tensors are views of ``data``.
 
     Raises:
@@ -190,7 +190,7 @@ class _Reader:
             raise ElementDamaged(f"{self._data.nbytes} bytes have more than one element of {self._next}")
         return value
 
-    def _take(self, form: str) -> tuple[Any, ...]:
+    def _unpack(self, form: str) -> tuple[Any, ...]:
         size = struct.calcsize(form)
         if self._at + size > self._end:
             raise ElementDamaged(f"the element is cut off at byte {self._at}")
@@ -199,7 +199,7 @@ class _Reader:
         return values
 
     def _raw(self, size: int) -> bytes:
-        return bytes(self._take(f"<{size}s")[0]) if size <= self._end - self._at else self._cut_off()
+        return bytes(self._unpack(f"<{size}s")[0]) if size <= self._end - self._at else self._cut_off()
 
     def _cut_off(self) -> bytes:
         raise ElementDamaged(f"the element is cut off at byte {self._at}")
@@ -210,9 +210,9 @@ class _Reader:
         self._values += 1
         if self._values > MOST_VALUES:
             raise ElementDamaged(f"the element has more than {MOST_VALUES} values")
-        (tag,) = self._take("<B")
+        (tag,) = self._unpack("<B")
         if tag in (_LIST, _TUPLE, _DICT):
-            (count,) = self._take("<I")
+            (count,) = self._unpack("<I")
             if count > self._end - self._at:  # each value has at least its tag
                 self._cut_off()
             if tag == _DICT:
@@ -222,7 +222,7 @@ class _Reader:
         return self._leaf(tag)
 
     def _key(self) -> Any:
-        (tag,) = self._take("<B")
+        (tag,) = self._unpack("<B")
         if tag > _TEXT:
             raise ElementDamaged(f"tag {tag} is no key, at byte {self._at}")
         return self._leaf(tag)
@@ -231,15 +231,15 @@ class _Reader:
         if tag in _CONSTANTS:
             return _CONSTANTS[tag]
         if tag == _INT:
-            return int.from_bytes(self._raw(self._take("<B")[0]), "little", signed=True)
+            return int.from_bytes(self._raw(self._unpack("<B")[0]), "little", signed=True)
         if tag == _FLOAT:
-            return self._take("<d")[0]
+            return self._unpack("<d")[0]
         if tag == _COMPLEX:
-            return complex(*self._take("<dd"))
+            return complex(*self._unpack("<dd"))
         if tag == _TEXT:
-            return self._raw(self._take("<I")[0]).decode("utf-8", "surrogatepass")
+            return self._raw(self._unpack("<I")[0]).decode("utf-8", "surrogatepass")
         if tag == _BYTES:
-            return bytes(self._region(self._take("<Q")[0]))
+            return bytes(self._region(self._unpack("<Q")[0]))
         if tag in (_ARRAY, _SCALAR):
             return self._array(tag)
         if tag == _TENSOR:
@@ -247,7 +247,7 @@ class _Reader:
         raise ElementDamaged(f"unknown tag {tag} at byte {self._at - 1}; a later version may have written it")
 
     def _array(self, tag: int) -> Any:
-        name = self._raw(self._take("<B")[0]).decode("ascii")
+        name = self._raw(self._unpack("<B")[0]).decode("ascii")
         if not _DTYPE.fullmatch(name):
             raise ElementDamaged(f"{name!r} is not an array type")
         dtype = np.dtype(name)
@@ -261,7 +261,7 @@ class _Reader:
         return array.copy() if self._copy else array
 
     def _tensor(self) -> Any:
-        (number,) = self._take("<B")
+        (number,) = self._unpack("<B")
         shape, count = self._shape()
         torch = _torch()
         name = _TENSOR_TYPES[number] if number < len(_TENSOR_TYPES) else ""
@@ -277,10 +277,10 @@ class _Reader:
         return torch.from_numpy(raw).view(dtype).reshape(shape)
 
     def _shape(self) -> tuple[tuple[int, ...], int]:
-        (dimensions,) = self._take("<B")
+        (dimensions,) = self._unpack("<B")
         if dimensions > _MOST_DIMENSIONS:
             raise ElementDamaged(f"an array has {dimensions} dimensions, of at most {_MOST_DIMENSIONS}")
-        shape = self._take(f"<{dimensions}Q")
+        shape = self._unpack(f"<{dimensions}Q")
         if math.prod(size for size in shape if size) > sys.maxsize:
             raise ElementDamaged(f"an array of the shape {shape} fits no memory")
         return shape, math.prod(shape)

@@ -1,19 +1,19 @@
 """Fingerprints: equal ones compute equal results.
 
-The fingerprint of a mark covers what the functions before it can see: their code with nested functions, defaults, closures, the
-globals that they name, partial arguments and the state of objects; and, of what belongs to installed packages, the package and
-its version instead of code and state. File names and line numbers are left out. What cannot be covered has no fingerprint, and
-its results are not shared: a wrong result in a cache is worse than none.
+The fingerprint of a mark covers everything that the functions before it can see: their code with nested functions, defaults,
+closures, the globals that they name, partial arguments and the state of objects; for installed packages, it covers the package
+and its version instead of code and state. File names and line numbers are left out. A function that cannot be covered has no
+fingerprint, and its results are not shared: a wrong result in a cache is worse than none.
 
-Attributes are followed through modules (``helpers.SIZE``); what a method does is covered by its object's class. A module of the
-user that is used otherwise, imported inside of a function or passed on, has no fingerprint. Not covered: files that a function
-opens, environment variables, and names that are computed (``getattr(module, name)``).
+Attributes are followed through modules (``helpers.SIZE``); methods are covered by their object's class. A module of the user that
+is used otherwise, imported inside of a function or passed on, has no fingerprint. Not covered: files that a function opens,
+environment variables, and names that are computed (``getattr(module, name)``).
 
-Workers run what they were sent, with the globals that modules have there: a global that the training process has changed has its
-first value, and a package may have another version on another machine. So each worker takes the fingerprint of what it has, and
-results go by its name only if it is that of the trainer (`result_name`).
+Workers run the functions they were sent, with the globals that modules have there: a global that the training process has changed
+has its first value, and a package may have another version on another machine. So each worker computes the fingerprint of its own
+functions, and uses the stored results only if it equals the trainer's (`result_name`).
 
-A function that uses random numbers before a mark would have them frozen; `Fingerprint.random` says where it does.
+A function that uses random numbers before a mark would have them frozen; `Fingerprint.random` has the places.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class WorkerChoice:
         return RayHost(payload, heartbeat, self.ray_options) if self.on_ray else ProcessHost(payload, heartbeat)
 
     def default(self, world: int) -> int:
-        """Number of workers if none is set: the usable cores, or this rank's part of what the cluster has free.
+        """Number of workers if none is set: the usable cores, or this rank's part of the cluster's free CPUs.
 
         Args:
             world: number of training processes, which share a cluster.

@@ -34,7 +34,7 @@ def interrupts_deferred() -> Iterator[None]:
 
 @contextmanager
 def interrupts_blocked() -> Iterator[None]:
-    """Processes started inside never get SIGINT: the mask is inherited. An interrupt meanwhile is delivered afterwards."""
+    """Processes started inside never get SIGINT: the mask is inherited. An interrupt in the meantime is delivered afterwards."""
     resource_tracker.ensure_running()  # it would be started inside otherwise, and unblocks the signal
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -43,7 +43,7 @@ class BatchMeter:
         """An epoch begins: the time since the last batch of the one before is not a batch's.
 
         Args:
-            cache: the mark that is stored or read in it; with another one, the report begins anew.
+            cache: the mark that is stored or read in it; a change restarts the report.
         """
         self._last = 0.0
         if cache != self._cache:
@@ -137,7 +137,7 @@ class StepMeter:
         return ended if counts else None
 
     def arrived(self, waited: float) -> None:
-        """It has arrived after so many seconds."""
+        """Record its arrival after ``waited`` seconds."""
         self._taken += 1
         self._waited += waited
 
@@ -251,7 +251,7 @@ def _metrics(stage: int, counts: StageCounts) -> dict[str, object]:
 
 
 def _reading(counts: StageCounts) -> dict[str, object] | None:
-    """What reading the results of a mark took; ``None`` if it was not timed."""
+    """The time of reading the results of a mark; ``None`` if it was not timed."""
     if not counts.timed:
         return None
     size = counts.bytes / max(1, counts.measured)

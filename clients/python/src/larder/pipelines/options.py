@@ -1,4 +1,4 @@
-"""The options with which a pipeline runs, and what follows from them for the number of its elements."""
+"""The options of a pipeline, and the number of its elements under them."""
 
 from __future__ import annotations
 

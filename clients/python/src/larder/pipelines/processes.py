@@ -140,7 +140,7 @@ class ProcessHost:
 
 
 def main(sock: socket.socket, heartbeat: float) -> None:
-    """The main function of a worker process: compute splits until told to end.
+    """The main function of a worker process: compute splits until the trainer ends it.
 
     Args:
         sock: connected to the trainer, which first sends the pickled `larder.pipelines.workers.WorkerTask`.
@@ -175,7 +175,7 @@ def _end_with_trainer() -> None:
 
 
 def _receive(channel: Channel, worker: SplitWorker) -> None:
-    """Queue what the trainer sends; ``None`` retires this worker. End with the trainer, in the middle of anything."""
+    """Queue the trainer's messages; ``None`` retires this worker. End with the trainer, in the middle of anything."""
     retired = False
     while True:
         try:

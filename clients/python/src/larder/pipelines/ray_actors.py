@@ -1,11 +1,11 @@
 """Input workers as actors of a Ray cluster.
 
-Ray places an actor, runs it and brings its results; how many there are and what each computes is decided here, as for processes
+Ray places an actor, runs it and brings its results; their number and the splits of each are decided here, as for processes
 (`larder.pipelines.crew`). An actor has one stream of events, a Ray generator: parts of splits, heartbeats, and its end. Elements
 are bytes of `larder.pipelines.elements`, which Ray keeps in its object store and maps on the trainer's machine.
 
-Ray repeats nothing: actors are not restarted and calls are not tried again, because what a dead worker has not returned goes to
-another one. An actor belongs to the driver that started it, so Ray ends it with the driver, however that ends.
+Ray repeats nothing: actors are not restarted and calls are not tried again, because splits that a dead worker has not returned go
+to another one. An actor belongs to the driver that started it, so Ray ends it with the driver, however that ends.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class RayHost:
             self._actors[worker].give.options(num_returns=0).remote(split)
 
     def _ready(self, seconds: float, most: int) -> list[int]:
-        """Workers whose next event is here, or whose stream has ended."""
+        """Workers whose next event has arrived, or whose stream has ended."""
         if not self._streams:
             return []
         workers = {stream: worker for worker, stream in self._streams.items()}
@@ -144,7 +144,7 @@ class InputWorker:
         self._events: SimpleQueue[_Sent | BaseException | None] = SimpleQueue()
 
     def events(self, payload: bytes) -> Iterator[_Sent]:
-        """Work; yields what the trainer is to know, and the memory of a part with it.
+        """Work; yields events for the trainer, each with the memory of its part.
 
         Args:
             payload: the pickled `larder.pipelines.workers.WorkerTask`.
@@ -197,7 +197,7 @@ class PartBytes:
         return start, element.size
 
     def array(self) -> NDArray[np.uint8] | None:
-        """The elements, which Ray passes on as they are; ``None`` without any."""
+        """The elements, which Ray passes on unchanged; ``None`` without any."""
         return np.frombuffer(self._data, np.uint8) if self._data else None
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""Reading a split through a mark: what is stored there is read, the rest is computed and put in bulk.
+"""Reading a split through a mark: stored results are read, the rest is computed and put in bulk.
 
-Two jobs that begin together compute each element once. A split's missing elements are claimed when it is computed, not when it
-is read ahead: a worker holds claims for one split only. It computes and puts what it has claimed before it waits for elements
-of another job. A worker that waits therefore holds no claim, and no two workers wait for each other.
+Two jobs that begin together compute each element once. A split's missing elements are claimed when it is computed, not when it is
+read ahead: a worker holds claims for one split only. It computes and puts its claimed elements before it waits for elements of
+another job. A worker that waits therefore holds no claim, and no two workers wait for each other.
 
 Nothing here can fail an element. A store that does not answer, refuses or is full costs a computation. An element that was stored
 and cannot be decoded is computed again, and replaced. A worker replaces each at most once: otherwise two versions of Larder that
@@ -137,7 +137,7 @@ class ReadThrough:
         claimed = self._store.get(missing, claim=self._claim(len(missing)))
         self.counts.damaged += claimed.damaged
         known.update(claimed.elements)
-        self._note()
+        self._notify()
         return known, set(claimed.busy)
 
     def _await(
@@ -148,7 +148,7 @@ class ReadThrough:
         ready: dict[int, bytes | ElementFailure],
         puts: _Puts,
     ) -> None:
-        """Get what others compute, or compute it when they gave it up."""
+        """Get the elements that other jobs compute, or compute those that they gave up."""
         while waiting:
             got = self._store.get(sorted(waiting), claim=self._claim(len(waiting)), wait=WAIT)
             self.counts.damaged += got.damaged
@@ -208,9 +208,9 @@ class ReadThrough:
     def _take_in(self, done: Stored) -> None:
         self.counts.stored += done.stored
         self.counts.refused += sum(done.refused.values())
-        self._note(done.refused)
+        self._notify(done.refused)
 
-    def _note(self, refused: Collection[str] = ()) -> None:
+    def _notify(self, refused: Collection[str] = ()) -> None:
         if self._store.unread:
             self.notices.add(f"results of {self._what} are computed: {self._store.unread}")
         elif self._store.unstored:

@@ -122,8 +122,8 @@ class PipelineRuntime:
     def advised_by(self, job: Job, stages: tuple[Stage, ...], marks: Marks, *, batched: bool) -> None:
         """Let the fleet find marks to store, and the number of workers, unless the user has set one.
 
-        Workers begin with one (Cachew, section 4.3), which profiles the stages (section 4.4). Functions that have changed are
-        another pipeline, which the fleet decides on anew.
+        Workers begin with one (Cachew, section 4.3), which profiles the stages (section 4.4). Changed functions make another
+        pipeline, for which the fleet decides again.
         """
         if self.job is None:
             self.job, self._finds_workers = job, self.choice.number is None and not self._scaled
@@ -140,7 +140,7 @@ class PipelineRuntime:
         self._follow(job)
 
     def _follow(self, job: Job) -> None:
-        """Do as the fleet decided on what to store, unless the user has."""
+        """Apply the fleet's decision on the mark to store, unless the user has chosen one."""
         if job.pipeline_directive.reason and self._follows:
             self.cache = job.pipeline_directive.cache
 
@@ -168,7 +168,7 @@ class PipelineRuntime:
             job.report_step(*ended, in_flight=crew.ahead // (batch or job.batch_size) + 1)
 
     def arrived(self, waited: float) -> None:
-        """A batch or an element has arrived after so many seconds."""
+        """Record the arrival of a batch or an element after ``waited`` seconds."""
         self.waited += waited
         if self.steps is not None:
             self.steps.arrived(waited)
@@ -219,7 +219,7 @@ class PipelineRuntime:
         """The mark through which an epoch that begins now is read; ``None``: everything is computed.
 
         Raises:
-            ValueError: the user chose a mark that there is not, or whose results cannot be stored.
+            ValueError: the chosen mark does not exist, or its results cannot be stored.
         """
         try:
             return self._checked(self.cache, marks)

@@ -1,10 +1,10 @@
-"""Which worker has which elements, and what came back: exactly once, in order. Pure.
+"""Tracks which worker has which elements, and delivers results exactly once, in order. Pure.
 
-An epoch's items are handed out in splits, in the order of the epoch. A worker returns a split's elements in order, in one or
-more parts; each part is acknowledged by being recorded here. Elements leave in the order of the epoch, so it is the same with
-any number of workers, and a state is what has left. When a worker dies, its splits go to others from the last acknowledged
-element on (Cachew, ATC 2022, section 4.6, without its checkpoints: elements are independent of each other). A part that comes
-twice is recorded once.
+An epoch's items are handed out in splits, in the order of the epoch. A worker returns a split's elements in order, in one or more
+parts; each part is acknowledged by being recorded here. Elements leave in the order of the epoch, so the order is the same with
+any number of workers, and a state records the elements that have left. When a worker dies, its splits go to others from the last
+acknowledged element on (Cachew, ATC 2022, section 4.6, without its checkpoints: elements are independent of each other). A part
+that comes twice is recorded once.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ class PlannedItems:
     def __init__(self, plan: EpochPlan) -> None:
         self._plan = plan
 
-    def take(self, most: int) -> Planned | None:
-        """At most so many items, of one batch; ``None`` at the end of the epoch."""
+    def next_items(self, most: int) -> Planned | None:
+        """At most ``most`` items, of one batch; ``None`` at the end of the epoch."""
         offered = self._plan.candidates()
         if offered is None:
             return None
@@ -131,7 +131,7 @@ class _Entry:
     turn: int = 0
     """Grows with each handing out: a worker computes its splits by turn."""
     upto: int = 0
-    """End of what the owner has, as a place."""
+    """End of the owner's part, as a place."""
     values: list[Value] = field(default_factory=list)
     released: int = 0
     poisoned: dict[int, ElementFailure] = field(default_factory=dict)
@@ -198,7 +198,7 @@ class SplitLedger:
                 return self._hand_out(entry, worker)
         if only_lost or self._ended:
             return None
-        planned = self._planned.take(size)
+        planned = self._planned.next_items(size)
         if planned is None:
             self._ended = True
             return None
@@ -209,7 +209,7 @@ class SplitLedger:
         return self._hand_out(entry, worker)
 
     def record(self, worker: int, number: int, first: int, values: Sequence[Value]) -> bool:
-        """Acknowledge elements of a split from place ``first`` on. False if they were known already, or nobody waits for them."""
+        """Acknowledge elements of a split from place ``first`` on. False if they were known already, or no one waits for them."""
         entry = self._open.get(number)
         if entry is None or entry.owner != worker or first > len(entry.values):
             return False
@@ -222,7 +222,8 @@ class SplitLedger:
         return bool(new)
 
     def lost(self, worker: int) -> None:
-        """A worker has died: others get what it has not returned. The first of its splits is the one it died in."""
+        """Record that a worker has died: other workers get the elements that it has not returned. The first of its splits is the
+        one it died in."""
         held = self.holds(worker)
         for number in held:
             entry = self._open[number]
@@ -239,7 +240,7 @@ class SplitLedger:
             entry.careful = True
 
     def release(self) -> Iterator[Released]:
-        """The elements that are next in the order of the epoch, as far as they have come."""
+        """The next elements in the order of the epoch that have arrived."""
         while self._open:
             number, entry = next(iter(self._open.items()))
             planned = entry.planned

@@ -48,7 +48,7 @@ class ElementFailure(NamedTuple):
 
     Args:
         stage: the stage, in words.
-        detail: the exception in a line, or what happened.
+        detail: the exception in a line, or the event.
         trace: its traceback; empty without one.
         status: status of an item that could not be read (`larder.reading.frames`); 0 for a failed function.
     """
@@ -66,7 +66,7 @@ class StageCounts:
     Args:
         elements: number of elements that came out of it, dropped ones included.
         seconds: time spent in it and in all stages before it, reading included.
-        bytes: size of what came out, as stored. Known for marks and for the last stage only.
+        bytes: size of its results, as stored. Known for marks and for the last stage only.
         measured: number of elements that ``bytes`` counts.
         read: of a mark, elements that were stored, and not computed.
         stored: of a mark, elements that were put.

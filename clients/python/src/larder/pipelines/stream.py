@@ -1,8 +1,8 @@
-"""The trainer's part of a pipeline: elements become a shuffled stream, then batches.
+"""A pipeline in the trainer: elements become a shuffled stream, then batches.
 
-Both are functions of the order in which elements arrive, so an epoch that resumes goes on as if it had not stopped. The buffer of
-a shuffle holds the first elements that were not delivered; after a resume it is filled with the same ones. Which of them comes
-next depends on how many were delivered in the epoch.
+Both are functions of the order in which elements arrive, so a resumed epoch continues as if it had not stopped. The buffer of a
+shuffle holds the first elements that were not delivered; after a resume it is filled with the same ones. Which of them comes next
+depends on how many were delivered in the epoch.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class BatchSizes:
             self._seen = self._empty = 0
 
     def complete(self, elements: int) -> bool:
-        """Whether a batch of so many elements is complete."""
+        """Whether a batch of ``elements`` is complete."""
         if not self.planned:
             return elements == self.size
         return bool(self._planned) and elements == self._planned[0][0]

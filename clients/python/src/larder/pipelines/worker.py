@@ -1,8 +1,8 @@
 """A worker, independent of where it runs: it computes a split while it reads the items of the next, and sends heartbeats.
 
 A `WorkerLink` connects it to the trainer: a socket (`larder.pipelines.processes`), or a stream of a Ray actor
-(`larder.pipelines.ray_actors`). The parts of a split, what the trainer makes of them and the pickled task are here, too, so that
-both ends of a link are read together.
+(`larder.pipelines.ray_actors`). The parts of a split, their form in the trainer and the pickled task are here, too, so that both
+ends of a link are in one module.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from larder.pipelines.workers import (
 FLUSH_BYTES = 4 << 20
 """Bytes of elements after which a part is sent."""
 FLUSH_SECONDS = 0.1
-"""Seconds after which a part is sent: what a worker has computed and not sent is lost with it."""
+"""Seconds after which a part is sent: computed elements that are not sent are lost with the worker."""
 
 
 class SentPart(NamedTuple):
@@ -87,7 +87,7 @@ class WorkerLink(Protocol):
 
 
 class _Loaded(NamedTuple):
-    """A split with what was read for it, and how long that took."""
+    """A split with the items read for it, and the time that took."""
 
     loaded: LoadedSplit
     seconds: float
@@ -141,7 +141,7 @@ class SplitWorker:
         self._splits.put(split)
 
     def work(self) -> None:
-        """Compute each split; the items of the next one are read meanwhile. Heartbeats end with the last one.
+        """Compute each split; the items of the next one are read at the same time. Heartbeats end with the last one.
 
         Raises:
             EOFError: the trainer is gone.

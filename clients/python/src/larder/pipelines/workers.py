@@ -1,8 +1,8 @@
-"""Input workers: what one does, and what the trainer knows of them, wherever they run.
+"""Input workers: the work of one, and the trainer's view of them, wherever they run.
 
 A `WorkerHost` runs workers: as processes of this machine (`larder.pipelines.processes`), as actors of a Ray cluster
 (`larder.pipelines.ray_actors`), or in the training process itself (`InlineHost`). It carries splits to them and brings events
-back; `larder.pipelines.crew` decides what they do.
+back; `larder.pipelines.crew` assigns their work.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Heartbeat(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """A worker cannot go on: its gateway is gone, for example. The error ends the epoch; ``trace`` is that of its cause."""
+    """A worker cannot continue: its gateway is gone, for example. The error ends the epoch; ``trace`` is that of its cause."""
 
     error: LarderError
     trace: str = ""
@@ -90,7 +90,7 @@ class Broken(NamedTuple):
 
 
 class Notice(NamedTuple):
-    """A notice for the user; the epoch goes on."""
+    """A notice for the user; the epoch continues."""
 
     text: str
 
@@ -139,7 +139,7 @@ class WorkerHost(Protocol):
 
 @dataclass
 class LoadedSplit:
-    """A split, results that are stored, and the items of the others, by index."""
+    """A split, its stored results, and the items without one, by index."""
 
     split: Split
     stored: Lookup
@@ -167,10 +167,10 @@ class SplitComputation:
         self.stages = ElementStages(task.stages, task.seed)
         self._marks: dict[CacheMark, ReadThrough | None] = {}
         self._differing: set[str] = set()
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def read(self, split: Split) -> LoadedSplit:
-        """A split's stored results, and the items of the others.
+        """A split's stored results, and the items without one.
 
         Raises:
             LarderError: as `larder.BatchReader.fetch`; a `PipelineError` for an error that is not one of Larder's.
@@ -254,8 +254,8 @@ class SplitComputation:
     def take_notices(self) -> list[str]:
         """The notices for the user since the last call."""
         through = (through.notices for through in self._marks.values() if through is not None)
-        new = self._differing.union(*through) - self._told
-        self._told |= new
+        new = self._differing.union(*through) - self._reported
+        self._reported |= new
         return sorted(new)
 
     def close(self) -> None:
@@ -311,7 +311,7 @@ class InlineHost:
     """Computes in the training process, one element per ``poll``; for debugging, and for functions that cannot be sent.
 
     It has the same events as other hosts, whatever number of workers it is asked for. A function that hangs blocks the training
-    process. The computation outlives it, with the connections and what they learnt of the gateways.
+    process. The computation outlives it, with the connections and their knowledge of the gateways.
     """
 
     advice: ClassVar[str] = ""

@@ -1,6 +1,6 @@
 """Which items a training process gets, in which order: pure decisions, without I/O, clock or threads.
 
-``EpochOrder`` is the order of an epoch, ``EpochPlan`` one worker's share of it, and ``Progress`` what was delivered. Whatever the
+``EpochOrder`` is the order of an epoch, ``EpochPlan`` one worker's share of it, and ``Progress`` the delivered part. Whatever the
 cache holds and whatever is used of it, over all ranks and workers each item is delivered exactly once per epoch, also across
 resumes under other numbers of workers and ranks.
 """

@@ -1,8 +1,8 @@
 """The list of an epoch, drawn by importance: which items come, how often, and which stay unseen.
 
-Drawing costs what it gains. A list of N entries over N items in which some items come more often leaves as many others out.
-Be D the number of distinct items in the list, and let an epoch begin with a share c of the items in the cache: each of the
-others has a first read, which is a miss, so at least D - cN reads are misses and
+Drawing costs as much as it gains. A list of N entries over N items in which some items come more often leaves as many others out.
+Be D the number of distinct items in the list, and let an epoch begin with a share c of the items in the cache: each of the others
+has a first read, which is a miss, so at least D - cN reads are misses and
 
     hit ratio h <= c + (1 - D / N),    or: at least h - c of the items are unseen.
 
@@ -23,7 +23,7 @@ leaves a share of about 1/e of the items unseen by chance alone, and its repeats
 cache has few of them.
 
 ``Drawn.expected`` is how often each item comes on average, exactly. Over all lists, item i comes with probability q_i =
-expected_i / L per entry, which is what the weights p/q of Eq. 1 are made of.
+expected_i / L per entry, the q of the weights p/q of Eq. 1.
 
 All arithmetic uses whole numbers and the streams of `permutation`, so ranks with equal weights draw equal lists.
 """
@@ -157,7 +157,7 @@ def _multinomial(weights: NDArray[np.uint16], draws: int, *purpose: str | int) -
 
 
 def _shares(weights: NDArray[np.uint16], draws: int) -> NDArray[np.float32]:
-    """Mean number of times that each place comes in so many draws of ``_multinomial``."""
+    """Mean number of times that each place comes in ``draws`` draws of ``_multinomial``."""
     return np.asarray(weights * (draws / int(weights.sum(dtype=np.int64))), np.float32)
 
 

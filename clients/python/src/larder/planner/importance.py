@@ -1,7 +1,7 @@
 """One rank's view of training by importance: scores, the list of the epoch, its own share, and how much of that was trained.
 
 All ranks draw the same list and take every ``world``-th entry of it, so shares are disjoint and their union is the list. That
-needs equal scores on all ranks, so ranks exchange what they learned between two epochs (`contribution`, `absorb`). Ranks that
+needs equal scores on all ranks, so ranks exchange their new scores between two epochs (`contribution`, `absorb`). Ranks that
 cannot exchange have a *part* each: a fixed share of the items, of which each draws a list by its own scores alone.
 
 The loader reads ahead, so entries that it asked for are not yet trained. The place in the list is therefore taken from the
@@ -123,7 +123,7 @@ class ImportancePlan:
         return self.rest(rank, world)
 
     def rest(self, rank: int = 0, world: int = 1) -> NDArray[np.uint32]:
-        """This rank's share of what is left of the current list, also for another world size than it was begun with.
+        """This rank's share of the rest of the current list, even if the world size has changed since its beginning.
 
         Raises:
             StateError: the list is of a part, and ``rank`` and ``world`` are not those of the part.
@@ -201,7 +201,7 @@ class ImportancePlan:
 
     @property
     def _trained(self) -> int:
-        """Entries of the list that all ranks have trained, as far as this one knows."""
+        """Entries of the list that all ranks have trained, to the knowledge of this rank."""
         return self._taken + self._at * (1 if self._part else self._world)
 
     def contribution(self) -> Contribution:
@@ -212,7 +212,8 @@ class ImportancePlan:
         return Contribution(fingerprint, self._trained, ids, values, self._curve.loss, self._curve.weight, self._batch)
 
     def follow(self, contributions: Sequence[Contribution]) -> None:
-        """Count as trained what any rank knows to be: one that missed the last items of a mini-batch knows of fewer.
+        """Count as trained every entry that any rank knows to be trained: a rank that missed the last items of a mini-batch knows
+        of fewer.
 
         Raises:
             StateError: as `absorb`.
@@ -222,7 +223,7 @@ class ImportancePlan:
         self._at = -(-ahead // (1 if self._part else self._world))
 
     def absorb(self, contributions: Sequence[Contribution]) -> None:
-        """Take over what all ranks learned, this one included. Of an item that several ranks scored, the last rank's counts.
+        """Adopt the scores of all ranks, this one included. If several ranks scored an item, the last rank's score counts.
 
         Raises:
             StateError: the ranks are not in the same epoch of the same list, as after loading states of different steps.
@@ -264,7 +265,7 @@ class ImportancePlan:
     # --- saved states
 
     def state_dict(self) -> dict[str, Any]:
-        """The state to save, of JSON types: what is left of the current list, scores, and the loss curve.
+        """The state to save, of JSON types: the rest of the current list, scores, and the loss curve.
 
         Scores are float16, compressed: about three MB for a million items.
         """
@@ -289,7 +290,7 @@ class ImportancePlan:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue a saved state: `rest` gives what was left of its list.
+        """Continue a saved state: `rest` returns the rest of its list.
 
         Raises:
             StateError: the state is damaged, of another version or of a dataset of another size.

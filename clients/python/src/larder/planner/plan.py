@@ -1,8 +1,8 @@
 """The plan of one worker's epoch: which items to request next, and which are pending.
 
-The client's part of Quiver's Algorithm 1 (FAST 2020, section 4.7): request more candidates than a batch needs, use those that
-come, keep the others pending. Pure: the caller fetches and reports what it received. Whatever it reports, and whatever the cache
-holds, each item of the share is delivered once: it leaves the pending window in ``deliver`` or ``skip``, and nothing returns it.
+Quiver's Algorithm 1 in the client (FAST 2020, section 4.7): request more candidates than a batch needs, use those that come, keep
+the rest pending. Pure: the caller fetches and reports what it received. Whatever it reports, and whatever the cache holds, each
+item of the share is delivered once: it leaves the pending window in ``deliver`` or ``skip``, and nothing returns it.
 """
 
 from dataclasses import dataclass, replace
@@ -59,8 +59,8 @@ class PlanOptions(TypedDict, total=False):
             repetitions. All ranks get equally many batches. So of several ranks, one that runs out of items (some could not be
             had, or there are fewer than batches) gets repetitions: one per batch with ``"short"``, full batches with the others.
         progress: state to resume from: that of this rank under this world size, or a merged one.
-        own: what this worker has delivered since ``progress``, from ``EpochPlan.progress`` under the same numbers of ranks and
-            workers and the same batch size.
+        own: this worker's deliveries since ``progress``, from ``EpochPlan.progress`` under the same numbers of ranks and workers
+            and the same batch size.
         dataset: id of the dataset, for the state.
     """
 
@@ -288,7 +288,7 @@ class EpochPlan:
         self._filled = self._repeated = 0
 
     def _slots_of(self, batches: int) -> int:
-        """Slots of the current batch and those that follow it, so many in all."""
+        """``count`` slots, from the current batch on."""
         first = self._shard.worker + self._batch * self._shard.workers
         blocks = range(first, first + batches * self._shard.workers, self._shard.workers)
         return sum(max(0, min(self._batch_size, self._slots - block * self._batch_size)) for block in blocks)

@@ -20,8 +20,8 @@ change. Another world size needs the states of all ranks, merged into one in whi
 had done is the base. The end of an epoch is the start of the next: no state says "epoch 3, all done".
 
 Versions 1 to 3 also had layouts with a fixed division of the dataset into chunks (kinds ``striped`` and ``contiguous``), their
-order in ``chunks`` (``first`` in version 1), and mixtures of such datasets. Those orders are not made any more. A state of one
-of them is read at the start of an epoch only; shuffled and sequential epochs are resumed as they are.
+order in ``chunks`` (``first`` in version 1), and mixtures of such datasets. Those orders are no longer made. A state of one of
+them is read at the start of an epoch only; shuffled and sequential epochs are resumed as they are.
 """
 
 import re
@@ -265,7 +265,7 @@ def _read(state: Mapping[str, Any]) -> Progress:
 
 
 def _of_older(state: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A state of version 1 to 3 in this version's fields; refused in the middle of an order that is not made any more."""
+    """A state of version 1 to 3 in this version's fields; refused in the middle of an order that is no longer made."""
     layout, order = state.get("layout"), "first" if state.get("version") == 1 else "chunks"
     if not isinstance(layout, Mapping) or order not in state:
         raise StateError(f'state fields missing or unknown: version {state["version"]} has "layout" and "{order}"')

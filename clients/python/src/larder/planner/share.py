@@ -1,10 +1,9 @@
 """The shares of an epoch: the arithmetic that makes it impossible to deliver an item twice.
 
-An epoch's order is divided three times. Items that earlier sessions delivered under another world size (the *base*) are left
-out; of the rest, the ``j``-th goes to rank ``j % world``, as its *place* ``j // world``; a rank's undelivered places form
-*blocks* of a batch's size, and block ``i`` goes to worker ``i % workers``. Each division is a partition, so shares are
-disjoint and complete, whatever happens within them. Memory is needed only for the ragged edges of what was delivered;
-everything else is computed.
+An epoch's order is divided three times. Items that earlier sessions delivered under another world size (the *base*) are left out;
+of the rest, the ``j``-th goes to rank ``j % world``, as its *place* ``j // world``; a rank's undelivered places form *blocks* of
+a batch's size, and block ``i`` goes to worker ``i % workers``. Each division is a partition, so shares are disjoint and complete,
+whatever happens within them. Memory is needed only for the ragged edges of the delivered items; everything else is computed.
 """
 
 from bisect import bisect_left

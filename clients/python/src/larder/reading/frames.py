@@ -117,7 +117,7 @@ class Received:
 class OpenFiles(Protocol):
     """The open files that have come with an answer."""
 
-    def take(self) -> list[int]:
+    def take_descriptors(self) -> list[int]:
         """Their descriptors, in the order of the items; the caller closes them."""
 
 
@@ -259,8 +259,8 @@ class Decoder:
     def _attached_form(self, source: ByteSource, count: int) -> None:
         """Read the items from the files that come with their entries, part by part, into shared buffers.
 
-        A part is as many entries as files have come: while they are read, the gateway opens the next ones.
-        They are received once all entries were checked, and verified by the end record. What a file lacks is not received.
+        A part is as many entries as files have come: while they are read, the gateway opens the next ones. They are received once
+        all entries were checked, and verified by the end record. Missing bytes of a file are not received.
         """
         assert self._files is not None
         space, kept, files, index = Space(self._buffer), Received(), list[int](), bytearray()
@@ -269,7 +269,7 @@ class Decoder:
         try:
             while first < count:
                 block = self._read(source, _ROW.size, "its index")
-                files += self._files.take()
+                files += self._files.take_descriptors()
                 part = max(1, min(len(files), count - first))
                 block += self._read(source, (part - 1) * _ROW.size, "its index")
                 index += block
@@ -288,7 +288,7 @@ class Decoder:
                 first += part
             self._checked(bytes(index), self._limit)
             self._end(source)
-            files += self._files.take()
+            files += self._files.take_descriptors()
             if files:
                 raise self._broken(f"{kept.attached + len(files)} of {kept.attached} open files came with it")
         finally:
@@ -365,7 +365,7 @@ class Decoder:
 
     def _buffer(self, size: int) -> memoryview:
         try:
-            return self._buffers.take(size)
+            return self._buffers.borrow(size)
         except MemoryError:
             raise self._invalid(f"out of memory for {size} bytes") from None
 

@@ -51,7 +51,7 @@ class Entry:
     Args:
         bucket: of the object.
         key: of the object.
-        start: first byte; negative: so many bytes from the end.
+        start: first byte; negative: counted from the end.
         end: the byte behind the last one; beyond the object's end the range is cut.
         member: name of a file in the TAR archive that the object is; ``start`` and ``end`` are of that file.
     """
@@ -92,7 +92,7 @@ class ManyReader:
         options: see `ManyOptions`.
 
     Raises:
-        ValueError: the endpoint is not an address, or there is none.
+        ValueError: the endpoint is missing or not an address.
         TypeError: unknown option.
     """
 
@@ -189,7 +189,7 @@ class ManyReader:
         return [results[at] for at in range(len(entries))]
 
     def _request(self, entries: Sequence[Entry]) -> tuple[Received, Exception | None]:
-        """Send one request. What came counts, however it ends.
+        """Send one request. Received results count, however the request ends.
 
         Raises:
             RequestRefused: the gateway refused the request.

@@ -78,7 +78,7 @@ class Merge:
         return self.wanted <= 0 or not self._open.any()
 
     def ask(self) -> Places:
-        """The places to request now; candidates with origin errors only if the others do not suffice."""
+        """The places to request now; candidates with origin errors only if the rest do not suffice."""
         places = np.flatnonzero(self._open)
         if not self._exact:
             sound = places[self._failures[places] == 0]

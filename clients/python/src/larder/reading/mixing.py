@@ -34,8 +34,8 @@ class Mix:
     """Several datasets to be read as one, in place of the name of a dataset.
 
     Given as names, an epoch has every item of every dataset exactly once, in random order. Given with weights, batches have the
-    datasets in these proportions: small datasets come more than once in an epoch, large ones go on in the next; of each, every
-    item comes once before any comes again.
+    datasets in these proportions: small datasets come more than once in an epoch, large ones continue in the next; every item of
+    a dataset comes once before any comes again.
 
     Args:
         datasets: names, digest files or results of `Client.register`; or a mapping of these to weights.
@@ -173,7 +173,7 @@ class MixedSource:
 
 
 class MixedReader:
-    """Reads items of several datasets by number; one dataset's part of a batch beside the others'.
+    """Reads items of several datasets by number; a batch reads from its datasets in parallel.
 
     Args:
         numbering: of the items.
@@ -255,7 +255,7 @@ class MixedReader:
 def _of_part(
     fetch: Callable[..., Fetched], places: NDArray[np.intp], items: NDArray[np.uint32], wanted: int, mode: str
 ) -> _PartAnswer:
-    """One dataset's part of a request."""
+    """The items of one dataset in a request."""
     different = len(np.unique(items)) == len(items)
     if mode == "substitute" and different:
         fetched = fetch(items, mode=mode, take=wanted)

@@ -48,8 +48,8 @@ class Lookup:
     """The results found, by index of the item.
 
     Args:
-        elements: as they were stored.
-        claimed: the caller's to compute.
+        elements: as stored.
+        claimed: for the caller to compute.
         busy: another job computes them.
         damaged: number of those that arrived with a wrong checksum; they count as missing.
         seconds: that the answers took, from the request to the verified elements.
@@ -78,7 +78,7 @@ class ResultStore(Protocol):
     unread: str
     """Why nothing is read now; empty while it is."""
     unstored: str
-    """Why nothing is stored any more."""
+    """Why nothing is stored; empty while it is."""
 
     def get(self, indices: Sequence[int], *, claim: float = 0.0, wait: float = 0.0) -> Lookup:
         """See `GatewayResults`."""
@@ -124,7 +124,7 @@ class GatewayResults:
         self.unread = ""
         """Why nothing is read now; empty while it is."""
         self.unstored = ""
-        """Why nothing is stored any more."""
+        """Why nothing is stored; empty while it is."""
 
     @property
     def waiting(self) -> bool:
@@ -193,7 +193,7 @@ class GatewayResults:
         return done
 
     def _lost(self, done: Stored, elements: int) -> None:
-        """Count elements that nobody took."""
+        """Count elements that no node stored."""
         reason = "refused" if self.unstored or self.unread else "unreachable"
         if elements:
             done.refused[reason] = done.refused.get(reason, 0) + elements
@@ -284,7 +284,7 @@ class GatewayResults:
 
     @staticmethod
     def _merge(page: Sequence[int], received: Received, lookup: Lookup) -> list[int]:
-        """Note what came; returns the results that the answer had no room for."""
+        """Add the received elements; returns the results that the answer had no room for."""
         lookup.elements.update(
             (page[position], data) for position, data in zip(received.positions, received.data, strict=True)
         )

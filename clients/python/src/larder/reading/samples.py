@@ -4,9 +4,9 @@ Each member is an item of the gateway with its own digest, rights and place in t
 is as many adjacent items as the dataset has ``members``, and needs no table: sample ``s`` begins with item ``members * s``. The
 planner orders samples, and the reader here asks for their items.
 
-Of candidates that can replace one another the gateway chooses by the first members, so the largest is named first when the digest
-file is built; the others are requested for the chosen ones only. A sample is delivered as the stretch of a TAR that holds its
-members, as ``--tar-samples`` finds it at the origin: `Item.members` reads both. The price is one copy of its bytes.
+The gateway chooses among interchangeable candidates by their first members, so the largest member is named first when the digest
+file is built. The other members are requested only for the chosen samples. A sample is delivered as the stretch of a TAR that
+holds its members, as ``--tar-samples`` finds it at the origin: `Item.members` reads both. The price is one copy of its bytes.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class SampleReader:
         return np.asarray(items[items % self._count == 0] // np.uint32(self._count), np.uint32)
 
     def _completed(self, first: Fetched, epoch: int, job: str) -> Fetched:
-        """The samples of these first members, with the others."""
+        """The samples of these first members, with their other members."""
         chosen = first.indices // np.uint32(self._count)
         others = self._reader.fetch(self._items(chosen, 1), epoch=epoch, job=job)
         both = replace(

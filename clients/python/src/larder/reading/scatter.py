@@ -2,7 +2,7 @@
 
 The requests are disjoint, and items that no node delivered stay open in the `Merge`, which requests them again: an item comes
 once, whatever fails. A failed node's request is not repeated here. The node is excluded, and in the next round its items belong
-to the others.
+to the other nodes.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ class RequestOutcome:
 
 
 class NodeRequest(NamedTuple):
-    """One node's part of a request: ``places`` in the whole request, how many of them to deliver, how many were offered."""
+    """The share of a request for one node: ``places`` in the whole request, how many of them to deliver, how many were
+    offered."""
 
     node: str
     places: NDArray[np.intp]
@@ -159,7 +160,7 @@ class Scatter:
         return self._gathered(parts, self._all(asked))
 
     def _all(self, calls: Sequence[Callable[[], RequestOutcome]]) -> list[RequestOutcome | Exception]:
-        """Results or exceptions of parallel calls: the first in this thread, the others in pooled threads."""
+        """Results or exceptions of parallel calls: the first in this thread, the rest in pooled threads."""
         threads = [self._thread() for _ in calls[1:]]
         futures = [thread.submit(call) for thread, call in zip(threads, calls[1:], strict=True)]
         results: list[RequestOutcome | Exception] = []

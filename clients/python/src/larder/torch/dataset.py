@@ -244,7 +244,7 @@ class CachedDataset(IterableDataset[Any]):
             self._iteration.cancel("a state was loaded while this iteration was under way; begin a new one")
 
     def state_of(self, epoch: int, start: Mapping[str, Any] | None) -> dict[str, Any]:
-        """The state before the first batch of an epoch, which begins from a saved state or anew."""
+        """The state before the first batch of an epoch, which begins from a saved state or fresh."""
         self._context.info()
         ranks = self.ranks()
         if start is None:

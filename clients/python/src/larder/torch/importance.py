@@ -46,11 +46,12 @@ class ImportanceOptions(TypedDict, total=False):
     """Everything about an `ImportanceSampler` that has a default.
 
     Args:
-        seed: of the lists (0); the same in all ranks. guard: use less of ``unseen`` while the loss does not fall (``True``);
-        see `larder.planner.guard`. repeats: how often the most important items come in an epoch, on average (4); more than 1.
-        batch_size: makes batches of so many items, for the loader's ``batch_sampler=``. If left out, single items for
-        ``sampler=``. drop_last: with ``batch_size``: leave out a last batch that is not full (``False``). ranks: rank and
-        number of ranks. If left out, those of ``torch.distributed``, else ``RANK`` and ``WORLD_SIZE``.
+        seed: of the lists (0); the same in all ranks.
+        guard: use less of ``unseen`` while the loss does not fall (``True``); see `larder.planner.guard`.
+        repeats: how often the most important items come in an epoch, on average (4); more than 1.
+        batch_size: items per batch, for the loader's ``batch_sampler=``. If left out, single items for ``sampler=``.
+        drop_last: with ``batch_size``: leave out a last batch that is not full (``False``).
+        ranks: rank and number of ranks. If left out, those of ``torch.distributed``, else ``RANK`` and ``WORLD_SIZE``.
     """
 
     seed: int
@@ -72,9 +73,10 @@ class ImportanceSampler(Sampler[Any]):
     if they share one, as the cache would then keep the items of one rank and refuse those of all others.
 
     Args:
-        dataset: anything with a length; items are its indices. unseen: share of the items that may stay unseen in an epoch,
-        from 0 (every item comes) to 0.9. A cache with a share c of the items has at most c + ``unseen`` hits.
-        ``"multinomial"``: draws as the paper describes them, without a bound. options: see `ImportanceOptions`.
+        dataset: anything with a length; items are its indices.
+        unseen: share of the items that may stay unseen in an epoch, from 0 (every item comes) to 0.9. A cache with a share c of
+            the items has at most c + ``unseen`` hits. ``"multinomial"``: draws as the paper describes them, without a bound.
+        options: see `ImportanceOptions`.
 
     Raises:
         ValueError: a value is out of range; the message names it.
@@ -128,7 +130,7 @@ class ImportanceSampler(Sampler[Any]):
     def update(self, ids: Any, losses: Any) -> None:
         """Score the samples of a mini-batch by their losses. Call it for every mini-batch of the loader, in order.
 
-        Losses on a GPU are copied, which waits for them. Those that are not finite are left out and counted.
+        Losses on a GPU are copied, which waits for them. Values that are not finite are left out and counted.
 
         Args:
             ids: of the samples, as the loader gave them: a tensor, an array or a list.

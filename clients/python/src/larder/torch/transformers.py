@@ -70,13 +70,13 @@ class LoaderState(TrainerCallback, ExportableState):  # type: ignore[misc]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **of_trainer: Any) -> None:
         """Called by the Trainer on all ranks, before a checkpoint if ``control`` says so."""
-        self._take(control)
+        self._agree(control)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **of_trainer: Any) -> None:
         """As ``on_step_end``."""
-        self._take(control)
+        self._agree(control)
 
-    def _take(self, control: Any) -> None:
+    def _agree(self, control: Any) -> None:
         """Agree on the state that the first rank will save."""
         if not control.should_save or self._loader is None:
             return

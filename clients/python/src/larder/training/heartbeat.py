@@ -89,7 +89,7 @@ class PipelineDirective(NamedTuple):
     reason: str = ""
 
     def after(self, document: object) -> PipelineDirective:
-        """These instructions, changed by the ``pipeline`` of a gateway's answer; what is not readable changes nothing."""
+        """These instructions, changed by the ``pipeline`` of a gateway's answer; unreadable fields change nothing."""
         if not isinstance(document, Mapping):
             return self
         workers, cache, reason = (document.get(name) for name in self._fields)

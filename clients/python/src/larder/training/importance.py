@@ -1,9 +1,9 @@
 """Sends a job's importance to the gateways: scores as they change, and the list of the next epoch.
 
 Each node of the fleet gets the items that it is home of. It keeps them in memory, so it may have forgotten what the next part
-continues; then it answers 409 and gets its whole part. Everything happens in the heartbeat thread: the training loop only
-leaves a report behind, which replaces one that was not sent yet. A part that fails is sent again after each heartbeat until a
-newer report takes its place; what it would have changed is in the next one.
+continues; then it answers 409 and gets its whole part. Everything happens in the heartbeat thread: the training loop only leaves
+a report behind, which replaces one that was not sent yet. A failed part is sent again after each heartbeat, until a newer report
+replaces it and includes its changes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ImportanceReport(NamedTuple):
     counts: NDArray[np.integer]
 
     def of_members(self, members: int) -> ImportanceReport:
-        """The report of a dataset in which so many adjacent items are a sample: each has its sample's score."""
+        """The report of a dataset in which ``members`` adjacent items are a sample: each has its sample's score."""
         if members == 1:
             return self
         return ImportanceReport(self.epoch, np.repeat(self.scores, members), np.repeat(self.counts, members))
@@ -82,10 +82,10 @@ class ImportanceSender:
         self._offered = report
 
     def send(self) -> None:
-        """Send what is due, one part for each node. Raises the last part's error; the others have been tried."""
+        """Send what is due, one part for each node. Raises the last part's error, after trying the rest."""
         offered, self._offered = self._offered, None
         if offered is not None:
-            self._take(offered)
+            self._adopt(offered)
         if self._heartbeat.counts["registered"] != self._registered:
             # The fleet forgot the job, and probably what it knew of it.
             self._registered = self._heartbeat.counts["registered"]
@@ -103,7 +103,7 @@ class ImportanceSender:
         if failure is not None:
             raise failure
 
-    def _take(self, report: ImportanceReport) -> None:
+    def _adopt(self, report: ImportanceReport) -> None:
         self._sequence = max(self._sequence + 1, time.time_ns() // 1_000_000)
         report = report._replace(scores=coarse(report.scores))
         different = report.scores.view(np.uint16) != self._known.view(np.uint16)

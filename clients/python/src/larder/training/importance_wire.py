@@ -8,8 +8,8 @@ score        float16, finite and not negative (SHADE, FAST 2023, section 4.2, Eq
 count        uint8; 0: the item is not in the list; 255 stands for more
 ===========  ===========================================================================================
 
-Columns lie one after the other, each in byte planes: all lowest bytes, then all second bytes. In scores nothing repeats, but some
-bytes are frequent, and in planes these lie together. zlib looks for runs of one byte only, which is quick and takes the least.
+Columns follow each other, each in byte planes: all lowest bytes, then all second bytes. In scores nothing repeats, but some bytes
+are frequent, and in planes these lie together. zlib looks for runs of one byte only, which is quick and takes the least.
 
 Ids take more with every home: one home has all items, whose differences are 1; eight homes learn which items are their own, which
 takes 4.4 bits an item. `coarse` scores make room for that. They leave the order of items whose ranks in a mini-batch differ by
@@ -40,14 +40,14 @@ HEADER = struct.Struct("<4sHHQQIII")
 STEPS = 64
 """Steps of a score of 1 that are sent: two bits less than a float16 has between 4 and 8."""
 UNSCORED = 0xFFFF
-"""The bits of a score that is none."""
+"""The bits that mean "no score"."""
 _MAX_COUNT = 255
 _WINDOW, _MEMORY = 15, 8
 """zlib's defaults: bits of the window, and memory level."""
 
 
 class ImportancePart(NamedTuple):
-    """One node's part of a report.
+    """The share of a report for one node.
 
     Args:
         sequence: number of this part.

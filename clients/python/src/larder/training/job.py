@@ -10,8 +10,8 @@
                 step(batch)
 
 One of the gateways decides for all jobs, from what the jobs report (Quiver, FAST 2020, sections 4.5 and 5). Heartbeats are
-advice: training does not notice when they fail. Only the registration, before the first epoch, is asked for as long as a batch
-would be, so that no mini-batch is read before the fleet knows the job.
+advice: training does not notice when they fail. Only the registration, before the first epoch, is retried as long as a batch is,
+so that no mini-batch is read before the fleet knows the job.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class Job:
         Args:
             seconds: from the request for its data to the next request.
             waited: the part of these without data.
-            items: read meanwhile.
+            items: read in that time.
             hits: how many of them were in the cache.
             in_flight: mini-batches whose items were read, or are being read.
         """

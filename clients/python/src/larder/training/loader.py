@@ -2,7 +2,7 @@
 
 Joins the pure planner (`larder.planner`), which selects what may come next, and a reader (`larder.BatchReader`), which requests
 it from the gateway. This is Quiver's Algorithm 1 (FAST 2020, section 4.7): request more candidates than a batch needs, use those
-that are in the cache, and keep the others for later.
+that are in the cache, and keep the rest for later.
 
 Without a framework::
 
@@ -347,7 +347,7 @@ class Loader:
         return mine.settled(self.settings.batch_size, self.settings.tail)
 
     def skipped(self, state: Mapping[str, Any], batches: int) -> dict[str, Any]:
-        """A rank's saved state, with so many batches more."""
+        """A rank's saved state, moved on by ``batches``."""
         settings = self.settings
         return Progress.from_json(state).skip_batches(batches, settings.batch_size, settings.tail).to_json()
 

@@ -284,7 +284,7 @@ class EpochRun:
         A batch without items means that all remaining items were skipped: the epoch is over.
 
         Raises:
-            LarderError: of several ranks, this one has no item left to fill the batch that the others have.
+            LarderError: this rank has no item left to fill a batch that the other ranks still have.
         """
         plan = self._plan
         began = perf_counter()

@@ -1,9 +1,9 @@
 """Reading what other jobs on the dataset load, so that one read of the origin serves all of them.
 
 A gateway that holds a part of a dataset evicts first what fewest jobs still need in their epochs. So a job reads its own uniform
-order, and takes instead of what it would have to wait for what the others have just read: those items are cached, and leave soon.
-The gateway names them (`BatchReader.offers`), the plan picks those of its own share (`EpochPlan.offer`), and each comes once per
-epoch as always. A job that is alone follows its order exactly.
+order, but replaces items that it would have to wait for by items that other jobs have just read: those are cached, and will be
+evicted soon. The gateway names them (`BatchReader.offers`), the plan picks those of its own share (`EpochPlan.offer`), and each
+comes once per epoch as always. A job that is alone follows its order exactly.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PER_ITEM = 4
 
 @dataclass(slots=True)
 class Sharing:
-    """What a loader knows of the other jobs on its dataset.
+    """A loader's knowledge of the other jobs on its dataset.
 
     ``jobs``: how many there are, by the last answer; -1 while no gateway has said that it makes offers.
     """

@@ -1,4 +1,4 @@
-"""Profiles: what a job read, to be replayed as a warm-up."""
+"""Profiles: the reads of a job, to be replayed as a warm-up."""
 
 import sqlalchemy as sa
 from alembic import op

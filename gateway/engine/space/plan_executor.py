@@ -1,8 +1,8 @@
-"""One node's part in performing the plan: keep its datasets open, charge blobs to pools, say what is here.
+"""Executes the plan on one node: keeps its datasets open, charges blobs to pools, reports which items are here.
 
-The worker with the node lock does it, once per heartbeat. While Redis is lost the plan stands still. Which items of a dataset are
-in its space is decided by the demand for them, where they are loaded (gateway/engine/items/demand.py). Which blobs go first when
-room is needed follows the plan: see gateway/engine/space/pool_assignments.py.
+The keeper does it once per heartbeat. While Redis is down the plan does not change. Demand decides which items of a dataset are
+loaded into its space (gateway/engine/items/demand.py). The plan decides which blobs are evicted first:
+see gateway/engine/space/pool_assignments.py.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class PlanExchange:
     membership: Membership
 
 
-class PlanKeeper:
-    """Performs the plan on this node.
+class PlanExecutor:
+    """Executes the plan on this node.
 
     Args:
         store: of the node.
-        shelves: what datasets there are.
+        shelves: the registered datasets.
         exchange: the fleet.
         eviction: order of the pool ``default``.
         scores: how important items are.
@@ -65,7 +65,7 @@ class PlanKeeper:
         self._reported = True
         self._assignments = PoolAssignments(store, exchange.planned.keeps, eviction, exchange.membership.me, scores)
 
-    async def turn(self) -> None:
+    async def run_once(self) -> None:
         """Run once per heartbeat; does nothing in a worker without the node lock."""
         if not self._store.directory.locked:
             await self.stop()
@@ -74,7 +74,7 @@ class PlanKeeper:
         self._jobs.look_again()
         await self._place(frozenset(name for name, order in orders.items() if order.caching is not CachingMode.NONE))
         planned = self._exchange.planned
-        await self._assignments.turn(list(self._shelves.contents()), planned.plan, planned.capacity)
+        await self._assignments.assign(list(self._shelves.contents()), planned.plan, planned.capacity)
         try:
             await self._report(orders)
         except DOWN:
@@ -114,5 +114,5 @@ class PlanKeeper:
         report = {name: NodeReport(resident=resident.get(name, 0)) for name in datasets}
         # Another worker may have reported for this node before: nothing to report is said once.
         if report or self._reported:
-            await self._exchange.reports.tell(self._exchange.membership.me, report)
+            await self._exchange.reports.send(self._exchange.membership.me, report)
             self._reported = bool(report)

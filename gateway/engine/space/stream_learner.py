@@ -1,8 +1,8 @@
-"""The access streams of a node: every worker hands over what its clients read, and the keeper's worker learns from it.
+"""The access streams of a node: every worker hands over its clients' reads, and the keeper learns from them.
 
-The worker with the node lock receives the reads of all workers (store/shared/observation.py), folds them into the tree, and says
-to the zone which streams it sees and what the node's pools hold of them. The others send. A worker that becomes the keeper begins
-with an empty tree and learns again within a few hundred reads.
+The keeper receives the reads of all workers (store/shared/observation.py), folds them into the tree, and reports to the zone
+which streams it sees and what the node's pools hold of them. A worker that becomes the keeper starts with an empty tree and
+learns the streams again within a few hundred reads.
 """
 
 from __future__ import annotations
@@ -34,42 +34,42 @@ from gateway.store.store import Store
 HAND_OVER = 0.25
 """Seconds between two hand-overs of a worker."""
 _MOST = 4096
-"""Reads that the keeper's worker takes in one turn."""
+"""Reads that the keeper takes in one turn."""
 _AT_ONCE = 100
 """Blocks folded before the event loop serves requests again: about half a millisecond."""
 _LATEST_BLOCKS = 2 * WINDOW
-"""Blocks folded of one read, its last ones: enough to make the object a stream."""
+"""Blocks folded of a single read, the last ones: enough to make the object a stream."""
 _MOST_BLOCKS = 8192
-"""Blocks that are folded in one turn: some 40 ms. Reads beyond them are dropped."""
+"""Blocks folded in one turn: about 40 ms. Reads beyond them are dropped."""
 _MOST_LOOKED_AT = 20_000
 """Most objects of a new stream whose cached bytes are summed: some 100 ms in a thread."""
 _REPORT_EVERY = 4
-"""Turns between two reports of the keeper's worker."""
+"""Turns between two reports of the keeper."""
 
 
 ReadListener = Callable[[Sequence[ObjectRead]], None]
-"""Hears every read that reaches the keeper's worker."""
+"""Hears every read that reaches the keeper."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamLinks:
     """The rest of the gateway.
 
-    ``rules`` are those in force, ``tell`` says to the zone what this node sees, ``target`` says how many bytes the plan gives a
-    pool on all nodes, ``prefetch`` is how streams are loaded ahead; ``None``: they are not. ``record`` hears every read that
-    reaches the keeper's worker.
+    ``rules`` are those in force, ``send`` sends the zone what this node sees, ``target`` gives the bytes that the plan grants a
+    pool on all nodes, ``prefetch`` loads ahead of streams; ``None``: nothing does. ``record`` hears every read that reaches the
+    keeper.
     """
 
     rules: Callable[[], Rules]
     block_size: int
-    tell: Callable[[NodeStreams], Awaitable[None]]
+    send: Callable[[NodeStreams], Awaitable[None]]
     target: Callable[[str], int]
     prefetch: PrefetchLinks | None = None
     record: ReadListener | None = None
 
 
-class StreamKeeper:
-    """One worker's part.
+class StreamLearner:
+    """Hands over one worker's reads or, in the keeper, learns streams from those of all workers.
 
     Args:
         store: of the node.
@@ -99,17 +99,17 @@ class StreamKeeper:
         self._reported = NodeStreams()
         self._held: dict[str, int] = {}
 
-    async def turn(self) -> None:
+    async def run_once(self) -> None:
         """Hand over the reads of this worker's clients or, in the keeper, learn from those of all workers."""
-        reads, dropped = self._observed.take()
+        reads, dropped = self._observed.take_reads()
         if self._store.directory.locked:
             reads = self._gather(reads)
             folded = await self._fold(reads)
             dropped += len(reads) - folded
             if self.ahead is not None:
-                self.ahead.turn()
+                self.ahead.run_once()
             if self.whole is not None:
-                self.whole.turn()
+                self.whole.run_once()
             metrics.STREAM_ACCESSES.labels("recorded").inc(folded)
             self._turns += 1
             if self._turns % _REPORT_EVERY == 0:
@@ -128,8 +128,8 @@ class StreamKeeper:
         return reads
 
     async def close(self) -> None:
-        """Hand over or record the reads since the last turn, and stop what is being loaded."""
-        reads, _ = self._observed.take()
+        """Hand over or record the reads since the last turn, and stop loading."""
+        reads, _ = self._observed.take_reads()
         if self._store.directory.locked:
             self._gather(reads)
         else:
@@ -168,7 +168,7 @@ class StreamKeeper:
         if report == self._reported == NodeStreams():
             return
         try:
-            await self._links.tell(report)
+            await self._links.send(report)
             self._reported = report
         except DOWN:
             return  # said again with the next report

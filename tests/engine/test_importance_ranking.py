@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.engine.space.importance_keeper import ImportanceKeeper, ImportanceLinks
+from gateway.engine.space.importance_ranking import ImportanceLinks, ImportanceRanking
 from gateway.engine.space.item_scores import ItemScores
 from gateway.engine.space.job_readers import JobReaders
 from gateway.engine.space.preload import Preloader
@@ -39,7 +39,7 @@ class NoReaders:
 
 @dataclass
 class Node:
-    """A node's keeper, its clock, and its last report to the fleet."""
+    """A node's ranking, its clock, and its last report to the fleet."""
 
     shelf: Shelf
     data: Data
@@ -55,7 +55,7 @@ class Node:
         tally = ReadTally(scores, DecileReads(self.home / "larder-0-abc"))
         links = ImportanceLinks(lambda: self.plan, alone(), self.shelf.registry.contents, self.hear, tally)
         nobody: Any = NoReaders()
-        self.keeper = ImportanceKeeper(
+        self.ranking = ImportanceRanking(
             self.shelf.bench.store, scores, cast(Preloader, nobody), cast(JobReaders, nobody), links, lambda: self.now
         )
 
@@ -77,7 +77,7 @@ class Node:
     async def after(self, seconds: float) -> set[str]:
         """The jobs whose scores the node still has, so many seconds later."""
         self.now += seconds
-        await self.keeper.turn()
+        await self.ranking.run_once()
         return {job for report in self.said.values() for job in report.jobs}
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from gateway.base.config import CacheSettings
 from gateway.base.metrics import STREAM_ACCESSES
-from gateway.engine.space import stream_keeper
-from gateway.engine.space.stream_keeper import StreamKeeper, StreamLinks
+from gateway.engine.space import stream_learner
+from gateway.engine.space.stream_learner import StreamLearner, StreamLinks
 from gateway.model.access import ObjectRead
 from gateway.model.keys import ObjectKey
 from gateway.policies.pools import Pool, with_default
@@ -24,7 +24,7 @@ from gateway.store.store import Store
 from tests.engine.conftest import BLOCK, Bench
 from tests.stores import key_of, put
 
-REPORT = stream_keeper._REPORT_EVERY
+REPORT = stream_learner._REPORT_EVERY
 Record = Callable[[Sequence[ObjectRead]], None]
 
 
@@ -35,7 +35,7 @@ class Zone:
         self.told: list[NodeStreams] = []
         self.lost = False
 
-    async def tell(self, report: NodeStreams) -> None:
+    async def send(self, report: NodeStreams) -> None:
         """Hear a report."""
         if self.lost:
             raise ConnectionError("lost")
@@ -50,8 +50,8 @@ class Worker:
     ) -> None:
         self.observed = ObservedReads()
         self.channel = ReadChannel(place)
-        links = StreamLinks(lambda: rules, BLOCK, zone.tell, lambda _: 0, record=record)
-        self.keeper = StreamKeeper(store, self.observed, self.channel, links, lambda: bench.now[0])
+        links = StreamLinks(lambda: rules, BLOCK, zone.send, lambda _: 0, record=record)
+        self.learner = StreamLearner(store, self.observed, self.channel, links, lambda: bench.now[0])
         self.bucket = "lake"
         self._bench = bench
 
@@ -66,7 +66,7 @@ class Worker:
         for number in range(count):
             self.read(f"{prefix}{number:04}", origin=origin)
         for _ in range(REPORT):
-            await self.keeper.turn()
+            await self.learner.run_once()
 
 
 @contextmanager
@@ -121,8 +121,8 @@ async def test_a_large_object_is_read_block_by_block(bench: Bench, tmp_path: Pat
         one.read("big", 0, 100, size)
         one.read("big", 0, size, size)
         for _ in range(REPORT):
-            await one.keeper.turn()
-        (stream,) = one.keeper.tree.streams()
+            await one.learner.run_once()
+        (stream,) = one.learner.tree.streams()
     assert (stream.name, stream.blocks, stream.pattern) == ("lake/big", 400, Pattern.SEQUENTIAL)
 
 
@@ -133,11 +133,11 @@ async def test_a_worker_without_the_lock_hands_over(bench: Bench, tmp_path: Path
     sibling = await Store.open(settings, now=lambda: bench.now[0])
     try:
         with worker(bench, tmp_path, zone) as keeper, worker(bench, tmp_path, zone, sibling) as other:
-            await keeper.keeper.turn()
+            await keeper.learner.run_once()
             await other.scan("a/")
-            assert other.keeper.tree.streams() == []
-            await keeper.keeper.turn()
-            assert [stream.name for stream in keeper.keeper.tree.streams()] == ["lake/a/"]
+            assert other.learner.tree.streams() == []
+            await keeper.learner.run_once()
+            assert [stream.name for stream in keeper.learner.tree.streams()] == ["lake/a/"]
     finally:
         await sibling.close()
 
@@ -152,11 +152,11 @@ async def test_reads_since_the_last_turn_are_recorded_at_the_end(bench: Bench, t
             worker(bench, tmp_path, Zone(), record=recorded.extend) as keeper,
             worker(bench, tmp_path, Zone(), sibling) as other,
         ):
-            await keeper.keeper.turn()
+            await keeper.learner.run_once()
             keeper.read("a")
             other.read("b")
-            await other.keeper.close()
-            await keeper.keeper.close()
+            await other.learner.close()
+            await keeper.learner.close()
     finally:
         await sibling.close()
     assert [read.key.key for read in recorded] == ["a", "b"]
@@ -186,8 +186,8 @@ async def test_a_read_of_a_huge_object_costs_no_more_than_a_window(bench: Bench,
     """Rule: of one read the last 200 blocks are folded, so a client that asks for a terabyte and leaves costs little."""
     with worker(bench, tmp_path, Zone()) as one:
         one.read("huge", 0, 1_000_000 * BLOCK, 1_000_000 * BLOCK)
-        await one.keeper.turn()
-    assert one.keeper.tree.streams()[0].accesses <= 2 * WINDOW
+        await one.learner.run_once()
+    assert one.learner.tree.streams()[0].accesses <= 2 * WINDOW
 
 
 async def test_a_turn_folds_a_bounded_number_of_blocks(bench: Bench, tmp_path: Path) -> None:
@@ -196,6 +196,6 @@ async def test_a_turn_folds_a_bounded_number_of_blocks(bench: Bench, tmp_path: P
     with worker(bench, tmp_path, Zone()) as one:
         for number in range(100):
             one.read(f"huge-{number}", 0, 1000 * BLOCK, 1000 * BLOCK)
-        await one.keeper.turn()
+        await one.learner.run_once()
     after = [STREAM_ACCESSES.labels(result)._value.get() for result in ("recorded", "dropped")]
     assert (after[0] - recorded, after[1] - dropped) == (41, 59)

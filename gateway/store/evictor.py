@@ -1,4 +1,4 @@
-"""The keeper's work on one node: make room, and keep index and disk consistent. Done by the worker that holds the node lock.
+"""The keeper's work on the disk: make room, and keep index and disk consistent.
 
 Order of effects. Evicting deletes rows, commits, then unlinks: a crash in between leaves a file without a row, which
 ``recover`` or a later audit removes. So no row ever refers to incomplete bytes.
@@ -80,7 +80,7 @@ class RecoveryReport:
 
 
 class Evictor:
-    """One keeper. Call it only in the worker that holds the node lock."""
+    """Evicts, repairs and recovers. Only the worker that holds the node lock may call it."""
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from gateway.engine.base.planned import Planned
 from gateway.engine.space.job_readers import OpenDatasets
-from gateway.engine.space.plan_keeper import PlanExchange, PlanKeeper
+from gateway.engine.space.plan_executor import PlanExchange, PlanExecutor
 from gateway.fleet.jobs.jobs import JobRecord
 from gateway.policies.items.datasets import CachingMode
 from gateway.policies.space.orders import PoolOrder, WhyCaching
@@ -28,7 +28,7 @@ class NoJobs:
 class Told:
     """What nodes report."""
 
-    async def tell(self, node: str, report: Mapping[str, object]) -> None:
+    async def send(self, node: str, report: Mapping[str, object]) -> None:
         """Nobody listens."""
 
 
@@ -38,12 +38,12 @@ class Alone:
     me = "node"
 
 
-def keeper_of(shelf: Shelf, plan: Plan) -> PlanKeeper:
-    """The keeper of a node that follows a plan."""
+def executor_of(shelf: Shelf, plan: Plan) -> PlanExecutor:
+    """The plan executor of a node that follows a plan."""
     planned = Planned(lambda: plan, lambda: CAPACITY)
     store = shelf.bench.store
     told = PlanExchange(planned, cast(Any, NoJobs()), cast(Any, Told()), cast(Any, Alone()))
-    return PlanKeeper(store, OpenDatasets(shelf.registry.get, shelf.registry.contents, lambda _identity: True), told)
+    return PlanExecutor(store, OpenDatasets(shelf.registry.get, shelf.registry.contents, lambda _identity: True), told)
 
 
 async def test_a_whole_dataset_within_its_grant_is_not_evicted(tmp_path: Path) -> None:
@@ -53,11 +53,11 @@ async def test_a_whole_dataset_within_its_grant_is_not_evicted(tmp_path: Path) -
         order = PoolOrder(CachingMode.FULL, WhyCaching.REQUESTED, 97 * SIZE)
         plan = Plan(version=1, pools=dataset_pools({data.registration.content.id: order}))
         assert await shelf.bench.store.try_lock()
-        keeper = keeper_of(shelf, plan)
+        executor = executor_of(shelf, plan)
         await data.fill(range(90))
-        await keeper.turn()
+        await executor.run_once()
         await data.fill(range(90, 97))
         await shelf.bench.store.sweep()
-        await keeper.stop()
+        await executor.stop()
         assert len(data.resident) == 97
         assert shelf.bench.store.status().bytes <= CAPACITY

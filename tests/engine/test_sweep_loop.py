@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.base.config import CacheSettings
-from gateway.engine.space.keeper import SweepLoop
+from gateway.engine.space.sweep_loop import SweepLoop
 from gateway.store.store import Store
 from tests.engine.conftest import Bench
 from tests.faults import FaultyDirectory
@@ -21,10 +21,10 @@ async def test_a_shortage_is_told_of_once(bench: Bench, tmp_path: Path, caplog: 
     directory.free_bytes = 100_000_000
     settings = CacheSettings(dir=str(tmp_path / "other"), capacity=50_000_000, reserve=5_000_000)
     store = await Store.open(settings, now=time.time, directory=directory)
-    keeper = SweepLoop(store, bench.engine.blocks)
+    sweeping = SweepLoop(store, bench.engine.blocks)
     for free in (100_000_000, 10_000_000, 9_000_000, 51_000_000, 10_000_000, 100_000_000, 100_000_000):
         directory.free_bytes = free
-        await keeper.turn()
+        await sweeping.run_once()
     await store.close()
     told = [(record.levelname, record.message) for record in caplog.records if "file system" in record.message]
     assert [level for level, _ in told] == ["WARNING", "INFO"]

@@ -1,4 +1,4 @@
-"""The keeper: the one loop per node that recovers, evicts and sweeps. It runs in the worker that holds the node lock."""
+"""The keeper's loop: recovers, evicts and sweeps. One per node; it runs in the worker that holds the node lock, the keeper."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class SweepLoop:
         ``ready`` is set once recovery is done, or once another worker is known to do it; ``recovered`` only when it is done, and
         only in the worker that has done it.
         """
-        await repeat("keeper", self.turn, _PAUSE)
+        await repeat("keeper", self.run_once, _PAUSE)
 
-    async def turn(self) -> None:
+    async def run_once(self) -> None:
         """One pass: take the lock if it is free, recover once, keep the store within its bounds."""
         if await self._store.try_lock() and not self.recovered.is_set():
             report = await self._store.recover()
@@ -48,14 +48,14 @@ class SweepLoop:
         self._tell_of_room(self._store.status())
 
     def _tell_of_room(self, status: StoreStatus) -> None:
-        """Say once that the file system has no room for the capacity, and once that it has again."""
+        """Log once that the file system has no room for the capacity, and once that it has again."""
         if not status.keeper or status.state is BreakerState.DOWN:
             return
         if status.shortage and not self._short:
             self._short = True
             log.warning("%(error)s", {"error": status.shortage})
         elif self._short and status.room >= Watermarks().high * (status.capacity - status.datasets):
-            # Not as soon as it suffices: what fills under way take would be told of again and again.
+            # Not as soon as the room suffices: running fills would take it, and the log would repeat both messages.
             self._short = False
             log.info("the file system has room for cache.capacity again")
 

@@ -1,15 +1,15 @@
-"""One node's part in importance: rank what is cached by the scores that jobs send, and load what the next epoch draws most.
+"""Importance on one node: rank cached items by the scores that jobs send, and load the items that the next epoch draws most.
 
-The worker with the node lock does it, once per heartbeat (SHADE, section 4.2.2). Whichever worker a part came to, its scores are
-in memory that all workers share (store/shared/importance.py). When they have changed, or the plan has:
+The keeper does it once per heartbeat (SHADE, section 4.2.2). The scores are in memory that all workers share, whichever worker
+received them (store/shared/importance.py). When the scores or the plan have changed:
 
-- Resident items whose rank is another one now are ranked anew, in pages of ``_PAGE`` rows and at most ``_PAGES`` pages a turn, so
-  that neither the event loop nor a fill waits long. An item that is stored meanwhile has its rank from the worker that stores it.
-- Of the next epoch's list the most important items that are not here are loaded, as many as the pool's target has room for, in
-  the background lane. Each is a read of the origin, and counted as one.
+- Resident items whose rank has changed get their new rank, in pages of ``_PAGE`` rows and at most ``_PAGES`` pages a turn, so
+  that neither the event loop nor a fill waits long. An item stored meanwhile gets its rank from the worker that stores it.
+- The most important missing items of the next epoch's list are loaded in the background lane, as many as fit into the pool's
+  target. Each is a read of the origin, and counted as one.
 
-The node says to the fleet what it has of each job, and how its items' bytes are distributed over scores
-(policies/space/importance.py makes one threshold of that).
+The node reports to the fleet which scores it has of each job, and how its items' bytes are distributed over scores;
+policies/space/importance.py derives one threshold from these reports.
 """
 
 from __future__ import annotations
@@ -50,30 +50,30 @@ _STRANGE = 60.0
 
 log = logging.getLogger("larder.importance")
 
-Tell = Callable[[dict[str, ScoreReport]], Awaitable[None]]
+Send = Callable[[dict[str, ScoreReport]], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
 class ImportanceLinks:
     """The rest of the gateway.
 
-    The plan, the nodes, the datasets that are open here, who hears this node's reports, and what counts this worker's reads.
+    The plan, the nodes, the datasets open here, where this node's reports go, and the tally of this worker's reads.
     """
 
     plan: Callable[[], Plan]
     membership: Membership
     contents: Callable[[], Iterable[Content]]
-    tell: Tell
+    send: Send
     tally: ReadTally
 
 
 @dataclass(slots=True)
 class _Ranked:
-    """A dataset as its items are ranked now.
+    """The ranking of one dataset.
 
-    ``stamp`` is of the parts, weights and homes from which the scores were combined, ``loaded`` the one for which items were
-    loaded ahead, with the space that there was; ``ranks`` are those in the index, NaN for none; ``home`` says which items
-    are at home here.
+    ``stamp`` identifies the parts, weights and homes that the scores were combined from; ``loaded`` is the stamp, with the space,
+    for which items were last loaded ahead. ``ranks`` are those in the index, NaN for none; ``home`` marks the items whose home
+    is this node.
     """
 
     scores: Scores
@@ -86,14 +86,14 @@ class _Ranked:
     loads: list[asyncio.Task[None]] = field(default_factory=list)
 
 
-class ImportanceKeeper:
-    """Keeps the pools of this node by importance.
+class ImportanceRanking:
+    """Ranks the pools of this node by importance.
 
     Args:
         store: of the node.
-        scores: what jobs say.
+        scores: of the jobs.
         preloader: brings items.
-        readers: as whom.
+        readers: the jobs whose rights are used.
         links: the rest of the gateway.
         now: seconds since the epoch.
     """
@@ -117,9 +117,9 @@ class ImportanceKeeper:
         self._ranked: dict[str, _Ranked] = {}
         self._reported: dict[str, ScoreReport] = {}
 
-    async def turn(self) -> None:
+    async def run_once(self) -> None:
         """Run once per heartbeat. A worker without the node lock only counts its reads."""
-        self._tally.turn(self._links.contents())
+        self._tally.count(self._links.contents())
         if not self._store.directory.locked:
             await self.stop()
             return
@@ -238,7 +238,7 @@ class ImportanceKeeper:
         if not report and not self._reported:
             return
         try:
-            await self._links.tell(report)
+            await self._links.send(report)
             self._reported = report
         except DOWN:
             return  # said again with the next turn
