@@ -5,10 +5,10 @@ items u32, rows u32; then one zlib stream of a table with one row for each item 
 ascending, as the difference to the row before), its score (float16, finite, >= 0; ``UNSCORED`` without a new one), and how often
 it is drawn (u8, saturating; 0 if it is not). An item has one row for both, as most have both.
 
-Columns lie one after the other, in byte planes: all lowest bytes of a column, then all second bytes. In scores nothing repeats,
-but some bytes are frequent, and in planes these lie together. So zlib looks for runs of one byte only (``Z_RLE``), which takes a
-seventh of the time and finds no chance matches that cost more than they save. A million items of eight homes take at most 1.9 MB:
-the client sends scores in steps of 1/64.
+Columns follow each other, in byte planes: all lowest bytes of a column, then all second bytes. Scores do not repeat, but some
+bytes are frequent, and planes put these together. So zlib looks for runs of one byte only (``Z_RLE``), which takes a seventh of
+the time and finds no chance matches that cost more than they save. A million items of eight homes take at most 1.9 MB: the client
+sends scores in steps of 1/64.
 
 The header gives the size of the decompressed stream, so nothing larger is ever allocated. ``larder.training.importance_wire`` is
 the client's encoder; ``tests/wire/importance.json`` has golden vectors for both.

@@ -6,8 +6,8 @@ framing of what follows, so that bytes of a body with a length go from the socke
 * The heads of an answer, interim ones included, have at most ``MAX_HEAD`` bytes; so have the extensions and trailers of a chunked
   body between two pieces of it. Trailers are dropped.
 * An answer ends by its length, its last chunk, or the end of the connection if it has neither. HEAD, 204 and 304 have no body.
-* A connection serves another exchange only if both sides ended the last one, the peer wants that, and sent nothing else.
-  A byte that nobody asked for ends it.
+* A connection serves another exchange only if both sides ended the last one, the peer wants that, and sent nothing else. An
+  unrequested byte ends it.
 * Silence is limited while only the peer is waited for: not while the reader is behind, or the sender of a request's body.
   Interim answers do not prolong the limit on the head.
 
@@ -466,8 +466,8 @@ class ClientConnection(asyncio.BaseProtocol):
 class ReusingConnection(ClientConnection, asyncio.BufferedProtocol):
     """A connection that reads into the same memory, ``room``, as all others of its loop.
 
-    The body of an answer with the expected head stays there while ``begun`` is called, and is copied if that does not take it. A
-    body that is passed on at once so needs no memory of its own, whose page faults cost more than the bytes.
+    The body of an answer with the expected head stays there while ``begun`` is called, and is copied if that does not take it. So
+    a body that is passed on at once needs no memory of its own, whose page faults would cost more than the bytes.
     """
 
     def __init__(self, room: memoryview, *args: Any) -> None:

@@ -56,7 +56,7 @@ class Ground:
 
 @dataclass(frozen=True, slots=True)
 class CatalogGround:
-    """What a follower of the catalog gets: ``effective`` returns the settings in force, with the catalog on top."""
+    """The inputs of a follower of the catalog: ``effective`` returns the settings in force, with the catalog on top."""
 
     catalog: Catalog
     services: Services
@@ -72,7 +72,7 @@ class BackgroundLoop(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Following:
-    """What follows the catalog for a feature, or what it finds there.
+    """A feature's follower of the catalog.
 
     ``hear`` adopts a snapshot, and raises CatalogUnavailable when the catalog must be read again; a worker answers no client
     before it has adopted the first. ``reads`` hears the clients' reads that reach the keeper.

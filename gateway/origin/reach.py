@@ -111,8 +111,8 @@ class Reach:
     async def wait(self, work: asyncio.Future[Any], within: float | None = None) -> None:
         """Wait for ``work``, which continues if this gives up.
 
-        A caller that gives ``within`` waits for the answer of an origin that is known to refuse connections, too: a request that
-        is refused ends at once, and one that is not finds the origin's return.
+        With ``within``, the caller also waits for an origin that is known to refuse connections: a refused request ends at once,
+        and any other shows that the origin is back.
 
         Raises:
             OriginUnavailable: the origin is lost, or ``within`` seconds have passed.

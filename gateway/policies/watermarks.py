@@ -49,7 +49,8 @@ STEADY = Watermarks(high=0.995, low=0.99)
 TURNING = 1 / (1 - STEADY.low + MARKS.low)
 """Bytes of datasets whose room one byte takes that turns over, as it needs a part of the reserve."""
 GRANTABLE = MARKS.low * TURNING
-"""Share of the cache that datasets may be granted together: with so many steady bytes, the low watermark is just there."""
+"""Share of the cache that datasets may be granted together: with this many steady bytes, the low watermark is just at their
+level."""
 
 
 class Space(NamedTuple):

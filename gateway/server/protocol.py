@@ -60,7 +60,7 @@ class GatewayProtocol(asyncio.Protocol):
     linger_timeout = 10.0
     """Seconds for which an unwanted body is read and dropped."""
     unread_timeout = 600.0
-    """Seconds for which a peer may accept no byte (tcp(7), TCP_USER_TIMEOUT), and seconds of waiting for it in which so many
+    """Seconds for which a peer may accept no byte (tcp(7), TCP_USER_TIMEOUT), and seconds of waiting for it in which this many
     times ``min_rate`` bytes must be accepted. A loader that computes for minutes between two reads is healthy; one that never
     reads again, or a byte a minute, would keep a file or another node's answer open indefinitely."""
     goodbye_timeout = 5.0
@@ -196,7 +196,7 @@ class GatewayProtocol(asyncio.Protocol):
             self._start_next()
 
     def eof_received(self) -> bool:
-        """The client has sent its last byte; returns whether it is still to be answered."""
+        """Handle the client's last byte; returns whether requests remain to be answered."""
         active, parser = self._active, self._parser
         cut = self._parsing is not None or parser is None or parser.in_head
         if active is None or active.waiting or cut or self._scheme == "https":

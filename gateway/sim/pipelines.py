@@ -2,7 +2,7 @@
 
 The pipeline is that of Cachew's Figure 8 (ATC 2022): it reads an element, makes it larger, and works on it for a while, with a
 mark after reading (*source cache*) and one at the end (*full cache*). Workers compute whole batches, which leave in their order.
-The trainer takes one after the other. What is decided, and from what, is what ships: the client's meters
+The trainer takes one after the other. Decisions and their inputs are the shipped ones: the client's meters
 (``larder.pipelines.metering``), and ``cache_mode``, ``autocache`` and ``autoscale`` of ``policies/space``. Only times are
 modelled: of reading, work, storing, and of the trainer's step, each batch with its own noise.
 """

@@ -236,7 +236,7 @@ class Disk:
             self._database.post(operation, undone)
 
     async def bounded(self, work: Callable[[], T], abandoned: Callable[[T], None] = lambda result: None) -> T:
-        """``run``, even while the disk is not in use, or its directory is gone, in threads for which fills do not wait."""
+        """``run``, even while the disk is not in use or its directory is gone, in threads that do not delay fills."""
         return await self._reading.submit(work, abandoned=abandoned)
 
     async def verify(self, work: Callable[[], T], patience: float) -> T:

@@ -109,7 +109,7 @@ class ItemBlobs:
                 yield other, indices
 
     def least_needed(self, most: int) -> dict[str, list[bytes]]:
-        """By pool, cached items of datasets that are kept by demand: the first ``most`` to leave if the pool has to shrink."""
+        """By pool, cached items of datasets that are kept by demand: the first ``most`` to evict if the pool has to shrink."""
         return {
             dataset_pool(content.id): content.digests_of(needless)
             for content in tuple(self._contents.values())
@@ -171,7 +171,7 @@ class ItemBlobs:
         content.states.surveyed = True
 
     async def confirm(self, content: Content, indices: NDArray[np.uint32]) -> None:
-        """Check that those of some items that are marked as resident have a file, and clear the marks of the others.
+        """Check that the items marked as resident, among these, have a file, and clear the marks of those without.
 
         A closed dataset does not learn of evictions, and a worker does not notify datasets that only other workers have open.
         """

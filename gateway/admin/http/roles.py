@@ -1,8 +1,8 @@
 """The role that each request under ``/-/admin`` needs: the only place that decides it.
 
-Reading needs a viewer. A change needs an admin, unless its address is listed here as daily operation: an endpoint that nobody
-listed is closed to operators rather than open. Only an admin may grant access or decide how everything is cached. The decision
-takes the head of a request alone, so a body is never read for a caller who may not send it.
+Reading needs a viewer. A change needs an admin, unless its address is listed here as daily operation: an unlisted endpoint is
+closed to operators rather than open. Only an admin may grant access or decide how everything is cached. The decision takes the
+head of a request alone, so a body is never read for a caller who may not send it.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ class FleetReading:
         return sum(node.capacity for node in self.nodes.values())
 
     def status(self, node: str) -> Mapping[str, Any]:
-        """What a node reported last; empty before its first report."""
+        """The last report of a node; empty before the first."""
         return self.statuses[node].document if node in self.statuses else {}
 
     def reported_datasets(self) -> Iterator[Mapping[str, Any]]:

@@ -238,7 +238,7 @@ class Blocks:
 
     @staticmethod
     def lacks(entry: ObjectEntry, numbers: Collection[int]) -> bool:
-        """Whether any of the blocks is not resident, as far as this worker knows; see ``load``."""
+        """Whether any of the blocks is not resident, to this worker's knowledge; see ``load``."""
         return any(number not in entry.blobs for number in numbers)
 
     def _has(self, entry: ObjectEntry, number: int) -> bool:

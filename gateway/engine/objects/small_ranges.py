@@ -1,4 +1,4 @@
-"""Small ranges that are read alone, without the blocks that they lie in (gateway/policies/reads/granularity.py decides which).
+"""Small ranges that are read without the blocks around them (gateway/policies/reads/granularity.py decides which).
 
 Such a range is read into memory before its reader gets the first byte, shared by readers who want the same at the same moment,
 and kept for a while: a reader who asks again is served from memory. Nothing of it reaches the disk.

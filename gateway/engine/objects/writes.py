@@ -156,7 +156,7 @@ class WriteAnswer:
         self.then()
 
     async def close(self) -> None:
-        """The client has read the answer as far as it wanted, or left: release the origin, and forget in any case."""
+        """The client has read the answer as far as it wanted, or has left: release the origin, and forget in any case."""
         self.response.abort()
         await self.settle()
 

@@ -4,7 +4,7 @@ The keeper does it once per heartbeat (SHADE, section 4.2.2). The scores are in 
 received them (store/shared/importance.py). When the scores or the plan have changed:
 
 - Resident items whose rank has changed get their new rank, in pages of ``_PAGE`` rows and at most ``_PAGES`` pages a turn, so
-  that neither the event loop nor a fill waits long. An item stored meanwhile gets its rank from the worker that stores it.
+  that neither the event loop nor a fill waits long. An item stored in the meantime gets its rank from the worker that stores it.
 - The most important missing items of the next epoch's list are loaded in the background lane, as many as fit into the pool's
   target. Each is a read of the origin, and counted as one.
 

@@ -158,7 +158,7 @@ class Manager:
 
     @property
     def leads(self) -> bool:
-        """Whether this worker leads, as far as it knows."""
+        """Whether this worker leads, to its own knowledge."""
         return self._parts.leadership.fence > 0
 
     async def run_once(self) -> None:

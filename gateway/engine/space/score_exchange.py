@@ -51,7 +51,7 @@ class ScoreSender:
 
 
 class ScoreExchange:
-    """Takes parts on one worker.
+    """Applies score updates on one worker and forwards each home its share.
 
     Args:
         scores: of this worker.

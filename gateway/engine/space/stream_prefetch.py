@@ -1,9 +1,9 @@
 """Prefetch for access streams: their next reads are loaded before clients ask (gateway/policies/streams/prefetch.py decides).
 
-It runs beside the tree, in the keeper. It loads the siblings after the last read of a sequential stream: the next blocks
-of a large object, the next objects of a prefix, or below the next prefixes what was read below those before. Where names below
+It runs beside the tree, in the keeper. It loads the siblings after the last read of a sequential stream: the next blocks of a
+large object, the next objects of a prefix, or below the next prefixes what was read below those before. Where names below
 prefixes differ, as those of images in class folders, it is the next objects of all of them. Siblings are listed a page at a time,
-as the reader advances. Where the origin refuses to list, or its listing does not advance, the names seen so far stand in.
+as the reader advances. If the origin refuses to list, or its listing does not advance, the names seen so far are used instead.
 
 An object of too few blocks to be a stream has its next four blocks loaded after four in a row, unless they hit.
 
@@ -158,7 +158,7 @@ class _Ahead:
                 del self.seen[0]
 
     def look(self, stream: Stream, reader: _Reader, *, deep: bool) -> None:
-        """Switch between all objects below a prefix and its children, forgetting the others."""
+        """Switch between all objects below a prefix and its children, forgetting the siblings listed so far."""
         if deep is not self.deep:
             segment, rest = _child(stream, reader.key.key)
             reader.latest = rest if deep or rest == segment else f"{segment}/"

@@ -3,7 +3,8 @@
 It runs beside the tree, in the keeper. The objects of a prefix are listed twice, a page at a time. The first walk adds up their
 sizes; once the pool cannot hold half of them it pauses, until the pool may hold more. The second loads them: from a place that a
 reader chose at random, to the end and then from the beginning, so that several gateways that see one stream begin at different
-places. The blocks of a large object are loaded in order. An object that is a stream of its own, or is below one, is left to that.
+places. The blocks of a large object are loaded in order. An object that is its own stream, or is below another one, is left to
+that stream.
 
 Loads are reads of the stream's latest reader at the objects' homes, in the background lane, a few at once. Rights and rules are
 looked at again before each. A listing that is refused, or endless, and loads that fail end in a rest. Loaded blocks are
@@ -87,7 +88,7 @@ class _Whole:
     """The state of one random stream beside its policy.
 
     Attributes:
-        items, size: objects or blocks of it, and their bytes, as far as they are counted.
+        items, size: its objects or blocks, and their bytes, counted so far.
         before: items of the last count that found all.
         blocks: of these, and of those that are left to streams below it.
         counted: whether that is all.

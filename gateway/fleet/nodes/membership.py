@@ -16,10 +16,10 @@ then it is tried again. Other workers are not informed, because only the link be
 Peers keep calling a draining node until they learn that it is leaving. So a warning about a node that does not answer waits for
 two heartbeats. A node that answers, but refuses, causes a warning at once.
 
-A node that finds its id held by another (a configuration or a cache copied with its ``node`` file) does not join: it serves
-everything by itself, reports the conflict in /-/readyz, and joins when the other entry has expired. Nodes with another version of
-the protocol, or another secret, are strangers: never called, never home. A node without a secret registers too, so that it and
-the others can report that they use one Redis and share nothing; its ring contains only itself.
+A node that finds its id held by another (a configuration or a cache copied with its ``node`` file) does not join: it serves on
+its own, reports the conflict in /-/readyz, and joins when the other entry has expired. Nodes with another version of the
+protocol, or another secret, are strangers: never called, never home. A node without a secret registers too, so that it and the
+others can report that they use one Redis and share nothing; its ring contains only itself.
 """
 
 from __future__ import annotations

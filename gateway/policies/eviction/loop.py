@@ -1,6 +1,6 @@
 """Loop: the blob read last is evicted first.
 
-For data that is read in order again and again: the blob just read is needed last. As much of it as the pool holds stays from one
+For data that is read in order again and again: the blob just read is needed last. A part of the size of the pool stays from one
 round to the next; LRU evicts each item before it is needed again. Blobs loaded ahead stay until they are read.
 """
 

@@ -46,7 +46,7 @@ class BlobFacts:
         pool: as counted before.
         size: bytes of the blob.
         rank: it has; ``None`` when it enters the pool.
-        reads: how many accesses this one stands for; 0 when the blob was announced, or loaded ahead, and not read yet.
+        reads: number of accesses that this one represents; 0 when the blob was announced, or loaded ahead, and not read yet.
         ghost: the rank with which it left, if that is remembered.
         score: the item's importance to jobs, not negative; ``None`` when none did.
     """

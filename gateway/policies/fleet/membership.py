@@ -48,7 +48,7 @@ class RegisterEntry:
         return cls(int(parts[0]), int(parts[1]), state, boot, place, parts[5])
 
     def to_text(self) -> bytes:
-        """As it is kept in Redis."""
+        """The form kept in Redis."""
         words = f"{self.expires} {self.ready} {self.state} {self.boot} {self.place} "
         return words.encode() + self.document
 
@@ -148,7 +148,7 @@ def _with_siblings(asked: NodeHeartbeat, own: RegisterEntry | None, drained: boo
 
 
 def _ready_since(asked: NodeHeartbeat, own: RegisterEntry | None, since: int, now: int, *, back: bool) -> int:
-    """Since when a READY node is ready; ``back``: it was drained until now."""
+    """When the node became READY; ``back`` if it was drained before."""
     if not since or (back and own is not None and own.state == NodeState.LEAVING):
         since = now
     return min(since, now - asked.ready_for) if asked.ready_for >= 0 and not back else since

@@ -100,7 +100,7 @@ class Outlook:
 
 
 def enough(take: int, resident: NDArray[np.bool_]) -> bool:
-    """Whether the candidates of the job's own order are all resident, so that nothing need be known about the others."""
+    """Whether the candidates of the job's own order are all resident, so that no facts about the offers are needed."""
     return bool(resident[:take].all())
 
 

@@ -1,7 +1,7 @@
 """Which rule can never match, because one before it matches everything that it would.
 
 Whether one glob covers another is decided only where that is plain: a rule without wildcards, one that appears twice, and one
-whose fixed beginning lies under an earlier ``fixed/**``. Reports are certain; a covered rule may go unreported.
+whose fixed beginning is under an earlier ``fixed/**``. Reports are certain; a covered rule may go unreported.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from enum import Enum
 from gateway.policies.reads.rules import IMMUTABLE, Caching
 
 AHEAD = 5.0
-"""Seconds by which a confirmation or a grant may lie in the future."""
+"""Seconds by which a confirmation or a grant may be in the future."""
 
 
 class Verdict(Enum):

@@ -6,7 +6,7 @@ Three things show that more of the block will be wanted, and then it is filled:
 1. *Density.* The bytes asked of the block add up to a quarter of it, or to ``LONGEST``. A request counts as at least ``REQUEST``
    bytes, which take about as long as a request does, so tiny ranges fill a block after a bounded number of requests.
 2. *Reuse.* A range began at this byte before.
-3. *Sequence.* The range is the third of ranges that follow each other without a gap, or goes on where a cached block ends.
+3. *Sequence.* The range is the third of ranges that follow each other without a gap, or continues where a cached block ends.
 
 A range of at least a quarter of a block fills at once, by the first rule. So does every range of a block of at most
 ``4 * REQUEST`` bytes.

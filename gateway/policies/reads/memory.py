@@ -24,7 +24,7 @@ MOST_WAITING = 16_384
 _DEFEATS = 3
 """Residents that win against a candidate before it gives up."""
 _LIFE = 8
-"""Counts are halved when each blob has been a candidate so many times, on average."""
+"""Counts are halved when each blob has been a candidate this many times, on average."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Who is asked next for the bytes of an object or an item: one ladder of sources, the same for both.
+"""Decides which source is asked next for the bytes of an object or an item: one ladder of sources for both.
 
 In a fleet a read goes to the *home* of the bytes, so that they are read from the origin once and kept once. A home that fails is
 hidden by its successor, and at last by this node. The node that reads joins a read of the same bytes in progress; otherwise it
@@ -47,7 +47,7 @@ class Source(Enum):
     STALE = auto()
     """Stale bytes, of a home or cached here."""
     NONE = auto()
-    """No source is left: the last outcome stands."""
+    """No source is left: the last outcome is final."""
 
 
 class ReadKind(Enum):

@@ -2,9 +2,9 @@
 
 ``probing`` measures one job; here are the jobs of a dataset together.
 
-- *Equal jobs share a measurement.* Jobs are equal if tenant, dataset, batch size, GPUs and ranks agree, and if a mini-batch
-  keeps them busy for the same time, as in a sweep over parameters: the network is the same where its computing is. The time
-  without hits that one of them measured last is that of all, so the others are not refused hits.
+- *Equal jobs share a measurement.* Jobs are equal if tenant, dataset, batch size, GPUs and ranks agree, and if a mini-batch keeps
+  them busy for the same time, as in a sweep over parameters: the network is the same where its computing is. The latest time
+  without hits that one of them measured counts for all, so the rest are not refused hits.
 - *One job of a dataset is refused hits at a time*: first those without a measurement, in the order of arrival.
 - *A job with caching on* is never refused hits; it is measured by its ordinary reports, and counts ``assumed`` at least.
 - *A job that gains nothing* reads through the cache all the same, and so saves reads of the store. That is worth ``LEAST_GAIN``,

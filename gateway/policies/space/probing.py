@@ -230,7 +230,7 @@ class ProbeState:
 
     @property
     def times(self) -> StepTimes | None:
-        """What a mini-batch takes without hits and with hits only; ``None`` without any measurement."""
+        """The time of a mini-batch without hits, and with hits only; ``None`` without any measurement."""
         return step_times(self.low, self.high)
 
 

@@ -6,8 +6,8 @@ little out of order and a view of every fourth read give the same answer. Contin
 epoch of an evaluation does, is not a break.
 
 Otherwise two tests decide between random and skewed. A Kolmogorov-Smirnov test at 0.01 compares the absolute gaps between reads
-with the triangular distribution that uniform positions have (the paper's test). It is blind to hot items that lie anywhere in the
-listing. So the repeats in the window are compared with those of draws with replacement, at 0.995. The window is *random* if
+with the triangular distribution that uniform positions have (the paper's test). It does not see hot items that are spread over
+the listing. So the repeats in the window are compared with those of draws with replacement, at 0.995. The window is *random* if
 neither test rejects it, else *skewed*. If only repeats show the number of siblings, a third test uses thousands of reads
 (``unevenness.py``).
 """

@@ -278,8 +278,8 @@ class AccessStreamTree:
         return tuple(way), tuple(path[at:])
 
     def _grown(self, node: _Branch, bucket: str, key: str, block: int, blocks: int, below: int) -> None:
-        """A child entered, ``below`` segments above the end of a path: the node may have become a stream, or the beginning of
-        one, or have a child too many."""
+        """Re-evaluate a node after a child entered, ``below`` segments above the end of a path: it may now be a stream, or the
+        beginning of one, or exceed its child limit."""
         self.nodes += 1
         children = node.children
         full = len(children) > self._window

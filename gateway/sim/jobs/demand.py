@@ -2,7 +2,7 @@
 
 One home decides about all items; in a fleet each home decides about its own, by the same rules. A simulated item may stand for
 many (``DatasetSpec.item``): the rules know needs and places, not bytes, so a hundred images that are read, kept and replaced
-together are one item. What that changes is the grain: a batch has fewer items, and less room is in the balance of a moment.
+together are one item. That changes only the grain: a batch has fewer items, and less room is in transit at any moment.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The loader makes one mini-batch at a time. Which items it asks for is decided by the client's own planner (``larder.planner``),
 which of them it gets by the way of caching: it takes hits, joins what others fetch, and fetches the rest itself. With a
-``prefetch`` of 0 it begins when the GPU has finished, so nothing of the loading is hidden; otherwise it is up to so many
+``prefetch`` of 0 it begins when the GPU has finished, so nothing of the loading is hidden; otherwise it is up to ``prefetch``
 mini-batches ahead. A mini-batch's time is from the end of the one before to its own end, as a training loop sees it.
 """
 
@@ -65,7 +65,7 @@ class Way(Protocol):
         """The candidates that a batch takes, as many as are wanted."""
 
     def reserve(self, job: JobRun, numbers: Numbers) -> Numbers:
-        """Those of the items about to be read that will be kept."""
+        """The items about to be read that will be kept."""
 
     def keep(self, items: SimulatedItems, numbers: Numbers) -> None:
         """Store items that were read from the origin, and that room was reserved for."""
@@ -156,7 +156,7 @@ class JobRun:
         self._sequences: dict[int, NDArray[np.uint32]] = {}
 
     def begin(self) -> None:
-        """Join the others and load the first mini-batch."""
+        """Join the other jobs and load the first mini-batch."""
         now = self._around.clock.now
         self.running = True
         self.joined_at = self._made.idle_since = self._made.step_began = now

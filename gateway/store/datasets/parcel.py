@@ -1,8 +1,8 @@
 """The transfer of a registration to another node: a TAR of its document, the content's index and the locations, as on disk.
 
-The receiver checks it like a possibly damaged file of its own: magic numbers, sizes, that the digests match the id and
-the lengths the tag, that the sorted order is correct, and that every location lies within the keys. The states file is
-not sent: it describes a node's own cache.
+The receiver checks it like a possibly damaged file of its own: magic numbers, sizes, that the digests match the id and the
+lengths the tag, that the sorted order is correct, and that every location is within the keys. The states file is not sent: it
+describes a node's own cache.
 """
 
 from __future__ import annotations

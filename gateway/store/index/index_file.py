@@ -1,4 +1,4 @@
-"""The index file: created if missing, made anew from its sound rows if damaged, by one process at a time."""
+"""The index file: created if missing, rebuilt from its sound rows if damaged, by one process at a time."""
 
 from __future__ import annotations
 

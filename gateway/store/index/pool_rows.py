@@ -162,8 +162,8 @@ def define(connection: Connection, wanted: Iterable[Pool]) -> None:
 def settle(connection: Connection, now: float, limit: int) -> int:
     """Move at most ``limit`` blobs of retired pools; returns their number.
 
-    They go to the pool that has the name now, and to ``default`` if there is none. On a detour through ``default`` they would
-    leave before all others, being over its target.
+    They go to the pool that has the name now, or else to ``default``. On a detour through ``default`` they would exceed its
+    target and be evicted before all others.
     """
     blobs = connection.execute(
         "SELECT digest, pool FROM blobs WHERE pool IN (SELECT id FROM pools WHERE retired AND blobs > 0) LIMIT ?",

@@ -2,7 +2,7 @@
 
 A *sample* is a stretch of a TAR: adjacent files that share their name up to its first dot, as WebDataset writes them. It is one
 item, so that its members come together; its bytes have the members' headers between their contents. Files that belong to no
-sample may lie between them.
+sample may be between them.
 
 Formats: POSIX.1-2017 pax, "pax Interchange Format" (ustar headers and extended headers), and GNU tar, "Basic Tar Format"
 (long names, base-256 numbers).

@@ -38,7 +38,7 @@ class Run(NamedTuple):
 
 
 def runs(ranges: Sequence[Range]) -> Iterator[Run]:
-    """Put ranges together that lie so close that one request for all of them is cheaper."""
+    """Combine ranges that are so close that one request for all of them is cheaper."""
     numbers: list[int] = []
     start = stop = 0
     for number in sorted(range(len(ranges)), key=lambda number: ranges[number]):

@@ -182,8 +182,8 @@ class Pipeline:
     def filter(self, function: Callable[[Any], Any]) -> Pipeline:
         """Keep the elements for which ``function(element)`` is true.
 
-        Of several ranks, each batch has the elements that are left of as many as a batch takes, so that all ranks have equally
-        many batches; a batch of nothing, and one that must be full, is filled with repetitions.
+        With several ranks, the filter is applied to each batch's items, so that all ranks have equally many batches: batches
+        become smaller. An empty batch, or one that must be full, is filled with repetitions.
 
         Raises:
             ValueError: after ``batch``.
@@ -326,8 +326,8 @@ class Pipeline:
         self._runtime.scale(workers)
 
     def set_cache(self, mark: int | None) -> None:
-        """Read and store the results of the mark at this stage, from the next epoch on; ``None``: compute everything. With a
-        job, the fleet decides no longer.
+        """Read and store the results of the mark at this stage, from the next epoch on; ``None``: compute everything. With a job,
+        the fleet no longer decides.
 
         Raises:
             ValueError: there is no such mark, or its results cannot be stored.

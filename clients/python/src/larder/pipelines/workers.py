@@ -96,7 +96,7 @@ class Notice(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A worker has ended, after ``retire`` or by itself; ``reason`` in words, such as its exit status."""
+    """A worker has ended, after ``retire`` or on its own; ``reason`` in words, such as its exit status."""
 
     reason: str = ""
 
@@ -130,7 +130,7 @@ class WorkerHost(Protocol):
     def poll(self, seconds: float) -> list[tuple[int, Event]]:
         """The events by worker, in their order; waits for at most so long for the first one.
 
-        The caller removes each event when it has handled it. What is left comes again with the next call.
+        The caller removes each event when it has handled it. Remaining events come again with the next call.
         """
 
     def close(self) -> None:

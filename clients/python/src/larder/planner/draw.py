@@ -1,8 +1,8 @@
 """The list of an epoch, drawn by importance: which items come, how often, and which stay unseen.
 
 Drawing costs as much as it gains. A list of N entries over N items in which some items come more often leaves as many others out.
-Be D the number of distinct items in the list, and let an epoch begin with a share c of the items in the cache: each of the others
-has a first read, which is a miss, so at least D - cN reads are misses and
+Let D be the number of distinct items in the list, and let an epoch begin with a share c of the items in the cache: each uncached
+item has a first read, which is a miss, so at least D - cN reads are misses and
 
     hit ratio h <= c + (1 - D / N),    or: at least h - c of the items are unseen.
 

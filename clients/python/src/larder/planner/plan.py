@@ -56,8 +56,8 @@ class PlanOptions(TypedDict, total=False):
         tail: end of an epoch. ``"short"`` (default): the last batch of a rank has the rest, and a rank with one item less than
             the others splits its last batch rather than having one batch less. ``"drop"``: full batches only, equally many for
             every rank; the rest of the order is not delivered. ``"pad"``: the last batch of every rank is filled with
-            repetitions. All ranks get equally many batches. So of several ranks, one that runs out of items (some could not be
-            had, or there are fewer than batches) gets repetitions: one per batch with ``"short"``, full batches with the others.
+            repetitions. All ranks get equally many batches. So a rank that runs out of items before the others (some could not be
+            read, or there are fewer than batches) gets repetitions: one per batch with ``"short"``, full batches with the others.
         progress: state to resume from: that of this rank under this world size, or a merged one.
         own: this worker's deliveries since ``progress``, from ``EpochPlan.progress`` under the same numbers of ranks and workers
             and the same batch size.

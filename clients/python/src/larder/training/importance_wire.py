@@ -8,8 +8,8 @@ score        float16, finite and not negative (SHADE, FAST 2023, section 4.2, Eq
 count        uint8; 0: the item is not in the list; 255 stands for more
 ===========  ===========================================================================================
 
-Columns follow each other, each in byte planes: all lowest bytes, then all second bytes. In scores nothing repeats, but some bytes
-are frequent, and in planes these lie together. zlib looks for runs of one byte only, which is quick and takes the least.
+Columns follow each other, each in byte planes: all lowest bytes, then all second bytes. Scores do not repeat, but some bytes are
+frequent, and planes put these together. zlib looks for runs of one byte only, which is quick and takes the least.
 
 Ids take more with every home: one home has all items, whose differences are 1; eight homes learn which items are their own, which
 takes 4.4 bits an item. `coarse` scores make room for that. They leave the order of items whose ranks in a mini-batch differ by

@@ -61,8 +61,8 @@ class LoaderOptions(TypedDict, total=False):
 
     Args:
         order: ``"random"`` (default), or ``"sequential"`` for evaluation: the order of the dataset, and the same batches with any
-            number of workers; every item once, unless ``tail`` says otherwise. Of several ranks, item ``i`` goes to rank
-            ``i % world``.
+            number of workers; every item once, unless ``tail`` says otherwise. With several ranks, item ``i`` goes to rank ``i %
+            world``.
         substitute: candidates per item of a batch (10). More candidates find more items in the cache; 1 follows the order of the
             epoch exactly, as sequential ones do.
         seed: seed of the order (0). An epoch has the same order for every run with the same seed.
