@@ -103,7 +103,7 @@ def prepare(origin: str, environ: Mapping[str, str], flags: Mapping[str, Any]) -
     try:
         settings = load_settings(None, environ, flags)
     except ConfigError as error:
-        # Said by the name that it was given by, with what was given: it comes from one of several places.
+        # Name the source and the value: the origin comes from one of several places.
         raise ConfigError(str(error).replace("origins.0.endpoint:", f"{place.named_by}: {place.endpoint}")) from None
     if _is_own(place, settings):
         raise ConfigError(

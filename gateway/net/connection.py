@@ -242,7 +242,7 @@ class ClientConnection(asyncio.BaseProtocol):
     def data_received(self, data: bytes) -> None:
         """Take bytes of the answer."""
         if self._incoming is None:
-            self.transport.abort()  # nobody asked for it
+            self.transport.abort()  # unrequested
         elif self._left is not None:
             self._take(data)
         elif self._parser is not None:

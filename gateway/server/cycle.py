@@ -79,7 +79,7 @@ class Cycle:
     An application that sets ``deferred`` in its ``begin`` returns nothing from it, and calls ``send_now`` or ``go_on`` later.
     """
 
-    # What few requests change belongs to the class, so that a new request need not set it.
+    # Attributes that few requests change are on the class, so that a new request need not set them.
     more_body = True
     started = complete = gone = waiting = deferred = False
     task: asyncio.Task[None] | None = None

@@ -83,7 +83,7 @@ class LocalListener:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             _clear(path)
-            # Not chmod: it would follow a link that somebody puts there meanwhile.
+            # Not chmod: it would follow a link that another user may put there in between.
             mask = os.umask(_EVERYBODY)
             try:
                 self.socket.bind(path)

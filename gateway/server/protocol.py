@@ -421,7 +421,7 @@ class GatewayProtocol(asyncio.Protocol):
     def expire(self) -> None:
         """The deadline has passed."""
         self.deadline = NEVER
-        if self.transport.is_closing():  # and has bytes that nobody takes
+        if self.transport.is_closing():  # and has unread bytes
             self.transport.abort()
             return
         if self._behind and self._reading_pace is not None:

@@ -101,7 +101,7 @@ async def room_for(scope: Scope, limit: int) -> AsyncIterator[None]:
     if length > limit:
         raise too_large(limit)
     if not length:
-        yield  # it waits for nobody's memory
+        yield  # it does not wait for memory of other requests
         return
     holder, amount = HOLDER.get(), min(length, BODIES.limit // 2)
     try:

@@ -308,7 +308,7 @@ class _Worker(Process):
         for number in SIGNALS:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {*SIGNALS} - _WITHHELD)
-        with suppress(KeyboardInterrupt):  # raised anew by uvicorn after a stop by SIGINT
+        with suppress(KeyboardInterrupt):  # raised again by uvicorn after a stop by SIGINT
             self.target(sockets)
 
 

@@ -315,7 +315,7 @@ class Disk:
             self._condemned = None
 
     def _begin(self, boot: int, previous: DirectoryStart) -> bytes:
-        # The last worker of the previous start may have removed the table; under the lock, nobody removes this one.
+        # The last worker of the previous start may have removed the table; under the lock, no process removes this one.
         self.generations.attach(self.directory.generations, self.directory.root)
         self.generations.begin(boot, previous, self.now())
         self._remove_twins()

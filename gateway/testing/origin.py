@@ -252,7 +252,7 @@ async def _send_body(request: web.BaseRequest, response: web.StreamResponse, bod
 
 def _reset(request: web.BaseRequest) -> None:
     if request.transport is not None:
-        # close() sends what was written before it ends the connection; abort() would lose it.
+        # close() sends written bytes before it ends the connection; abort() would lose them.
         request.transport.close()
     raise ConnectionResetError("this is what the test asked for")
 

@@ -125,7 +125,7 @@ class Admin:
             headers["Idempotency-Key"] = str(uuid4())
         if body is not None:
             headers["Content-Type"] = "application/json"
-        # What the command line has in another encoding is sent escaped: the gateway refuses it by its field, or finds nothing.
+        # Arguments in another encoding are sent escaped: the gateway refuses them by field, or finds nothing.
         asked = f"{path}?{urlencode(given, errors='surrogateescape', quote_via=quote)}" if given else path
         content = None if body is None else json.dumps(body)
         request = self._client.build_request(method, asked, content=content, headers=headers)

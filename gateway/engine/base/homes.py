@@ -177,7 +177,7 @@ class Neighbours:
                 answer = await self._fleet.peers.request(node, "POST", f"{PREFIX}/blobs/taken", body=body)
                 await answer.read(1)
         except (LarderError, OSError, TimeoutError):
-            pass  # the copy leaves later: nobody needs it there
+            pass  # the copy is evicted later: no one needs it there
 
     async def who_has(self, registration: Registration, indices: list[int]) -> Known:
         """Nodes that have some of these items on disk, among those that answer in time."""

@@ -174,7 +174,7 @@ class Blocks:
                     self.record(entry, number, body.identity)
                     return growing
                 if not leased:
-                    # What another worker stored until now is in the index, and from here on none will store this block.
+                    # Blocks stored by another worker are in the index by now, and from here on no other worker stores this one.
                     await self.lease(entry.key, number, entry.generation)
                     leased = True
                     await self._adopt_row(entry)

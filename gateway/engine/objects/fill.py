@@ -124,7 +124,7 @@ class Fill:
         try:
             response = self._response = self._response or await self._reopen(start)
             await self._store.reserve(block)
-            # What came whole with its head, as most objects do, cannot break off any more.
+            # A body that came whole with its head, as for most objects, can no longer break off.
             whole = response.at_once(block.length) if self.current >= self.last else None
             if whole is None:
                 # The end may have come nearer by then: the fill may have been cut short.

@@ -241,7 +241,7 @@ class ImportanceRanking:
             await self._links.send(report)
             self._reported = report
         except DOWN:
-            return  # said again with the next turn
+            return  # sent again with the next turn
 
 
 def _nothing(content: Content) -> Scores:

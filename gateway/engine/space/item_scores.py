@@ -72,7 +72,7 @@ class ItemScores:
             score = float(table.scores[index])
             if not math.isnan(score):
                 total = (total or 0.0) + factor * score
-        # As the index has it: what is ranked in bulk is ranked by 32 bits.
+        # As in the index: ranking in bulk uses 32 bits.
         return None if total is None else float(np.float32(total))
 
     def all(self, content: Content) -> Scores:

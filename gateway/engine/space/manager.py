@@ -181,7 +181,7 @@ class Manager:
         try:
             await self._parts.leadership.resign()
         except DOWN:
-            return  # the lease runs out by itself
+            return  # the lease expires
 
     async def _lead_or_follow(self) -> None:
         leadership, plans = self._parts.leadership, self._parts.plans
@@ -220,7 +220,7 @@ class Manager:
         try:
             taken = await self._parts.plans.write(plan, events)
         except DOWN:
-            # Redis may have taken it all the same: what it has is looked up again before anything is decided.
+            # Redis may have accepted it all the same: read it again before any further decision.
             self._fence = 0
             raise
         if taken:
@@ -238,7 +238,7 @@ class Manager:
         overrides, quotas = await parts.plans.overrides(), await parts.plans.quotas()
         decided = {*overrides, *quotas}
         known = _claimed([job.record for job in jobs])
-        # A dataset without jobs keeps what it has for as long as nobody needs it.
+        # A dataset without jobs keeps its space until another one needs it.
         holding = {name for name, order in plan.datasets.items() if order.caching is not CachingMode.NONE}
         known |= await parts.jobs.sizes(sorted((holding | decided) - set(known)))
         reports = await parts.reports.all() if known else {}

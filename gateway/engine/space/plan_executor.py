@@ -78,7 +78,7 @@ class PlanExecutor:
         try:
             await self._report(orders)
         except DOWN:
-            return  # it is said again with the next heartbeat
+            return  # sent again with the next heartbeat
 
     async def stop(self) -> None:
         """Let go of the datasets."""
@@ -112,7 +112,7 @@ class PlanExecutor:
             if content.id in self._wanted:
                 self._store.note_steady(content.tag, held * content.size // max(1, content.items))
         report = {name: NodeReport(resident=resident.get(name, 0)) for name in datasets}
-        # Another worker may have reported for this node before: nothing to report is said once.
+        # Another worker may have reported for this node before: send an empty report once.
         if report or self._reported:
             await self._exchange.reports.send(self._exchange.membership.me, report)
             self._reported = bool(report)

@@ -171,7 +171,7 @@ class StreamLearner:
             await self._links.send(report)
             self._reported = report
         except DOWN:
-            return  # said again with the next report
+            return  # sent again with the next report
 
     async def _unpooled(self, pools: Iterable[PoolRow]) -> Mapping[str, int]:
         """Cached bytes of streams that have a pattern but no pool here; looked up once for each."""

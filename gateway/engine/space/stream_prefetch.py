@@ -224,7 +224,7 @@ class StreamPrefetcher:
             return
         ahead_of = self._blocks.pop((name, block), None)
         _USED.inc(ahead_of or 0)
-        # A read of many blocks brings those before its last one by itself.
+        # A read of many blocks loads those before its last one itself.
         self._wanted.pop(name, None)
         following = self._runs.read(name, block, blocks)
         if following and (not read.hit or ahead_of is not None):
@@ -335,7 +335,7 @@ class StreamPrefetcher:
         few = len(ahead.listed) <= ahead.policy.depth
         # A reader that has begun again is before the end.
         more = ahead.end is None or (not ahead.listed and latest < ahead.end)
-        # What is in the cache needs no listing.
+        # Cached data needs no listing.
         if few and more and ahead.gains and not ahead.listing and now >= ahead.list_at:
             ahead.listing = True
             self._tasks.start(self._list(stream, ahead, reader, principal))
@@ -371,7 +371,7 @@ class StreamPrefetcher:
         ahead.listed += listed
         ahead.end = None if page.truncated else ahead.listed[-1][0] if ahead.listed else after
         if listed:
-            ahead.reads = -1  # the next turn goes on, without waiting for another read
+            ahead.reads = -1  # the next turn continues, without waiting for another read
         elif page.truncated:
             ahead.fail(stream.name, "its listing does not advance")
             ahead.list_at = asyncio.get_running_loop().time() + LIST_AGAIN

@@ -317,7 +317,7 @@ class Jobs:
             ranks_read += len(ranks)
             if ranks_read > _AT_ONCE:
                 ranks_read = 0
-                await asyncio.sleep(0)  # requests wait for the event loop meanwhile
+                await asyncio.sleep(0)  # let waiting requests run
         return sorted(filter(None, jobs), key=lambda job: job.record.key)
 
     async def records(self) -> list[JobRecord]:

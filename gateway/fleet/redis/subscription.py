@@ -55,7 +55,7 @@ async def opened(url: str, channels: Sequence[str], timeout: float) -> AsyncIter
         RedisError, OSError: Redis cannot be reached or refuses.
         TimeoutError: it did not confirm within ``timeout`` seconds.
     """
-    # Protocol 2: there, messages are ordinary replies, which redis-py does not handle by itself.
+    # Protocol 2: there, messages are ordinary replies, which redis-py does not handle itself.
     connection = single(url, timeout, protocol=2)
     try:
         async with asyncio.timeout(timeout):

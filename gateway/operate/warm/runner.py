@@ -88,7 +88,7 @@ class WarmupRunner:
         try:
             await self._leadership.resign()
         except DOWN:
-            return  # the lease expires by itself
+            return  # the lease expires
 
     async def _leads(self) -> bool:
         try:

@@ -207,7 +207,7 @@ def _first(
     if stored:
         return _shared(max(stored), profile, facts)
     if now is None and profile.cache in profile.pools:
-        # Decided before the decision was lost (Redis was emptied): to profile anew would compute an epoch again.
+        # Decided before the decision was lost (Redis was emptied): profiling again would compute another epoch.
         return _shared(profile.cache, profile, facts)
     marks = _shareable(profile)
     if marks and (profile.measured < settings.elements or profile.cache != COMPUTE):

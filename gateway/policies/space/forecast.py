@@ -64,7 +64,7 @@ def forecast_at(state: ProbeState, cached: float, jobs: int) -> Forecast | None:
     if times is None or latest is None or not times.known:
         return None
     expected = (1 - cached) / jobs
-    # Without misses to compare, or while the space is still being filled, the expectation stands.
+    # Without misses to compare, or while the space is still being filled, the expectation is kept.
     factor = (1 - latest.share) / expected if expected > 0 and latest.share > 0 else 1.0
     factor = min(_MOST_FACTOR, factor) if factor > 0 else 1.0
     more = (1 - min(1.0, cached + MORE)) / jobs

@@ -211,7 +211,7 @@ class _Spaces:
         self.won = {bid.name: allocations[bid.name].granted for bid in self._bids}
         self.free = self.capacity - turning(sum(self.won.values())) - sum(order.target for order in orders.values())
         idle_ones = set(self._facts.datasets) - set(orders)
-        # Those without a quota have their bytes; what a quota lets others have may not be there yet.
+        # Datasets without a quota have their bytes; bytes that a quota frees for others may not be free yet.
         for name in sorted(idle_ones, key=lambda name: (self._facts.datasets[name].bounded, name)):
             idle = self._idle(name)
             if idle is not None:

@@ -142,7 +142,7 @@ def stream_orders(
     growing = _growing(needs, zone, room)
     changed = changed or bool(growing)
     needs = [replace(need, new=need.new or growing.get(need.name, False)) for need in needs]
-    # One that begins or ends changes what is free, which is given at once; space that others have moves in rounds.
+    # A stream that begins or ends changes the free space, which is given at once; occupied space moves in rounds.
     step = step_size(room) if due else 0
     targets = shifted(needs, room, step) if changed else {need.name: need.target for need in needs}
     scale = min(1.0, room / max(1, sum(targets.values())))

@@ -394,7 +394,7 @@ class AccessStreamTree:
         upper = _Branch(path[:shared])
         upper.children[lower.label[shared]] = lower
         upper.holds_streams = lower.holds_streams
-        upper.last_time = lower.last_time  # a late read must not make it older than what is below it
+        upper.last_time = lower.last_time  # a late read must not make it older than its descendants
         lower.label = lower.label[shared + 1 :]
         self.nodes += 1
         return upper

@@ -244,7 +244,7 @@ def salvage(old: Path, new: Path) -> Salvaged:
     """
     with disk_faults(), closing(_connect(old)) as source, closing(_connect(new)) as target:
         reader = _Copying(source)
-        # Holds other workers' writes back, as far as the damaged index allows: they would be lost.
+        # Hold other workers' writes back, if the damaged index allows it: they would be lost.
         with suppress(sqlite3.Error, UnicodeDecodeError):
             source.execute("BEGIN IMMEDIATE")
         # Nobody reads the new file before it is complete, so it needs no journal.

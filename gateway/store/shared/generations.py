@@ -297,7 +297,7 @@ class Generations:
         table, which = open_table(path, root or path.parent)
         whole = (
             not self.identity or self._table.size() >= TABLE_BYTES
-        )  # touching what was cut off would kill the process
+        )  # touching truncated pages would kill the process
         marked = self.distrusted() if whole else list(range(SLOTS))
         owed = [slot for slot, mark in enumerate(self._debts) if mark] if whole else []
         before = self.forgotten

@@ -39,7 +39,7 @@ class RemovedBlobs:
             held = table_file.held(path)
             descriptor = open_own(path, os.O_RDWR | os.O_CREAT) if held is None else os.dup(held)
             try:
-                # Without holes: touching one needs memory, and the process would be killed where there is none.
+                # Without holes: touching one needs memory, and without free memory the process would be killed.
                 os.posix_fallocate(descriptor, 0, _BYTES)
                 self.numbers = memoryview(mmap.mmap(descriptor, _BYTES)).cast("I")
                 self._attached = True

@@ -60,7 +60,7 @@ def _run(words: Sequence[str]) -> int:
         words = [words[0], "list", *words[1:]]
     arguments = parser().parse_args(words)
     module, _, function = arguments.run.partition(":")
-    # Loaded when it is used: only some commands need what the extras install.
+    # Loaded on use: only some commands need the extras.
     status: int = getattr(import_module(module), function)(arguments)
     return status
 

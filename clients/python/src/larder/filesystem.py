@@ -73,7 +73,7 @@ class LarderFileSystem(AsyncFileSystem):  # type: ignore[misc]
         coming: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._waiting.append((entry, coming))
         if len(self._waiting) == 1:
-            # What the tasks that are ready now want to read comes with it.
+            # Reads of the tasks that are ready now join it.
             asyncio.get_running_loop().call_soon(self._send)
         return await coming
 

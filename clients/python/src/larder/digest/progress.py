@@ -96,7 +96,7 @@ class Written:
 
     def _show(self, line: str) -> None:
         if self._terminal:
-            # What is left of a longer line before is painted over.
+            # Overwrite the rest of a longer previous line.
             self._stream.write("\r" + line.ljust(self._width))
             self._width = len(line)
         else:

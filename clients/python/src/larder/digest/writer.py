@@ -31,7 +31,7 @@ SCHEMA = pa.schema(
 )
 ITEMS_KEY = "larder.items"
 """Metadata of the file: the kind of its items, see ``Items`` of ``build``."""
-# Part of what makes files equal byte for byte, so not a setting; a group is what a writer holds in memory.
+# Equal files depend on it, so it is not a setting; a writer holds one group in memory.
 _ROWS_PER_GROUP = 1 << 17
 """Rows of a Parquet row group."""
 

@@ -46,7 +46,7 @@ class LargeReads(socket.socket):
         self._readable.register(self, select.POLLIN)
         self.waits = True
         self._least = 1
-        # The system makes room for what a read waits for, and as much more has to fit in while it is read.
+        # The system makes room for the bytes that a read waits for, and the same amount has to fit while they are read.
         self._wake_at(2 * _MOST)
         self._wake_at(1)
 

@@ -147,7 +147,7 @@ class Crew:
         active = [number for number, member in self._members.items() if not member.retiring]
         for _ in range(self._target - len(active)):
             number, self._number = self._number, self._number + 1
-            # In this order: after Ctrl-C between the two, nobody waits for a worker that there is not.
+            # In this order: after Ctrl-C between the two, no one waits for a worker that does not exist.
             self._host.start(number)
             self._members[number] = _Member(self._clock())
         for number in active[self._target :]:

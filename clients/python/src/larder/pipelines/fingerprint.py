@@ -175,7 +175,7 @@ class _Walk:
         if isinstance(value, _RANDOM_TYPES):
             return _token(
                 "generator", type(value).__qualname__.encode()
-            )  # its state changes; that it is random is said
+            )  # its state changes; the warning says that it is random
         return self._object(value, path)
 
     def _visits(self) -> Iterator[tuple[Any, Callable[[Any, str], bytes]]]:

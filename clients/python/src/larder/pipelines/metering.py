@@ -199,7 +199,7 @@ class ProfileMeter:
             self._before = None
             return None
         if self._before is None or workers != self._workers:
-            # What was computed before the first batch of an epoch includes the start of the workers.
+            # The time before the first batch of an epoch includes the start of the workers.
             if workers != self._workers:
                 self._earlier = {}
             self._before, self._workers = counts, workers

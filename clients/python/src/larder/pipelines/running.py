@@ -368,7 +368,7 @@ class EpochElements:
             self._runtime.measure(batch or 1)
             self._runtime.counts["batches"] += bool(batch)
             value = piece.value
-            del piece  # the queue must not keep what the loop has
+            del piece  # the queue must not keep batches that the loop has
             yield value
 
     def _delivered(self) -> Iterator[Piece]:
@@ -419,7 +419,7 @@ class EpochElements:
             self._refuse(released.item, value)
             self._runtime.counts["skipped"] += 1
             return None
-        # What Ray keeps is read-only: a batch is stacked out of it, an element for the loop is a copy.
+        # Ray's memory is read-only: a batch is stacked out of it, an element for the loop is a copy.
         stacked = self._stages.batch and self._stages.collate is stack
         element = decode(value, copy=value.readonly and not stacked)
         if element is DROPPED:

@@ -140,7 +140,7 @@ def batched(pieces: Iterable[Piece], sizes: BatchSizes, collate: Callable[[list[
             waiting = []
         waiting.append(piece)
         recent.append(piece)
-        del piece  # nothing may keep what the loop has
+        del piece  # keep no reference to elements that the loop has
         if sizes.complete(len(waiting)):
             yield _batch(waiting, sizes, recent, collate)
             waiting = []

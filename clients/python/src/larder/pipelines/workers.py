@@ -378,7 +378,7 @@ class InlineHost:
         with own_generators():
             element = next(elements, None)
             if place + 1 == split.first + len(split.indices):
-                next(elements, None)  # what a split does after its last element: nobody polls again in this epoch
+                next(elements, None)  # work of a split after its last element: no further poll comes in this epoch
         self._events += [(worker, Notice(text)) for text in self.computation.take_notices()]
         if element is None:
             self._running = None

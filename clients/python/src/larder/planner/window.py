@@ -24,9 +24,7 @@ class Window:
         self._next = 0  # number in the share of the first item beyond the window
         self._places = np.zeros(0, np.int64)
         self._items = np.zeros(0, np.uint32)
-        self._taken = np.zeros(
-            0, np.int64
-        )  # ascending numbers of items beyond the window that are not pending any more
+        self._taken = np.zeros(0, np.int64)  # ascending numbers of items beyond the window that are no longer pending
         self._table: tuple[NDArray[np.uint32], NDArray[np.int64]] | None = None
 
     @property

@@ -299,7 +299,7 @@ class BatchReader:
                 break
             if pause is None:
                 raise self._gone(merge, patience.failures, outcome)
-            # What is left is not in three parts any more.
+            # The rest is no longer in three parts.
             parameters = {name: value for name, value in parameters.items() if name != "offers"}
             self.stats.add("retries", 1)
             time.sleep(max(pause, outcome.error.retry_after if isinstance(outcome.error, Busy) else 0.0))

@@ -27,7 +27,7 @@ def collate(samples: list[Any]) -> Any:
 
 
 def _dataclasses(samples: list[Any], *, collate_fn_map: Any) -> Any:
-    # Not by its constructor: __post_init__ may check what is true of one sample only.
+    # Not by its constructor: __post_init__ may check facts of a single sample.
     batch = copy.copy(samples[0])
     for attribute in fields(batch):
         values = [getattr(sample, attribute.name) for sample in samples]

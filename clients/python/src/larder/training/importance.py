@@ -87,7 +87,7 @@ class ImportanceSender:
         if offered is not None:
             self._adopt(offered)
         if self._heartbeat.counts["registered"] != self._registered:
-            # The fleet forgot the job, and probably what it knew of it.
+            # The fleet forgot the job, and probably its scores.
             self._registered = self._heartbeat.counts["registered"]
             self._restart()
         if self._report is None or not self._open:

@@ -62,7 +62,7 @@ class SharedReads:
         try:
             plan.offer(self._reader.offers(PER_ITEM * batch_size * self._readers, epoch=epoch, job=self._job))
         except LarderError:
-            return  # the batch itself reports what is wrong
+            return  # the batch itself reports the error
 
     def fetch(self, offered: Candidates, epoch: int) -> Fetched | None:
         """The items of a batch; ``None`` if the gateway knows no offers, or there is no choice."""
