@@ -95,8 +95,8 @@ class Grants:
         """Replaced by another object at each revocation: entries' memory of grants may be wrong then."""
 
     def widest(self, key: ObjectKey, identity: str, rule: Caching, granted: float | None) -> float | None:
-        """The time of the last grant to an identity that covers an object granted at ``granted``: if the rule shares grants,
-        those of any object that it matches in the same bucket count too."""
+        """The time of the latest grant to an identity that covers an object; ``granted`` is that of the object itself. If the
+        rule shares grants, those of any object that it matches in the same bucket count too."""
         if not rule.by_prefix:
             return granted
         shared = self._shared.get((identity, rule.match, key.bucket))

@@ -64,8 +64,8 @@ def levels(key: str) -> list[str]:
 
 
 def has_blocks(key: str, blocks: int) -> bool:
-    """Whether the blocks of an object are a level: of a large one, but for ``a/``, whose stream would be named like that of the
-    prefix."""
+    """Whether the blocks of an object are a level of the tree. They are for large objects, except a key that ends in a slash: its
+    stream would have the name of the prefix's."""
     return blocks > 1 and not key.endswith("/")
 
 

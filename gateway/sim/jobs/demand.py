@@ -117,7 +117,8 @@ class SimulatedDemand:
         return need_of(self._bits[numbers], self.active() & ~self.bit_of(job))
 
     def replace(self, needs: Sequence[int]) -> list[list[int]]:
-        """For items that come with these needs, the greatest first, what leaves for each; nothing: it must not be stored."""
+        """The items that leave for each of these incoming needs, the greatest first; none: the incoming item must not be
+        stored."""
         residents = deque((index, less, 1) for index, less in self.least_needed(needs[0], len(needs)))
         return [victims(need, 1, residents) for need in needs]
 

@@ -144,7 +144,7 @@ def build(
             repeated by a requester who pays, and a warning is logged if that helps; ``False`` never pays.
 
     Raises:
-        ValueError: the source or the endpoint is no address, ``jobs`` is not positive, or members are not named.
+        ValueError: the source or the endpoint is not an address, ``jobs`` is not positive, or members are not named.
         S3Error: the bucket cannot be listed.
         BuildIncomplete: objects could not be read, or samples lack members.
         DigestFileError: ``file`` is something else, damaged, or being built by another process.
