@@ -45,6 +45,7 @@ class Settings:
     memory: str = ""
     workers: int = 1
     origin_key: tuple[str, str] = ("origin-key-a", "origin-secret-a")
+    origin: Mapping[str, Any] = field(default_factory=dict)
     credentials: tuple[Mapping[str, Any], ...] = (
         {"access_key_id": "GWA", "secret_access_key": "gateway-secret-a", "tenant": "a"},
     )
@@ -72,7 +73,10 @@ class Settings:
                     **({"memory": self.memory} if self.memory else {}),
                 },
             ),
-            _table("[[origins]]", {"endpoint": self.endpoint, "access_key_id": key, "secret_access_key": secret}),
+            _table(
+                "[[origins]]",
+                {"endpoint": self.endpoint, "access_key_id": key, "secret_access_key": secret, **self.origin},
+            ),
         ]
         lines += [_table("[redis]", {"url": self.redis})] if self.redis else []
         lines += [_table("[fleet]", self.fleet)] if self.fleet else []

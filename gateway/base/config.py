@@ -233,6 +233,9 @@ class Origin(Section):
         "an origin that is silent for so long, also to a probe, counts as lost",
     )
     max_connections: int = Field(256, ge=1, description="connections to the origin per worker")
+    requester_pays: bool = Field(
+        False, description="accept the charges of requester-pays buckets with every signed request, whoever makes it"
+    )
 
     @field_validator("endpoint")
     @classmethod

@@ -141,9 +141,11 @@ class _LazyChain:
             self._chain = module.CredentialChain(self._now)
 
 
-def _charged(identity: OriginIdentity, headers: Sequence[Header]) -> Sequence[Header]:
-    """The headers of a request; the acceptance of its charges appears once."""
-    return [*(pair for pair in headers if pair[0].lower() != _PAYS[0]), _PAYS] if identity.pays else headers
+def _charged(origin: Origin, identity: OriginIdentity, headers: Sequence[Header]) -> Sequence[Header]:
+    """The headers of a request that accepts its charges if its client does, or if its origin always does and it is signed."""
+    if not (identity.pays or (origin.requester_pays and identity.access_key_id)):
+        return headers
+    return [*(pair for pair in headers if pair[0].lower() != _PAYS[0]), _PAYS]
 
 
 class OriginClient:
@@ -272,7 +274,7 @@ class OriginClient:
             raise IdentityGone("the origin, or the keys for it, are no longer configured") from None
         except OriginUnavailable as failure:
             raise self._refusals.without_keys(identity, failure) from failure
-        headers, target = _charged(identity, headers), _target(raw_path, query)
+        headers, target = _charged(link.origin, identity, headers), _target(raw_path, query)
         host, region = link.address.name, link.origin.region
         pairs = self._signer.signed(method, raw_path, query, headers, keys, host, region, payload_hash)
         began = time.perf_counter()

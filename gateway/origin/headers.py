@@ -26,7 +26,6 @@ HOP_BY_HOP = frozenset(
 _NOT_OF_THE_OBJECT = HOP_BY_HOP | {
     "content-length", "content-range", "etag", "date", "server", "age", "via", "alt-svc", "set-cookie", "vary",
     "strict-transport-security", "x-amz-request-id", "x-amz-id-2", "x-amz-cf-id", "x-amz-cf-pop", "x-cache",
-    "x-amz-request-charged",
 }  # fmt: skip
 _CHECKSUM = "x-amz-checksum-"
 LARDER = "x-larder-"

@@ -168,6 +168,8 @@ class FakeOrigin:
                 if isinstance(fault, ErrorIn200):
                     raise OriginRefusal(200, fault.code)
             answer = self.buckets.answer(asked)
+            if asked.bucket in self.owners and asked.header(_PAYER) == "requester":
+                answer.headers.append(("x-amz-request-charged", "requester"))
         except OriginRefusal as refused:
             answer = error(refused.status, refused.code, refused.message)
         except ValueError:

@@ -34,6 +34,8 @@ class Stored:
     modified: int
     headers: tuple[Header, ...] = ()
     checksums: tuple[Header, ...] = ()
+    parts: tuple[int, ...] = ()
+    """Bytes of each part of a multipart upload."""
 
 
 @dataclass
@@ -128,6 +130,8 @@ class Buckets:
         meaning = {name for name in parameters if not name.startswith(("X-Amz-", "response-")) and name != "x-id"}
         if parameters.get("versionId") in ("null", ""):
             meaning.discard("versionId")
+        if method in ("GET", "HEAD"):
+            meaning.discard("partNumber")
         if method in ("GET", "HEAD") and not meaning:
             answer = _read(asked, _existing(objects, asked.key))
             if (page := self.pages.get(asked.bucket)) is not None and asked.header("origin") == page:
@@ -233,6 +237,7 @@ class Buckets:
             raise OriginRefusal(400, "MalformedXML")
         digest = hashlib.md5(b"".join(hashlib.md5(body).digest() for body in bodies)).hexdigest()
         stored = self._store(upload.bucket, upload.key, b"".join(bodies), f'"{digest}-{len(bodies)}"', upload.headers)
+        self.objects[upload.bucket][upload.key] = replace(stored, parts=tuple(map(len, bodies)))
         return xml(
             f"<CompleteMultipartUploadResult {_NAMESPACE}><Bucket>{escape(upload.bucket)}</Bucket>"
             f"<Key>{escape(upload.key)}</Key><ETag>{stored.etag}</ETag></CompleteMultipartUploadResult>"
@@ -265,6 +270,8 @@ def _read(asked: OriginRequest, stored: Stored) -> OriginAnswer:
             headers = [(n, v) for n, v in headers if n.lower() != name] + [(name.title(), value)]
     ranged = asked.header("if-range") in ("", stored.etag)
     span = _span(asked.header("range"), len(stored.body)) if ranged else None
+    if (number := asked.parameters.get("partNumber")) is not None and stored.body:
+        return _part(asked, stored, headers, int(number))
     if span is None:
         if asked.header("x-amz-checksum-mode").upper() == "ENABLED":
             headers += stored.checksums
@@ -274,6 +281,23 @@ def _read(asked: OriginRequest, stored: Stored) -> OriginAnswer:
         return error(416, "InvalidRange", headers=[("Content-Range", f"bytes */{len(stored.body)}")])
     headers.append(("Content-Range", f"bytes {first}-{last}/{len(stored.body)}"))
     return OriginAnswer(206, headers, stored.body[first : last + 1])
+
+
+def _part(asked: OriginRequest, stored: Stored, headers: list[Header], number: int) -> OriginAnswer:
+    """One part, as AWS gives it: 206, with a number of parts only if there was a multipart upload."""
+    if asked.header("range"):
+        raise OriginRefusal(400, "InvalidRequest", "Cannot specify both Range header and partNumber query parameter")
+    sizes = stored.parts or (len(stored.body),)
+    if not 1 <= number <= len(sizes):
+        raise OriginRefusal(416, "InvalidPartNumber")
+    start = sum(sizes[: number - 1])
+    body = stored.body[start : start + sizes[number - 1]]
+    headers = [*headers, ("Content-Range", f"bytes {start}-{start + len(body) - 1}/{len(stored.body)}")]
+    if stored.parts:
+        headers.append(("x-amz-mp-parts-count", str(len(sizes))))
+    elif asked.header("x-amz-checksum-mode").upper() == "ENABLED":
+        headers += stored.checksums
+    return OriginAnswer(206, headers, body)
 
 
 def _condition(asked: OriginRequest, stored: Stored) -> int:

@@ -39,6 +39,7 @@ READS: dict[str, tuple[str, dict[str, str]]] = {
     "no-cache": ("GET", {"Cache-Control": "no-cache"}),
     "GET, versionId": ("GET?versionId=null", {}),
     "GET, partNumber": ("GET?partNumber=1", {}),
+    "GET, response-content-type": ("GET?response-content-type=text%2Fplain", {}),
     "GET, missing": ("GET", {}),
     "HEAD, missing": ("HEAD", {}),
     "range, missing": ("GET", {"Range": LARGE}),
@@ -123,7 +124,8 @@ class Case:
                 owner.get(self.path)
             if self.kind not in ("missing", "refused", "failing", "redirected", "not to be kept") or not known:
                 self._await_hit(owner)
-            if "Origin" in self.headers or "x-amz-expected-bucket-owner" in self.headers:
+            learned = self.query.startswith(("partNumber", "response-")) and not self.kind
+            if learned or "Origin" in self.headers or "x-amz-expected-bucket-owner" in self.headers:
                 self.ask(owner)  # the first of its bucket
         if not known:
             self._happen()

@@ -428,6 +428,9 @@ class OriginRecord(Record):
     connect_timeout: Seconds = Field(5.0, description="seconds", examples=[5.0])
     read_timeout: Seconds = Field(60.0, description="seconds", examples=[60.0])
     max_connections: Annotated[int, Field(ge=1, le=100_000)] = Field(256, description="per worker", examples=[256])
+    requester_pays: bool = Field(
+        False, description="accept the charges of requester-pays buckets, whoever reads", examples=[False]
+    )
 
     @cached_property
     def origin(self) -> config.Origin:

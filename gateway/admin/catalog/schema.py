@@ -20,7 +20,7 @@ from sqlalchemy import BigInteger, Column, Double, Index, Integer, LargeBinary, 
 
 from gateway.admin.catalog.records import CredentialRecord, OriginRecord, TenantRecord, TokenRecord
 
-REVISION = "0005"
+REVISION = "0006"
 """Revision of these tables, that of the last script in ``migrations``."""
 metadata = MetaData()
 

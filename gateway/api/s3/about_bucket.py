@@ -6,27 +6,22 @@ request for what the cache has: its answer, 304, has these headers and no bytes.
 to the client's own request. A request that names the bucket's owner is forwarded until the store has answered one: then the
 bucket belongs to that account, whoever asks.
 
-What was learned is believed for as long as a grant, and until a request through this node changes the bucket. A lost origin ends
-neither: what the store said last is better than an answer that no page may read.
+A lost origin ends no memory (``shown.py``): what the store said last is better than an answer that no page may read.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable
-from typing import NamedTuple
 
-from cachetools import LRUCache
-
-from gateway.api.s3.answer import Answer
+from gateway.api.s3.answer import Answer, discard
 from gateway.api.s3.call import S3Call
 from gateway.api.s3.errors import AboutCached
 from gateway.api.s3.forward import Forwarder, relay_read
 from gateway.api.s3.relayed import RelayedReads
+from gateway.api.s3.shown import ShownOfBuckets
 from gateway.engine.engine import Engine
-from gateway.engine.objects.body import Body
 from gateway.engine.objects.found import NO_CACHE, Forward, Relay
 from gateway.model.errors import OriginUnavailable
-from gateway.model.keys import rights_in
 from gateway.model.objects import Header
 from gateway.model.outcomes import Outcome, Reason
 from gateway.model.s3.request_headers import EXPECTED_OWNER
@@ -37,20 +32,11 @@ _CORS = "access-control-"
 _OF_OBJECTS = (200, 206, 304)
 """Statuses of answers that the store gives only to a request that it accepts."""
 _WHOLE = (200, 206)
-_KEPT = 4096
 _LONGEST = 256
 """Bytes of a header's value that is remembered; longer ones are forwarded."""
 
-_Place = tuple[str, str, str, bytes]
-"""Origin, bucket, and the request's method and page; or an empty method and the owner."""
-
-
-class _Learned(NamedTuple):
-    """CORS headers of a store, none for an owner; until when they are believed; and the generation of the bucket's rights."""
-
-    headers: tuple[Header, ...]
-    until: float
-    rights: int
+_Place = tuple[str, bytes]
+"""The request's method and page; or an empty method and the owner."""
 
 
 class BucketReads:
@@ -66,7 +52,7 @@ class BucketReads:
         self._relayed = relayed
         self._forwarder = forwarder
         self._services = engine.services
-        self._known: LRUCache[_Place, _Learned] = LRUCache(_KEPT)
+        self._known: ShownOfBuckets[tuple[Header, ...]] = ShownOfBuckets(engine.services)
 
     @staticmethod
     def concerns(call: S3Call) -> bool:
@@ -82,12 +68,12 @@ class BucketReads:
         fields = call.request.fields
         page, owner = fields.get(ORIGIN), fields.get(EXPECTED_OWNER)
         long = any(value is not None and len(value) > _LONGEST for value in (page, owner))
-        if long or (owner is not None and self._recall(call, _place(call, owner, "")) is None):
+        if long or (owner is not None and self._known.recall(call, _place(call, owner, "")) is None):
             return await self._forward(call, body, Forward(Reason.HEADER))
         answering, _, _ = self._relayed.begin(call)
         if page is None:
             return await answering
-        said = self._recall(call, _place(call, page))
+        said = self._known.recall(call, _place(call, page))
         try:
             found = await answering
         except AboutCached as refusal:
@@ -105,12 +91,12 @@ class BucketReads:
             try:
                 said = await self._ask(call, page, answer)
             except OriginUnavailable:
-                said = self._recall(call, _place(call, page), whenever=True) or ()
+                said = self._known.recall(call, _place(call, page), whenever=True) or ()
             except BaseException:
-                await _discard(answer)
+                await discard(answer)
                 raise
         if said is None:
-            await _discard(answer)
+            await discard(answer)
             return await self._forward(call, body, Forward(Reason.HEADER))
         named = {name.lower().encode() for name, _ in said}
         answer.headers = [pair for pair in answer.headers if pair[0].lower() not in named]
@@ -127,7 +113,7 @@ class BucketReads:
         if answer.status not in _OF_OBJECTS or etag is None:
             return None
         headers = [("Origin", page.decode("latin-1")), ("If-None-Match", etag.decode("latin-1")), NO_CACHE]
-        identity, began = call.auth.principal.identity, self._rights(call)
+        identity, began = call.auth.principal.identity, self._known.rights(call)
         response = await self._services.origin.send(identity, call.request.method, call.origin_path, "", headers)
         response.abort()
         if response.status >= 500:
@@ -135,45 +121,29 @@ class BucketReads:
         told = _cors(response.headers)
         if response.status not in _OF_OBJECTS or (response.status == 304 and not told):
             return None
-        self._note(call, _place(call, page), told, began)
+        self._known.note(call, _place(call, page), told, began)
         return told
 
     async def _forward(self, call: S3Call, body: Callable[[], AsyncIterator[bytes]], why: Forward) -> Answer:
         """Have the store answer, and learn from what it says."""
-        began = self._rights(call)
+        began = self._known.rights(call)
         outcome = Outcome.MISS if why.miss else Outcome.BYPASS
         answer = await self._forwarder.forward(call, body(), outcome, why.reason)
         fields = call.request.fields
         page, owner = fields.get(ORIGIN), fields.get(EXPECTED_OWNER)
         accepted = answer.status in _OF_OBJECTS
         if accepted and owner is not None and len(owner) <= _LONGEST:
-            self._note(call, _place(call, owner, ""), (), began)
+            self._known.note(call, _place(call, owner, ""), (), began)
         told = _cors(_text(answer.headers))
         # An error's answer that has none may be one for which the store does not look at its rules.
         known = answer.status in _WHOLE or (accepted and told) or _allows(told)
         if page is not None and len(page) <= _LONGEST and known and answer.status < 500:
-            self._note(call, _place(call, page), told, began)
+            self._known.note(call, _place(call, page), told, began)
         return answer
-
-    def _recall(self, call: S3Call, place: _Place, *, whenever: bool = False) -> tuple[Header, ...] | None:
-        known = self._known.get(place)
-        if known is None or known.rights != self._rights(call):
-            return None
-        return known.headers if whenever or self._services.now() < known.until else None
-
-    def _note(self, call: S3Call, place: _Place, headers: tuple[Header, ...], rights: int) -> None:
-        assert call.key is not None
-        until = self._services.now() + self._services.rules.for_path(call.key.path).grant
-        self._known[place] = _Learned(headers, until, rights)
-
-    def _rights(self, call: S3Call) -> int:
-        assert call.key is not None
-        return self._services.store.generations.of(rights_in(call.key))
 
 
 def _place(call: S3Call, value: bytes, method: str | None = None) -> _Place:
-    assert call.key is not None
-    return call.key.origin, call.bucket, call.request.method if method is None else method, value.strip()
+    return call.request.method if method is None else method, value.strip()
 
 
 def _cors(headers: Iterable[Header]) -> tuple[Header, ...]:
@@ -186,10 +156,3 @@ def _allows(headers: Iterable[Header]) -> bool:
 
 def _text(headers: RawHeaders) -> list[Header]:
     return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
-
-
-async def _discard(answer: Answer) -> None:
-    if isinstance(answer.content, Body):
-        answer.content.close()
-    if answer.cleanup is not None:
-        await answer.cleanup()

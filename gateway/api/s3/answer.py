@@ -140,6 +140,14 @@ async def complete(scope: Scope, send: Send, answer: Answer) -> None:
             await answer.cleanup()
 
 
+async def discard(answer: Answer) -> None:
+    """Release the resources of an answer that is not sent."""
+    if isinstance(answer.content, Body):
+        answer.content.close()
+    if answer.cleanup is not None:
+        await answer.cleanup()
+
+
 async def _send_body(scope: Scope, send: Send, body: Body) -> None:
     left = body.stop - body.start
     async for piece in body.pieces():

@@ -25,6 +25,7 @@ from gateway.api.s3.form import Form
 from gateway.api.s3.forward import Forwarder, relay_read
 from gateway.api.s3.hot import Hit, HotReads, Unresolved
 from gateway.api.s3.post_object import PostObjects, check_form_request, is_form_upload, key_of
+from gateway.api.s3.presented import PresentedReads
 from gateway.api.s3.relayed import RelayedReads
 from gateway.api.s3.repeated import Repeats
 from gateway.api.s3.signer import LoggedSigner, form_signer
@@ -57,7 +58,8 @@ _TRACE = "larder.trace"
 class ReadPaths:
     """The ways to read an object: the short one for repeated hits, and the general one, through its home.
 
-    ``direct`` goes through the home too, for repeated hits. ``of_buckets`` is for headers that are about the bucket.
+    ``direct`` goes through the home too, for repeated hits. ``of_buckets`` is for headers that are about the bucket,
+    ``presented`` for objects that are to be presented in another way.
     ``asked_loads`` loads objects in the background whose readers ask for it. ``note`` records every read that is answered, see
     ``ObservedReads.note``.
     """
@@ -66,6 +68,7 @@ class ReadPaths:
     relayed: RelayedReads
     direct: DirectReads
     of_buckets: BucketReads
+    presented: PresentedReads
     asked_loads: AskedLoads
     note: Note
 
@@ -102,6 +105,7 @@ class S3App(Edge):
         self._relayed = reads.relayed
         self._direct = reads.direct
         self._of_buckets = reads.of_buckets
+        self._presented = reads.presented
         self._asked_loads = reads.asked_loads
         self._posts = PostObjects(authenticator, forwarder)
         self._domain = settings.domain
@@ -254,6 +258,8 @@ class S3App(Edge):
         if is_form_upload(call):
             return self._upload(scope, trace, call, receive)
         reason = not_cacheable(call)
+        if reason is Reason.SUBRESOURCE and self._presented.concerns(call):
+            return self._presented.read(call, lambda: request_body(receive))
         if reason is not None:
             return self._forwarder.forward(call, request_body(receive), Outcome.BYPASS, reason)
         if self._of_buckets.concerns(call):

@@ -103,7 +103,7 @@ class ObjectReads:
             found = found._replace(reason=Reason.EVICTED)
         entry = found.entry
         meta = entry.record.meta
-        headers = _entity_headers(meta)
+        headers = _entity_headers(meta, pays=ask.identity.pays)
         if conditions is not None:
             verdict = conditions.evaluate(meta.etag, meta.last_modified)
             if verdict is Precondition.NOT_MODIFIED:
@@ -183,9 +183,11 @@ def _text(call: S3Call, name: bytes) -> str | None:
     return None if value is None else value.decode("latin-1")
 
 
-def _entity_headers(meta: ObjectMeta) -> RawHeaders:
-    """The headers of every answer about one version of an object."""
+def _entity_headers(meta: ObjectMeta, *, pays: bool = False) -> RawHeaders:
+    """The headers of every answer about one version of an object; that it was charged is for those who pay."""
     headers = _raw(meta.headers)
+    if not pays and (b"x-amz-request-charged", b"requester") in headers:
+        headers.remove((b"x-amz-request-charged", b"requester"))
     headers.append((b"etag", meta.etag.encode("latin-1")))
     if b"accept-ranges" not in dict(headers):
         headers.append((b"accept-ranges", b"bytes"))

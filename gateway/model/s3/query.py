@@ -18,14 +18,18 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 from gateway.model.errors import S3Error
 from gateway.model.s3.request_headers import is_forwarded
 
-SUB_RESOURCES = frozenset(
+OVERRIDES = frozenset(
+    b"response-content-type response-content-language response-expires response-cache-control "
+    b"response-content-disposition response-content-encoding".split()
+)
+"""Each replaces a header of the answer to a read (AWS, GetObject)."""
+
+SUB_RESOURCES = OVERRIDES | frozenset(
     b"abac accelerate acl analytics annotation attributes cors defaultObjectAcl delete encryption intelligent-tiering "
     b"inventory legal-hold lifecycle location logging metadataAnnotationTable metadataConfiguration "
     b"metadataInventoryTable metadataJournalTable metadataTable metrics notification object-lock ownershipControls "
     b"partNumber policy policyStatus publicAccessBlock renameObject replication requestPayment restore retention select "
-    b"select-type session storageClass tagging torrent uploadId uploads versionId versioning versions website "
-    b"response-content-type response-content-language response-expires response-cache-control "
-    b"response-content-disposition response-content-encoding".split()
+    b"select-type session storageClass tagging torrent uploadId uploads versionId versioning versions website".split()
 )
 """Aspects of an object or bucket that a request can address instead of the thing itself."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, ArgumentTypeError, BooleanOptionalAction, RawDescriptionHelpFormatter
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
@@ -105,6 +105,11 @@ def _add_build(commands: Any) -> None:
     command.add_argument("--fresh", action="store_true", help="read everything again")
     command.add_argument(
         "--no-store-checksums", action="store_true", help="read objects even if the store has their SHA-256"
+    )
+    command.add_argument(
+        "--request-payer",
+        action=BooleanOptionalAction,
+        help="accept the charges of a requester-pays bucket; by default only once a request is refused",
     )
     _add_reading(command)
 

@@ -11,6 +11,7 @@ const KEYS = [
   { name: "access_key_id", label: "Access key", hint: "The gateway's at the store; empty: those of the machine (AWS credential chain)." },
   { name: "secret_access_key", label: "Secret key" },
 ];
+const PAYS = { name: "requester_pays", label: "Requester pays", kind: "flag", hint: "Its keys accept the charges of requester-pays buckets, whoever reads." };
 
 function state({ seen }) {
   return seen ? (STATES[seen.state] ?? seen.state) : "not asked yet";
@@ -39,6 +40,7 @@ function create() {
       { name: "endpoint", label: "Endpoint", required: true, hint: "Such as https://s3.eu-west-1.amazonaws.com" },
       { name: "region", label: "Region", hint: "For signatures; empty: us-east-1." },
       ...KEYS,
+      PAYS,
     ],
     button: "Create",
     send: (values, once) => change("POST", address("origins"), { body: filled(values), once }),
@@ -54,6 +56,7 @@ function edit(origin) {
       { name: "region", label: "Region", required: true, value: origin.region },
       { ...KEYS[0], value: origin.access_key_id },
       { ...KEYS[1], hint: "Empty: as it is." },
+      { ...PAYS, value: origin.requester_pays },
     ],
     send: (_values, _once, body) => change("PATCH", address("origins", origin.name), { body, etag: origin.etag }),
   });

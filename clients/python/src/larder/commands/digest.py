@@ -38,6 +38,7 @@ def build(arguments: Namespace) -> int:
             supplied=not arguments.no_store_checksums,
             progress=not arguments.no_progress,
             skip_incomplete=arguments.skip_incomplete,
+            request_payer=arguments.request_payer,
         )
     except KeyboardInterrupt:
         journal = partial(Path(arguments.output))

@@ -1,0 +1,218 @@
+"""Reads that want an object presented in another way: with headers that the request names, or as its first part.
+
+``response-content-type`` and its five siblings replace headers of the answer (AWS, GetObject). ``partNumber=1`` of an object that
+was uploaded in one part gives all of it, with 206 or 200, as stores differ. In both cases the bytes are those of a plain read. So
+the first such read in a bucket goes to the store as it is, and its answer shows what this store does; later ones are plain reads
+whose answers are changed here in the same way. What the store has not shown is never guessed.
+
+Only an entity tag of 32 hexadecimal digits says that an object has one part: those of others end with the number of parts. The
+tag must be known before bytes are asked for, or a first part would load a whole object of many; so a HEAD comes first for an
+object that is not known here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+from gateway.api.s3.about_bucket import BucketReads
+from gateway.api.s3.answer import Answer, discard
+from gateway.api.s3.call import S3Call, parameter
+from gateway.api.s3.classify import not_cacheable
+from gateway.api.s3.forward import Forwarder, relay_read
+from gateway.api.s3.relayed import RelayedReads
+from gateway.api.s3.shown import ShownOfBuckets
+from gateway.engine.engine import Engine
+from gateway.engine.objects.found import Forward, Relay
+from gateway.model.errors import S3Error
+from gateway.model.outcomes import Outcome, Reason
+from gateway.model.s3.conditions import http_date
+from gateway.model.s3.query import OVERRIDES
+from gateway.model.s3.ranges import content_range
+from gateway.model.s3.request_headers import EXPECTED_OWNER, PAYER
+from gateway.model.s3.sigv4 import WireRequest
+
+_PART = "partNumber"
+_NAMES = frozenset(name.decode() for name in OVERRIDES)
+_PREFIX = "response-"
+_ONE_PART = re.compile(r'"?[0-9a-fA-F]{32}"?')
+_VALUE = re.compile(rb"[!-~]([ -~]{0,1022}[!-~])?")
+"""A value that every store puts into a header in the same way."""
+_CHECKSUM = b"x-amz-checksum-"
+_PARTS_COUNT = b"x-amz-mp-parts-count"
+_OF_HEAD = frozenset({b"host", EXPECTED_OWNER, PAYER})
+_WHOLE = (200, 206)
+
+
+class _PartForm(NamedTuple):
+    """How a store answers for the first part of one: status, whether with Content-Range, checksums and a number of parts."""
+
+    status: int
+    ranged: bool
+    checksums: bool
+    parts_count: bytes | None
+
+
+class PresentedReads:
+    """Reads with one of these parameters.
+
+    Args:
+        relayed: reads objects.
+        of_buckets: reads those whose answers are also about their bucket.
+        forwarder: sends requests on to the origin.
+        engine: knows objects and rules.
+    """
+
+    def __init__(self, relayed: RelayedReads, of_buckets: BucketReads, forwarder: Forwarder, engine: Engine) -> None:
+        self._relayed = relayed
+        self._of_buckets = of_buckets
+        self._forwarder = forwarder
+        self._engine = engine
+        self._overrides: ShownOfBuckets[bool] = ShownOfBuckets(engine.services)
+        self._parts: ShownOfBuckets[_PartForm] = ShownOfBuckets(engine.services)
+
+    @staticmethod
+    def concerns(call: S3Call) -> bool:
+        """Whether a read asks for nothing but another presentation of an object."""
+        return call.names - {"x-id", _PART} <= _NAMES and not_cacheable(_plain(call)) is None
+
+    async def read(self, call: S3Call, body: Callable[[], AsyncIterator[bytes]]) -> Answer:
+        """Answer a GET or HEAD.
+
+        Raises:
+            S3Error: InvalidRequest: an unsigned request must not name headers; as ``RelayedReads.read``.
+            OriginUnavailable: the origin is needed and cannot be reached.
+        """
+        names = call.names & _NAMES
+        if names and call.auth.principal.anonymous:
+            raise S3Error(
+                "InvalidRequest", "Request specific response headers cannot be used for anonymous GET requests."
+            )
+        values = {name: parameter(call.query, name) for name in names}
+        form: _PartForm | None = None
+        why = Forward(Reason.SUBRESOURCE)
+        known = all(_is_plain(*pair) for pair in values.items()) and all(
+            self._overrides.recall(call, name) for name in names
+        )
+        if known and _PART in call.names:
+            form = self._parts.recall(call, _place(call))
+            known = form is not None and await self._has_one_part(call, form)
+        if known:
+            answer = await self._object(_plain(call), body)
+            if isinstance(answer, Forward):
+                why = answer
+            elif form is None or answer.status not in _WHOLE or _ONE_PART.fullmatch(_etag(answer)):
+                return _presented(answer, values, form)
+            else:
+                await discard(answer)
+        return await self._forward(call, body, why, values)
+
+    async def _object(self, call: S3Call, body: Callable[[], AsyncIterator[bytes]]) -> Answer | Forward:
+        """The answer to a plain read."""
+        if self._of_buckets.concerns(call):
+            found = await self._of_buckets.read(call, body)
+        else:
+            found = await self._relayed.begin(call)[0]
+        return relay_read(call, found) if isinstance(found, Relay) else found
+
+    async def _has_one_part(self, call: S3Call, form: _PartForm) -> bool:
+        """Whether a request for part 1 is for a whole object that is not empty, and ``form`` says all of its answer."""
+        request, key = call.request, call.key
+        assert key is not None
+        if parameter(call.query, _PART) != b"1" or b"range" in request.fields:
+            return False
+        entry = await self._engine.known(key)
+        if entry is not None and entry.record.meta.checksums is not None:
+            return _is_told_by(
+                form,
+                entry.record.meta.etag,
+                entry.record.meta.size,
+                checked=call.wants_checksums and bool(entry.record.meta.checksums),
+            )
+        headers = [pair for pair in request.headers if pair[0] in _OF_HEAD]
+        if call.wants_checksums:
+            headers.append((b"x-amz-checksum-mode", b"ENABLED"))
+        head = WireRequest("HEAD", request.raw_path, b"", headers, request.scheme)
+        found = await self._relayed.begin(replace(_plain(call), request=head))[0]
+        if isinstance(found, Forward):
+            return False
+        if isinstance(found, Relay):
+            found.response.abort()
+            return False
+        await discard(found)
+        checked = any(name.startswith(_CHECKSUM) for name, _ in found.headers)
+        size = int(_value(found, b"content-length") or 0)
+        return found.status == 200 and _is_told_by(form, _etag(found), size, checked=checked)
+
+    async def _forward(
+        self, call: S3Call, body: Callable[[], AsyncIterator[bytes]], why: Forward, values: dict[str, bytes]
+    ) -> Answer:
+        """Have the store answer, and learn from what it says."""
+        rights = self._parts.rights(call)
+        answer = await self._forwarder.forward(call, body(), Outcome.MISS if why.miss else Outcome.BYPASS, why.reason)
+        if answer.status not in _WHOLE:
+            return answer
+        for name, value in values.items():
+            if _value(answer, name.removeprefix(_PREFIX).encode()) == value:
+                self._overrides.note(call, name, True, rights)
+        if parameter(call.query, _PART) == b"1" and (form := _form_of(answer)) is not None:
+            self._parts.note(call, _place(call), form, rights)
+        return answer
+
+
+def _plain(call: S3Call) -> S3Call:
+    return replace(call, query="", names=frozenset())
+
+
+def _place(call: S3Call) -> tuple[str, bool]:
+    return call.request.method, call.wants_checksums
+
+
+def _is_plain(name: str, value: bytes) -> bool:
+    return _VALUE.fullmatch(value) is not None and (
+        name != "response-expires" or http_date(value.decode("ascii")) is not None
+    )
+
+
+def _value(answer: Answer, name: bytes) -> bytes:
+    """A header of an answer; empty if it has none."""
+    return next((value for given, value in answer.headers if given.lower() == name), b"")
+
+
+def _etag(answer: Answer) -> str:
+    return _value(answer, b"etag").decode("latin-1")
+
+
+def _is_told_by(form: _PartForm, etag: str, size: int, *, checked: bool) -> bool:
+    """Whether a form says all of the answer for an object; ``checked``: it has checksums."""
+    return _ONE_PART.fullmatch(etag) is not None and size > 0 and (form.checksums or not checked)
+
+
+def _form_of(answer: Answer) -> _PartForm | None:
+    """The form of a store's answer for part 1; ``None`` if it is not the whole of an object with one part."""
+    length, span = _value(answer, b"content-length"), _value(answer, b"content-range")
+    if not _ONE_PART.fullmatch(_etag(answer)) or not length.isdigit() or length == b"0":
+        return None
+    if (answer.status == 206 or span) and span.decode("latin-1") != content_range(0, int(length), int(length)):
+        return None
+    checksums = any(name.lower().startswith(_CHECKSUM) for name, _ in answer.headers)
+    return _PartForm(answer.status, bool(span), checksums, _value(answer, _PARTS_COUNT) or None)
+
+
+def _presented(answer: Answer, values: dict[str, bytes], form: _PartForm | None) -> Answer:
+    """An answer to a plain read as the store presents it; one without the object's bytes stays as it is."""
+    if answer.status not in _WHOLE:
+        return answer
+    replaced = {name.removeprefix(_PREFIX).encode(): value for name, value in values.items()}
+    answer.headers = [pair for pair in answer.headers if pair[0].lower() not in replaced]
+    answer.headers += replaced.items()
+    if form is not None:
+        length = _value(answer, b"content-length")
+        answer.status = form.status
+        if form.ranged:
+            answer.headers.append((b"content-range", content_range(0, int(length), int(length)).encode()))
+        if form.parts_count is not None:
+            answer.headers.append((_PARTS_COUNT, form.parts_count))
+    return answer
