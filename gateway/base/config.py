@@ -310,7 +310,9 @@ class Rule(Section):
     )
     grant: Seconds = Field(600.0, description="how long the origin's permission for a reader is remembered")
     cache: bool = Field(True, description="whether to cache matching objects")
-    warm_on_write: bool = Field(False, description="read an object into the cache after each write")
+    warm_on_write: bool = Field(
+        False, description="keep what is written: the bytes of an upload as they pass, or read back"
+    )
     pattern: Literal["auto", "sequential", "random", "skewed", "off"] = Field(
         "auto", description="how clients read these objects: recognised (auto), given, or not watched at all (off)"
     )

@@ -112,7 +112,9 @@ ORIGIN_ANSWERS = Histogram(
 ORIGIN_BYTES = Counter("larder_origin_received_bytes_total", "Body bytes received from origins")
 CHECKS = Counter("larder_revalidations_total", "Checks of a cached object with the origin, by result", ["result"])
 FILLS = Counter(
-    "larder_fills_total", "Origin reads being stored, by event: started, completed, failed, raced", ["event"]
+    "larder_fills_total",
+    "Origin reads being stored, by event: started, completed, failed, raced; and uploads stored as they passed: uploaded",
+    ["event"],
 )
 SMALL_RANGES = Counter(
     "larder_small_ranges_total",

@@ -17,6 +17,7 @@ from gateway.engine.objects.found import Ask, Found, Relay
 from gateway.engine.objects.hits import Hits
 from gateway.engine.objects.reads import Reads
 from gateway.engine.objects.sightings import Sightings
+from gateway.engine.objects.uploads import Uploads
 from gateway.engine.objects.writes import Writes
 from gateway.fleet.nodes.invalidations import InvalidationChannel
 from gateway.model.errors import LarderError
@@ -64,6 +65,7 @@ class Engine:
         )
         self.batches = Batches(services, self.fetches, self.lane)
         self._reads = Reads(services, self.blocks, self._entries, self._grants, self._writes.forget_here)
+        self.uploads = Uploads(services, self._reads.cold, self._entries, self.warm)
         self.owes, self.owes_at = services.store.generations.owes, services.store.generations.owes_at
         self.hot = Hits(services, self._entries, self._grants).find
         self.sightings = Sightings(services, self._entries)

@@ -187,6 +187,8 @@ class FakeOrigin:
             raise OriginRefusal(403, "AccessDenied")
         if not access_key_id and not any(fnmatchcase(path, pattern) for pattern in self.public):
             raise OriginRefusal(403, "AccessDenied")
+        if not access_key_id and any(name.startswith("response-") for name in asked.parameters):
+            raise OriginRefusal(400, "InvalidRequest")
 
 
 def _distort(answer: OriginAnswer, fault: Fault) -> None:

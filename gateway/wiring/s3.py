@@ -37,7 +37,9 @@ def serve_s3(
     BODIES.limit = settings.server.body_memory
     reads, hot = ObjectReads(engine), HotReads(engine, fleet.membership)
     relayed = RelayedReads(reads, engine, fleet.membership, fleet.peers)
-    forwarder = Forwarder(engine, spooling(settings, engine.services.store), relayed.warm)
+    forwarder = Forwarder(
+        engine, spooling(settings, engine.services.store), relayed.warm, lambda call: relayed.home(call)[0] is None
+    )
     direct, of_buckets = DirectReads(engine, fleet.peers, note, accounting), BucketReads(relayed, forwarder, engine)
     asked_loads = AskedLoads(engine, WarmObjects(engine, engine.services.fleet))
     presented = PresentedReads(relayed, of_buckets, forwarder, engine)

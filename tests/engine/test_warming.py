@@ -13,7 +13,7 @@ from gateway.api.s3.call import S3Call
 from gateway.api.s3.forward import Forwarder, Spooling
 from gateway.api.s3.payload import PayloadForm
 from gateway.api.s3.spool import SpoolPlace
-from gateway.engine.objects import fill
+from gateway.engine.objects import fill, uploads
 from gateway.engine.objects.writes import WriteAnswer
 from gateway.model.keys import ObjectKey, Principal
 from gateway.model.outcomes import Outcome, Reason
@@ -48,8 +48,9 @@ async def put(bench: Bench, spool: Path, body: bytes) -> None:
 async def test_a_written_object_is_read_whole_where_the_rule_says_so(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warmed: bool
 ) -> None:
-    """Warming reads an object of any size to its end, because it counts as a reader of the fill."""
+    """Warming reads an object too large to be kept as it passes to its end, because it counts as a reader of the fill."""
     monkeypatch.setattr(fill, "LINGER", 0)
+    monkeypatch.setattr(uploads, "MOST_BLOCKS", 1)
     bench.origin.put("b", "other", b"")
     bench.engine.services.rules = Rules([Caching(match="b/**", warm_on_write=warmed)])
     await put(bench, tmp_path, LARGE)

@@ -89,7 +89,9 @@ def test_what_stores_may_read_differently_is_forwarded(running: Running, origin:
 
 
 def test_an_unsigned_request_must_not_name_headers(running: Running, origin: Origin) -> None:
-    """Rule: it gets S3's InvalidRequest, also for a public object."""
+    """Rule: it gets the store's refusal, S3's is InvalidRequest, also for an object that the cache could present so."""
+    cached(running, origin, "/public/first")
+    asked(running, "/public/first", QUERY)
     origin.s3.public.append("public/*")
     origin.put("/public/a", b"public")
     reads = origin.count("GET", "/public/")
@@ -97,7 +99,7 @@ def test_an_unsigned_request_must_not_name_headers(running: Running, origin: Ori
         assert client.get("/public/a").status == 200
         refused = client.get("/public/a?response-content-type=text%2Fhtml")
     assert (refused.status, b"<Code>InvalidRequest</Code>" in refused.body) == (400, True)
-    assert origin.count("GET", "/public/") == reads + 1
+    assert origin.count("GET", "/public/") == reads + 2
 
 
 def test_the_only_part_of_an_object_is_the_object(running: Running, origin: Origin) -> None:

@@ -30,6 +30,7 @@ from gateway.engine.engine import Engine
 from gateway.engine.objects.body import Body
 from gateway.engine.objects.found import Relay
 from gateway.engine.objects.sightings import MOST
+from gateway.engine.objects.uploads import PassingUpload
 from gateway.engine.objects.writes import WriteAnswer
 from gateway.model.errors import S3Error
 from gateway.model.keys import ObjectKey
@@ -40,6 +41,7 @@ from gateway.model.s3.ranges import content_range
 from gateway.model.s3.request_headers import FORWARDED, FORWARDED_PREFIXES
 from gateway.net.exchange import StreamedResponse
 from gateway.origin.headers import relayable
+from gateway.policies.reads.rules import Caching
 from gateway.server.asgi_types import RawHeaders
 from gateway.server.received import counted
 
@@ -65,12 +67,20 @@ class Forwarder:
         engine: forwards to the origin, and forgets written keys before and after.
         spooling: where uploads may wait.
         warm: reads the object of a call into the cache, in the background.
+        keeps: whether this node keeps the object of a call.
     """
 
-    def __init__(self, engine: Engine, spooling: Spooling, warm: Callable[[S3Call], None]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        spooling: Spooling,
+        warm: Callable[[S3Call], None],
+        keeps: Callable[[S3Call], bool] = lambda _: True,
+    ) -> None:
         self._engine = engine
         self.spooling = spooling
         self._warm = warm
+        self._keeps = keeps
 
     async def forward(self, call: S3Call, body: AsyncIterator[bytes], outcome: Outcome, reason: Reason) -> Answer:
         """Send a request to the origin and return its answer.
@@ -161,16 +171,36 @@ class Forwarder:
     async def _write(
         self, call: S3Call, keys: Sequence[ObjectKey], prepared: PreparedBody, outcome: Outcome, reason: Reason
     ) -> Answer:
-        send = partial(self._send, call, _headers(call, prepared), prepared)
         if changes_rights(call):
             bucket = ObjectKey(call.auth.principal.identity.origin, call.bucket, "")
+            send = partial(self._send, call, _headers(call, prepared), prepared)
             return await relay_write(await self._engine.change_rights(bucket, send), outcome, reason)
+        upload = self._passing(call, prepared) if keys else None
+        send = partial(self._send, call, _headers(call, prepared), prepared, upload)
         if not keys:
             return relay(call, await send(), outcome, reason)
-        written = await self._engine.write(keys, send)
-        if written.response.status == 200 and call.request.method != "DELETE":
-            written.then = partial(self._warm_if_wanted, call)
-        return await relay_write(written, outcome, reason)
+        try:
+            written = await self._engine.write(keys, send)
+            ended = written.response.status == 200 and "content-length" in written.response.fields
+            if upload is not None and not ended:
+                upload.drop()
+            if written.response.status == 200 and call.request.method != "DELETE":
+                written.then = partial(self._warm_if_wanted, call, upload, written.response)
+            return await relay_write(written, outcome, reason)
+        except BaseException:
+            if upload is not None:
+                upload.drop()
+            raise
+
+    def _passing(self, call: S3Call, prepared: PreparedBody) -> PassingUpload | None:
+        """What is kept of an upload while it passes, if a rule wants it, and this node is the object's home."""
+        if not (uploads_bytes(call) and call.names <= {"x-id"} and len(call.keys) == 1):
+            return None
+        if not (self._rule(call).warm_on_write and self._rule(call).cache and self._keeps(call)):
+            return None
+        names = [name.decode("latin-1") for name in call.request.fields if name.startswith(_CHECKSUM)]
+        names += [name.lower() for name, _ in prepared.headers]
+        return self._engine.uploads.passing(prepared.length, names)
 
     async def _delete_many(self, call: S3Call, prepared: PreparedBody, outcome: Outcome, reason: Reason) -> Answer:
         document = bytearray()
@@ -195,26 +225,39 @@ class Forwarder:
         )  # fmt: skip
         return await relay_write(await self._engine.write(keys, send), outcome, reason)
 
-    def _send(self, call: S3Call, headers: list[Header], prepared: PreparedBody | None) -> Awaitable[StreamedResponse]:
+    def _send(
+        self, call: S3Call, headers: list[Header], prepared: PreparedBody | None, upload: PassingUpload | None = None
+    ) -> Awaitable[StreamedResponse]:
         send = self._engine.services.origin.send
         identity = call.auth.principal.identity
         method, path, query = call.request.method, call.origin_path, call.query
         if prepared is None:
             return send(identity, method, path, query, headers, cold=method == "HEAD")
+        body = prepared.chunks() if prepared.whole is None else prepared.whole
+        if upload is not None:
+            if isinstance(body, bytes):
+                upload.take(body)
+            else:
+                body = upload.through(body)
         return send(
             identity, method, path, query, headers,
-            body=prepared.chunks() if prepared.whole is None else prepared.whole,
+            body=body,
             content_length=prepared.length,
             payload_hash=prepared.payload_hash,
         )  # fmt: skip
 
-    def _warm_if_wanted(self, call: S3Call) -> None:
-        key = call.key
+    def _warm_if_wanted(self, call: S3Call, upload: PassingUpload | None, response: StreamedResponse) -> None:
+        key, rule = call.key, self._rule(call)
         assert key is not None
-        rules = self._engine.services.rules
-        rule = rules.only or rules.for_path(key.path)
-        if rule.warm_on_write and rule.cache and not call.names - {"x-id", "uploadId"}:
+        if upload is not None:
+            self._engine.uploads.keep(key, call.reader.identity, upload, response)
+        elif rule.warm_on_write and rule.cache and not call.names - {"x-id", "uploadId"}:
             self._warm(call)
+
+    def _rule(self, call: S3Call) -> Caching:
+        key, rules = call.key, self._engine.services.rules
+        assert key is not None
+        return rules.only or rules.for_path(key.path)
 
 
 def _headers(call: S3Call, prepared: PreparedBody | None = None) -> list[Header]:

@@ -1,9 +1,10 @@
 """Reads that want an object presented in another way: with headers that the request names, or as its first part.
 
-``response-content-type`` and its five siblings replace headers of the answer (AWS, GetObject). ``partNumber=1`` of an object that
-was uploaded in one part gives all of it, with 206 or 200, as stores differ. In both cases the bytes are those of a plain read. So
-the first such read in a bucket goes to the store as it is, and its answer shows what this store does; later ones are plain reads
-whose answers are changed here in the same way. What the store has not shown is never guessed.
+``response-content-type`` and its five siblings replace headers of the answer (AWS, GetObject). Unsigned requests with them are
+the store's: S3 refuses them. ``partNumber=1`` of an object that was uploaded in one part gives all of it, with 206 or 200, as
+stores differ. In both cases the bytes are those of a plain read. So the first such read in a bucket goes to the store as it is,
+and its answer shows what this store does; later ones are plain reads whose answers are changed here in the same way. What the
+store has not shown is never guessed.
 
 Only an entity tag of 32 hexadecimal digits says that an object has one part: those of others end with the number of parts. The
 tag must be known before bytes are asked for, or a first part would load a whole object of many; so a HEAD comes first for an
@@ -26,7 +27,6 @@ from gateway.api.s3.relayed import RelayedReads
 from gateway.api.s3.shown import ShownOfBuckets
 from gateway.engine.engine import Engine
 from gateway.engine.objects.found import Forward, Relay
-from gateway.model.errors import S3Error
 from gateway.model.outcomes import Outcome, Reason
 from gateway.model.s3.conditions import http_date
 from gateway.model.s3.query import OVERRIDES
@@ -82,19 +82,15 @@ class PresentedReads:
         """Answer a GET or HEAD.
 
         Raises:
-            S3Error: InvalidRequest: an unsigned request must not name headers; as ``RelayedReads.read``.
+            S3Error: as ``RelayedReads.read``.
             OriginUnavailable: the origin is needed and cannot be reached.
         """
         names = call.names & _NAMES
-        if names and call.auth.principal.anonymous:
-            raise S3Error(
-                "InvalidRequest", "Request specific response headers cannot be used for anonymous GET requests."
-            )
         values = {name: parameter(call.query, name) for name in names}
         form: _PartForm | None = None
         why = Forward(Reason.SUBRESOURCE)
-        known = all(_is_plain(*pair) for pair in values.items()) and all(
-            self._overrides.recall(call, name) for name in names
+        known = not (names and call.auth.principal.anonymous) and all(
+            _is_plain(*pair) and self._overrides.recall(call, pair[0]) for pair in values.items()
         )
         if known and _PART in call.names:
             form = self._parts.recall(call, _place(call))

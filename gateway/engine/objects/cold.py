@@ -130,6 +130,14 @@ class ColdReads:
             question.task.add_done_callback(_abandon)
             raise
 
+    def asks(self, slot: tuple[ObjectKey, int]) -> bool:
+        """Whether the origin is being asked about a key of this generation."""
+        return slot in self._cold
+
+    def hold(self, slot: tuple[ObjectKey, int], work: Coroutine[Any, Any, None]) -> None:
+        """Have readers of a key of this generation wait for ``work``, and look again afterwards."""
+        self._cold.begin(slot, work)
+
     def _question(self, ask: Ask) -> _AskOrigin | None:
         """The GET whose answer is that of this reader; ``None``: without one, and a HEAD comes first."""
         span, block_size = ask.span, self._services.block_size

@@ -54,7 +54,8 @@ class Reads:
         self._blocks = blocks
         self._entries = entries
         self._grants = grants
-        self._cold = ColdReads(services, blocks, entries, grants)
+        self.cold = ColdReads(services, blocks, entries, grants)
+        """Its questions to the origin, which others may join."""
         self._checks: SingleFlight[tuple[ObjectKey, str, bool], ObjectMeta | Relay | Forward | None] = SingleFlight()
 
     def _verdict(self, entry: ObjectEntry, ask: Ask, rule: Caching) -> Verdict:
@@ -83,7 +84,7 @@ class Reads:
             if entry is not None and complete and self._serves(entry, ask, rule, asked_at):
                 return Found(entry, Outcome.HIT if reason is None else Outcome.MISS, reason)
             if entry is None or not (entry.has_bytes or self._confirms(entry, ask, complete=complete)):
-                answer = await self._cold.find(ask, rule)
+                answer = await self.cold.find(ask, rule)
                 if answer is not None:
                     return answer if not isinstance(answer, Found) or reason is None else answer._replace(reason=reason)
                 continue
@@ -112,12 +113,12 @@ class Reads:
         While the index answers, another task may have added an entry that fills already use. So memory is checked again
         afterwards, and its entry wins.
         """
-        if key in self._entries and (entry := self._cold.in_memory(key)) is not None:
+        if key in self._entries and (entry := self.cold.in_memory(key)) is not None:
             return entry
         store = self._services.store
         generation = store.generations.of(key)
         known = await store.known(key, _LOAD_AT_ONCE)
-        if key in self._entries and (entry := self._cold.in_memory(key)) is not None:
+        if key in self._entries and (entry := self.cold.in_memory(key)) is not None:
             return entry
         if known is None:
             return None
@@ -138,7 +139,7 @@ class Reads:
             return None
         await self._blocks.load(entry, 0, entry.record.block_count - 1)
         standing = self._grants.standing(entry, ask.identity.name, rule)
-        if len(entry.blobs) < entry.record.block_count or standing.granted_at is None or not self._cold.current(entry):
+        if len(entry.blobs) < entry.record.block_count or standing.granted_at is None or not self.cold.current(entry):
             return None
         return entry, max(0.0, self._services.now() - min(standing.confirmed_at, standing.granted_at))
 
@@ -231,7 +232,7 @@ class Reads:
             await self._forget_here([key])
             return Relay(response, forbidden)
         CHECKS.labels("confirmed").inc()
-        self._cold.renew(entry, identity, rule, Learned(meta, generation, asked_at))
+        self.cold.renew(entry, identity, rule, Learned(meta, generation, asked_at))
         if entry.record.row_id:
             await services.store.confirm(key, meta, asked_at)
             await services.store.grant(
@@ -278,4 +279,4 @@ class Reads:
             and generations.unread(marks)
             and refusal(learned.meta, rule, self._services.capacity) is None
         ):
-            self._cold.keep(Ask(key, identity), rule, learned._replace(generation=generations.of(key)))
+            self.cold.keep(Ask(key, identity), rule, learned._replace(generation=generations.of(key)))

@@ -60,7 +60,7 @@ function fieldsOf(rule) {
     { name: "authorization", label: "Authorization", kind: "choice", value: rule.authorization, options: [["object", "a grant is for one object"], ["prefix", "a grant is for all that the rule matches in its bucket"]] },
     { name: "grant", label: "Grant", value: time(rule.grant), hint: `How long the origin's permission for a reader is remembered. ${TIME}` },
     { name: "stale_if_error", label: "Stale if error", value: time(rule.stale_if_error), hint: `How long past freshness to serve when the origin is unreachable. ${TIME}` },
-    { name: "warm_on_write", label: "Read into the cache after each write", kind: "flag", value: rule.warm_on_write },
+    { name: "warm_on_write", label: "Keep what is written", kind: "flag", value: rule.warm_on_write },
     { name: "pattern", label: "Pattern", kind: "choice", value: rule.pattern, options: ["auto", "sequential", "random", "skewed", "off"].map((name) => [name, name]) },
     { name: "hedge", label: "Hedge", kind: "choice", value: rule.hedge, options: [["off", "off"], ["p90", "after p90"], ["p95", "after p95"], ["p99", "after p99"]], hint: "Send a read of the origin again once it waits longer than that share of reads do; at most 5 % more requests." },
   ];
