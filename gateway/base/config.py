@@ -319,6 +319,11 @@ class Rule(Section):
     stale_if_error: Seconds = Field(
         3600.0, description="how long past freshness to serve when the origin is unreachable"
     )
+    listing: Literal["forward", "immutable"] = Field(
+        "forward",
+        description="who answers listings of a prefix that the rule covers: the origin, or, until a write through the gateways, "
+        "a recorded one (immutable)",
+    )
     hedge: Literal["off", "p90", "p95", "p99"] = Field(
         "off",
         description="send a read of the origin again once it waits longer than that share of reads do; at most 5 % more requests",

@@ -15,6 +15,7 @@ from gateway.engine.objects.blocks import Blocks
 from gateway.engine.objects.entries import EntryCache, Grants
 from gateway.engine.objects.found import Ask, Found, Relay
 from gateway.engine.objects.hits import Hits
+from gateway.engine.objects.listings import RecordedListings
 from gateway.engine.objects.reads import Reads
 from gateway.engine.objects.sightings import Sightings
 from gateway.engine.objects.uploads import Uploads
@@ -51,7 +52,8 @@ class Engine:
         self._entries = EntryCache(entries)
         self.entries_kept = entries
         self._grants = Grants(services)
-        self._writes = Writes(services, self._entries, channel)
+        self.listings = RecordedListings(services)
+        self._writes = Writes(services, self._entries, channel, self.listings)
         self.changed = partial(self._writes.forget, source="origin")
         self.blocks = Blocks(services, max_fills, self._grants, self.changed)
         self.fetches = ItemFetches(services)

@@ -146,6 +146,12 @@ def glob_matches(pattern: str, path: str) -> bool:
     return _compiled(pattern).match(path) is not None
 
 
+def covers_prefix(pattern: str, prefix: str) -> bool:
+    """Whether a glob covers every key that begins with ``prefix``, as ``bucket/start``."""
+    stem = pattern.removesuffix("**")
+    return stem != pattern and not any(special in stem for special in "*?[") and prefix.startswith(stem)
+
+
 def is_bucket_name(text: str) -> bool:
     """Whether a text can be a bucket name, which also rules out paths.
 

@@ -41,6 +41,7 @@ def rules_of(rules: tuple[Rule, ...]) -> Rules:
                 stale_if_error=rule.stale_if_error,
                 pattern=rule.pattern,
                 hedge=rule.hedge,
+                listing=rule.listing == "immutable",
             )
             for rule in rules
         ]

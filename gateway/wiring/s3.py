@@ -11,6 +11,7 @@ from gateway.api.s3.auth import Authenticator
 from gateway.api.s3.direct import DirectReads
 from gateway.api.s3.forward import Forwarder
 from gateway.api.s3.hot import HotReads
+from gateway.api.s3.listings import ListingReads
 from gateway.api.s3.objects import ObjectReads
 from gateway.api.s3.presented import PresentedReads
 from gateway.api.s3.relayed import RelayedReads
@@ -43,6 +44,6 @@ def serve_s3(
     direct, of_buckets = DirectReads(engine, fleet.peers, note, accounting), BucketReads(relayed, forwarder, engine)
     asked_loads = AskedLoads(engine, WarmObjects(engine, engine.services.fleet))
     presented = PresentedReads(relayed, of_buckets, forwarder, engine)
-    ways = ReadPaths(hot, relayed, direct, of_buckets, presented, asked_loads, note)
+    ways = ReadPaths(hot, relayed, direct, of_buckets, presented, ListingReads(forwarder, engine), asked_loads, note)
     s3 = S3App(authenticator, ways, forwarder, accounting, settings.server, elsewhere)
     return s3, PeerObjects(reads, hot, engine.warm)

@@ -46,7 +46,9 @@ class PromptEdge:
         nobody = cast(Any, None)
         self.app = S3App(
             Authenticator(settings),
-            ReadPaths(cast(Any, self), nobody, nobody, nobody, nobody, nobody, lambda *read: self.noted.append(read)),
+            ReadPaths(
+                cast(Any, self), nobody, nobody, nobody, nobody, nobody, nobody, lambda *read: self.noted.append(read)
+            ),
             nobody,
             Accounting(
                 "node", self.access, self.tally, LiveRequests(nobody), TenantRates(nobody, "worker", time.monotonic)

@@ -74,6 +74,7 @@ class RuleDocument(ResponseModel):
     warm_on_write: bool = Field(examples=[False])
     stale_if_error: float = Field(description="seconds", examples=[3600.0])
     pattern: str = Field(description="auto, sequential, random, skewed or off", examples=["auto"])
+    listing: str = Field(description="forward or immutable", examples=["forward"])
     hedge: str = Field(description="off, p90, p95 or p99", examples=["off"])
     problem: str = Field(description="why it never applies; empty if it can", examples=[""])
 

@@ -24,6 +24,7 @@ from gateway.api.s3.errors import as_s3_error, outcome_of, render
 from gateway.api.s3.form import Form
 from gateway.api.s3.forward import Forwarder, relay_read
 from gateway.api.s3.hot import Hit, HotReads, Unresolved
+from gateway.api.s3.listings import ListingReads
 from gateway.api.s3.post_object import PostObjects, check_form_request, is_form_upload, key_of
 from gateway.api.s3.presented import PresentedReads
 from gateway.api.s3.relayed import RelayedReads
@@ -59,7 +60,7 @@ class ReadPaths:
     """The ways to read an object: the short one for repeated hits, and the general one, through its home.
 
     ``direct`` goes through the home too, for repeated hits. ``of_buckets`` is for headers that are about the bucket,
-    ``presented`` for objects that are to be presented in another way.
+    ``presented`` for objects that are to be presented in another way, ``listings`` for listings that may be recorded.
     ``asked_loads`` loads objects in the background whose readers ask for it. ``note`` records every read that is answered, see
     ``ObservedReads.note``.
     """
@@ -69,6 +70,7 @@ class ReadPaths:
     direct: DirectReads
     of_buckets: BucketReads
     presented: PresentedReads
+    listings: ListingReads
     asked_loads: AskedLoads
     note: Note
 
@@ -106,6 +108,7 @@ class S3App(Edge):
         self._direct = reads.direct
         self._of_buckets = reads.of_buckets
         self._presented = reads.presented
+        self._listings = reads.listings
         self._asked_loads = reads.asked_loads
         self._posts = PostObjects(authenticator, forwarder)
         self._domain = settings.domain
@@ -257,6 +260,8 @@ class S3App(Edge):
         """Begin to answer a request that is no plain GET, in the way that it needs."""
         if is_form_upload(call):
             return self._upload(scope, trace, call, receive)
+        if self._listings.concerns(call):
+            return self._listings.read(call, lambda: request_body(receive))
         reason = not_cacheable(call)
         if reason is Reason.SUBRESOURCE and self._presented.concerns(call):
             return self._presented.read(call, lambda: request_body(receive))

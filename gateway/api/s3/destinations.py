@@ -16,9 +16,8 @@ from xml.etree.ElementTree import Element
 
 from gateway.api.s3.call import S3Call
 from gateway.api.s3.documents import local_name, parsed
-from gateway.api.s3.permissions import covers_prefix
 from gateway.model.errors import S3Error
-from gateway.model.keys import Principal, is_bucket_name
+from gateway.model.keys import Principal, covers_prefix, is_bucket_name
 
 EVERYTHING = "**"
 MAX_DOCUMENT = 2 * 1024**2

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, unquote
 
 from gateway.api.s3.call import S3Call, check_bucket
 from gateway.model.errors import S3Error
-from gateway.model.keys import Principal
+from gateway.model.keys import Principal, covers_prefix
 from gateway.model.s3.query import PAGING, require_valid_escapes
 
 _READS = ("GET", "HEAD")
@@ -87,9 +87,3 @@ def _covers_bucket_request(principal: Principal, call: S3Call) -> bool:
             any(covers_prefix(pattern, f"{bucket}/{prefix}") for pattern in principal.allow) for prefix in prefixes
         )
     return any(pattern in ("**", f"{bucket}/**") for pattern in principal.allow)
-
-
-def covers_prefix(pattern: str, prefix: str) -> bool:
-    """Whether a glob covers every key that begins with ``prefix``, as ``bucket/start``."""
-    stem = pattern.removesuffix("**")
-    return stem != pattern and not any(special in stem for special in "*?[") and prefix.startswith(stem)

@@ -20,6 +20,7 @@ from functools import cache, partial
 from gateway.base.metrics import FORGOTTEN, LoopSum
 from gateway.engine.base.services import Services
 from gateway.engine.objects.entries import EntryCache
+from gateway.engine.objects.listings import RecordedListings
 from gateway.fleet.nodes.invalidations import InvalidationChannel
 from gateway.model.keys import ObjectKey
 from gateway.net.exchange import StreamedResponse
@@ -29,8 +30,11 @@ from gateway.store.shared.generations import Mark
 class Writes:
     """Forgets keys, here and in the fleet, around every write."""
 
-    def __init__(self, services: Services, entries: EntryCache, channel: InvalidationChannel) -> None:
+    def __init__(
+        self, services: Services, entries: EntryCache, channel: InvalidationChannel, listings: RecordedListings
+    ) -> None:
         self._services = services
+        self._listings = listings
         self._entries = entries
         self._channel = channel
 
@@ -43,6 +47,7 @@ class Writes:
             The remaining work to await: the index, and the result of ``Store.forget``.
         """
         self._services.store.generations.forgotten.note_keys(keys)
+        self._listings.forget(keys)
         rights = []
         for key in keys:
             self._entries.drop(key)
@@ -73,6 +78,7 @@ class Writes:
         generations = self._services.store.generations
         if marks is not None and generations.unread(marks):
             generations.forgotten.note_keys(keys)
+            self._listings.forget(keys)  # one may have been read without reading a key
         else:
             marks = await self.forget_here(keys, source)
         await self._channel.announce(keys)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
-from gateway.model.keys import glob_matches
+from gateway.model.keys import covers_prefix, glob_matches
 from gateway.policies.reads import hedging
 
 IMMUTABLE = inf
 ALWAYS = 0.0
+_SPECIAL = re.compile(r"[*?\[]")
 AUTO, OFF = "auto", "off"
 """Of ``Caching.pattern``: recognise it; no streams."""
 
@@ -21,6 +23,7 @@ class Caching:
 
     ``pattern`` of the streams there: ``AUTO``, ``OFF``, or that of ``policies.streams.pattern.Pattern`` by which it is read.
     ``hedge``: ``"off"``, or after which quantile of the waiting times a read of the store is sent again (``hedging.QUANTILES``).
+    ``listing``: listings of what the rule covers are recorded.
     """
 
     match: str = "**"
@@ -32,6 +35,12 @@ class Caching:
     stale_if_error: float = 3600.0
     pattern: str = AUTO
     hedge: str = hedging.OFF
+    listing: bool = False
+
+    def may_match_below(self, prefix: str) -> bool:
+        """Whether an object whose ``bucket/key`` begins with ``prefix`` may match."""
+        stem = _SPECIAL.split(self.match, maxsplit=1)[0]
+        return stem.startswith(prefix) or prefix.startswith(stem)
 
 
 class Rules:
@@ -45,6 +54,8 @@ class Rules:
         """The rule that holds for every object, if there is one."""
         self.hedging = any(rule.hedge != hedging.OFF for rule in self._rules)
         """Whether a rule has late reads sent again."""
+        self.listings = tuple(rule.match for rule in self._rules if rule.listing)
+        """The globs of the rules that record listings."""
         self._memo: dict[str, Caching] = {}
 
     def for_path(self, path: str) -> Caching:
@@ -58,3 +69,17 @@ class Rules:
                 self._memo.clear()
             self._memo[path] = known
         return known
+
+    def listing(self, prefix: str) -> Caching | None:
+        """The rule by which listings of ``bucket/prefix`` are recorded: the first that may match an object there.
+
+        ``None``: it does not record listings, or others may match objects there too.
+        """
+        if not self.listings:
+            return None
+        rule = next(rule for rule in self._rules if rule.may_match_below(prefix))
+        return rule if rule.listing and covers_prefix(rule.match, prefix) else None
+
+    def listed(self, path: str) -> list[str]:
+        """The globs by whose rules listings with ``bucket/key`` may have been recorded."""
+        return [match for match in self.listings if glob_matches(match, path)]

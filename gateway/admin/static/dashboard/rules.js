@@ -7,7 +7,7 @@ import { exactSpan } from "./format.js";
 import { ListView } from "./listview.js";
 import { plural } from "./words.js";
 
-const SENT = ["match", "freshness", "authorization", "grant", "cache", "warm_on_write", "stale_if_error", "pattern", "hedge"];
+const SENT = ["match", "freshness", "authorization", "grant", "cache", "warm_on_write", "stale_if_error", "pattern", "listing", "hedge"];
 const TIME = "Such as \"10m\".";
 const VERDICTS = { matches: "matches", nothing: "matches no object", hidden: "never applies", unknown: "could not be checked" };
 
@@ -62,11 +62,12 @@ function fieldsOf(rule) {
     { name: "stale_if_error", label: "Stale if error", value: time(rule.stale_if_error), hint: `How long past freshness to serve when the origin is unreachable. ${TIME}` },
     { name: "warm_on_write", label: "Keep what is written", kind: "flag", value: rule.warm_on_write },
     { name: "pattern", label: "Pattern", kind: "choice", value: rule.pattern, options: ["auto", "sequential", "random", "skewed", "off"].map((name) => [name, name]) },
+    { name: "listing", label: "Listings", kind: "choice", value: rule.listing, options: [["forward", "from the origin"], ["immutable", "recorded"]], hint: "Recorded ones of a prefix that the rule covers are answered until a write through the gateways." },
     { name: "hedge", label: "Hedge", kind: "choice", value: rule.hedge, options: [["off", "off"], ["p90", "after p90"], ["p95", "after p95"], ["p99", "after p99"]], hint: "Send a read of the origin again once it waits longer than that share of reads do; at most 5 % more requests." },
   ];
 }
 
-const NEW = { match: "", freshness: "10m", cache: true, authorization: "object", grant: "10m", stale_if_error: "1h", warm_on_write: false, pattern: "auto", hedge: "off" };
+const NEW = { match: "", freshness: "10m", cache: true, authorization: "object", grant: "10m", stale_if_error: "1h", warm_on_write: false, pattern: "auto", listing: "forward", hedge: "off" };
 
 function add(list) {
   const rules = ofCatalog(list);

@@ -1,0 +1,108 @@
+"""Listings of prefixes that a rule calls immutable, answered from recorded pages (``engine/objects/listings.py``).
+
+Everything else that lists is forwarded. The allow-list was checked before; the store decides who may list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+
+from gateway.api.s3.answer import Answer
+from gateway.api.s3.call import S3Call, parameter
+from gateway.api.s3.classify import lists_objects
+from gateway.api.s3.forward import Forwarder
+from gateway.api.s3.objects import is_forced
+from gateway.engine.engine import Engine
+from gateway.engine.objects.listings import LONGEST, AskedPage, WantedPage
+from gateway.model.outcomes import Outcome, Reason
+from gateway.model.s3.conditions import cache_directives
+from gateway.model.s3.request_headers import FOR_THE_GATEWAY, PAYER, REQUESTER
+from gateway.origin.headers import entity_headers
+from gateway.policies.reads.rules import Caching
+
+_AMZ = b"x-amz-"
+_CHARGED = "x-amz-request-charged"
+_END = b"</ListBucketResult>"
+
+
+class ListingReads:
+    """Listings under rules that record them.
+
+    Args:
+        forwarder: asks the origin.
+        engine: has the rules and the recorded pages.
+    """
+
+    def __init__(self, forwarder: Forwarder, engine: Engine) -> None:
+        self._forwarder = forwarder
+        self._services = engine.services
+        self._listings = engine.listings
+
+    def concerns(self, call: S3Call) -> bool:
+        """Whether a request is a plain listing of objects, and a rule records it."""
+        return (
+            bool(self._services.rules.listings)
+            and lists_objects(call)
+            and "versions" not in call.names
+            and self._rule(call) is not None
+            and all(_is_plain(*pair) for pair in call.request.fields.items())
+        )
+
+    async def read(self, call: S3Call, body: Callable[[], AsyncIterator[bytes]]) -> Answer:
+        """Answer a listing.
+
+        Raises:
+            OriginUnavailable: the origin is needed and cannot be reached.
+        """
+        identity, rule = call.auth.principal.identity, self._rule(call)
+        assert rule is not None
+        query = "&".join(sorted(piece for piece in call.query.split("&") if not piece.startswith("x-id=")))
+        asked = self._listings.begin(WantedPage(identity.origin, call.bucket, query, rule))
+        if not is_forced(call):
+            recorded = await self._listings.recall(asked, identity)
+            if recorded is not None:
+                headers, document = recorded
+                raw = [
+                    (name.lower().encode("latin-1"), value.encode("latin-1"))
+                    for name, value in headers
+                    if identity.pays or name.lower() != _CHARGED
+                ]
+                raw.append((b"content-length", b"%d" % len(document)))
+                return Answer(200, raw, document, Outcome.HIT, length=len(document))
+        answer = await self._forwarder.forward(call, body(), Outcome.MISS, Reason.COLD)
+        if answer.status == 200 and isinstance(answer.content, AsyncGenerator):
+            answer.content = self._recorded(call, asked, answer, answer.content)
+        return answer
+
+    async def _recorded(
+        self, call: S3Call, asked: AskedPage, answer: Answer, content: AsyncGenerator[bytes]
+    ) -> AsyncGenerator[bytes]:
+        """A page, unchanged; its end is held back until it is recorded, so that the next reader gets it."""
+        document, held = bytearray(), b""
+        async with aclosing(content):
+            async for chunk in content:
+                if len(document) <= LONGEST:
+                    document += chunk
+                if held:
+                    yield held
+                held = chunk
+        if len(document) <= LONGEST and document.rstrip().endswith(_END):
+            told = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in answer.headers]
+            headers = entity_headers(told).headers
+            await self._listings.keep(asked, call.auth.principal.identity, headers, bytes(document))
+        if held:
+            yield held
+
+    def _rule(self, call: S3Call) -> Caching | None:
+        prefix = parameter(call.query, "prefix").decode("utf-8", "replace")
+        return self._services.rules.listing(f"{call.bucket}/{prefix}")
+
+
+def _is_plain(name: bytes, value: bytes) -> bool:
+    """Whether a header leaves a listing as it is."""
+    if name == PAYER:
+        return value.strip() == REQUESTER
+    if name == b"cache-control":
+        return "no-store" not in cache_directives(value.decode("latin-1"))
+    return name != b"origin" and (not name.startswith(_AMZ) or name in FOR_THE_GATEWAY)

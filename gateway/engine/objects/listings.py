@@ -1,0 +1,150 @@
+"""Recorded listings of prefixes that a rule calls immutable: pages of XML, kept like objects and answered until a write.
+
+A page is a blob with a row in the index, under a name that no client can ask for, so all workers of a node share it, and it is
+evicted like everything else. Each rule has a slot of its own in the table of generations, per bucket (``_slot_of``). Whatever
+forgets a key bumps the slots of the rules that match it: writes through this node, writes that other nodes announce, and objects
+that the origin shows to have changed. Purges bump every slot, and a change of rights that of the bucket. The row says under which
+generation the origin was asked: it counts only as long as that is the slot's. A row of an older one is replaced or evicted.
+
+As with objects, the generation is read before the origin is asked, and a write bumps it before and after it is forwarded. So a
+page that was listed while a write was under way is never answered after the write was acknowledged. All pages that are answered
+under one generation are of one state of the prefix.
+
+Who may list is decided by the origin: a page is for the identities to which it has sent that page within the rule's ``grant``.
+A node that may have missed writes believes no page from before; nor does a worker believe pages from before it began, or from
+before its rules last changed which listings are recorded: writes may have come while nobody noted them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from hashlib import sha256
+from typing import NamedTuple
+
+from gateway.engine.base.services import Services
+from gateway.model.access import Access
+from gateway.model.errors import LarderError
+from gateway.model.keys import ObjectKey, OriginIdentity
+from gateway.model.objects import Header, ObjectMeta
+from gateway.policies.reads.rules import Caching
+
+LONGEST = 4 * 1024**2
+"""Bytes of a page that is recorded: a thousand keys of 1,024 bytes, percent-encoded, and what is said of each."""
+
+_SKEW = 10.0
+"""Seconds within which all workers of a node adopt changed rules."""
+
+
+class WantedPage(NamedTuple):
+    """A page that is asked for: of which origin and bucket, by which parameters, under which rule."""
+
+    origin: str
+    bucket: str
+    query: str
+    rule: Caching
+
+    @property
+    def slot(self) -> ObjectKey:
+        """The key whose slot stands for the page; see ``_slot_of``."""
+        return _slot_of(self.origin, self.bucket, self.rule.match)
+
+    @property
+    def row(self) -> ObjectKey:
+        """The name of its row; no origin has a name like that."""
+        name = sha256(f"{self.rule.match}\0{self.query}".encode()).hexdigest()
+        return ObjectKey(f"{self.origin}\x1flistings", self.bucket, name)
+
+
+class AskedPage(NamedTuple):
+    """A page about to be asked of the origin: the generation, and the time in seconds since the epoch, from before."""
+
+    page: WantedPage
+    generation: int
+    asked_at: float
+
+
+def _slot_of(origin: str, bucket: str, match: str) -> ObjectKey:
+    """The key whose slot stands for the listings under a rule; an object with this key would only cost listings."""
+    return ObjectKey(origin, bucket, f"\0{match}")
+
+
+class RecordedListings:
+    """The recorded pages of a node."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._recorded = services.rules.listings
+        self._since = services.now()
+
+    def forget(self, keys: Sequence[ObjectKey]) -> None:
+        """Forget the pages in which keys may be; effective at once, for all workers of the node."""
+        if not self._notes():
+            return
+        rules, generations = self._services.rules, self._services.store.generations
+        for slot in {_slot_of(key.origin, key.bucket, match) for key in keys for match in rules.listed(key.path)}:
+            generations.bump(slot)
+
+    def begin(self, page: WantedPage) -> AskedPage:
+        """Note what a page must be recorded under; call it before the origin is asked."""
+        self._notes()
+        return AskedPage(page, self._services.store.generations.of(page.slot), self._services.now())
+
+    def _notes(self) -> bool:
+        """Whether listings are recorded; notices that the rules have changed which."""
+        recorded = self._services.rules.listings
+        if recorded != self._recorded:
+            self._recorded, self._since = recorded, self._services.now() + _SKEW
+        return bool(recorded)
+
+    async def recall(self, asked: AskedPage, identity: OriginIdentity) -> tuple[tuple[Header, ...], bytes] | None:
+        """The headers and the document of a recorded page, if this identity may have it."""
+        services, key = self._services, asked.page.row
+        known = await services.store.known(key, 1)
+        if known is None or known.record.meta.etag != _tag(asked.generation) or 0 not in known.blobs:
+            return None
+        granted = known.grants.get(identity.name)
+        if granted is None or not granted <= asked.asked_at < granted + asked.page.rule.grant:
+            return None
+        if min(granted, known.record.confirmed_at) < max(self._since, services.trusted_since()):
+            return None
+        ref = known.blobs[0]
+        with suppress(LarderError, OSError):
+            blob = await services.store.open_blob(ref)
+            blob.hold()
+            try:
+                document = await services.store.read_cold(blob.fd, ref.size, 0)
+            finally:
+                blob.release()
+            if len(document) == ref.size:
+                services.store.accesses.record(Access(key, 0, ref.digest, True, services.now(), identity))
+                return known.record.meta.headers, document
+        return None
+
+    async def keep(
+        self, asked: AskedPage, identity: OriginIdentity, headers: tuple[Header, ...], document: bytes
+    ) -> None:
+        """Record a page; best effort."""
+        store, key = self._services.store, asked.page.row
+        if store.generations.of(asked.page.slot) != asked.generation:
+            return
+        meta = ObjectMeta(_tag(asked.generation), len(document), "", headers, ())
+        with suppress(LarderError):
+            blob = await store.create(len(document))
+            try:
+                ref = await blob.commit(document)
+            finally:
+                blob.end()
+            await store.record(
+                key,
+                meta,
+                max(len(document), self._services.block_size),
+                {0: ref},
+                generation=store.generations.of(key),
+                confirmed_at=asked.asked_at,
+                grants={identity.name: asked.asked_at},
+            )
+
+
+def _tag(generation: int) -> str:
+    return f'"{generation:x}"'
