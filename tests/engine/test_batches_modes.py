@@ -6,11 +6,13 @@ import asyncio
 import gc
 import hashlib
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gateway.engine.items import fetch as items
+from gateway.engine.items.item_origin import ATTEMPTS
 from gateway.engine.items.underway import FETCHES_PER_BATCH
 from gateway.engine.items.wanted import FailedItem, InMemoryItem, ItemStream, LargeItem, Wanted
 from gateway.model.frames import ItemFlag, ItemStatus
@@ -161,7 +163,7 @@ async def test_a_stream_that_cannot_begin_is_a_failed_item(small: Shelf) -> None
 async def test_a_stream_that_breaks_off_raises(small: Shelf) -> None:
     """Rule: a stream raises once the origin has broken off again and again."""
     data = await small.dataset([b"a" * 200_000])
-    small.bench.origin.inject(DieAfter(size=1000, times=items.ATTEMPTS))
+    small.bench.origin.inject(DieAfter(size=1000, times=ATTEMPTS))
     with pytest.raises(items.OriginUnavailable):
         await _streamed(data, 0)
 
@@ -428,7 +430,7 @@ async def test_what_is_queued_as_a_queue_ends_is_fetched(small: Shelf, turns: in
     small.bench.store.items.adopt(data.registration.content)
     await small.bench.store.items.ready(data.registration.content)
     for part in (ask.indices[:20], ask.indices[20:]):
-        prefetcher.add(data.registration, ask.identity, ask.caching, part, part)
+        prefetcher.add(replace(ask, indices=part), part)
         if part[0] == 0:
             data.flags[:20] = VERIFIED
             for _ in range(turns):

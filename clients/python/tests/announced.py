@@ -19,5 +19,5 @@ class AnnouncedSource(MemorySource):
 
 
 class _AnnouncedReader(MemoryReader):
-    def prefetch(self, indices):
+    def prefetch(self, indices, *, epoch=None):
         return self._source.announced(indices)

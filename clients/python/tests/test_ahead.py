@@ -49,9 +49,9 @@ def _joining(loader, flag=JOINED):
     reader, open_items, sizes = loader.reader, set(), []
     fetch, prefetch = reader.fetch, reader.prefetch
 
-    def announced(indices):
+    def announced(indices, **options):
         open_items.update(indices.tolist())
-        return prefetch(indices)
+        return prefetch(indices, **options)
 
     def joined(indices, **options):
         sizes.append(len(open_items))

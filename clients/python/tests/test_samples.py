@@ -32,9 +32,9 @@ class Items:
         fetched.flags = np.array([self._flags.get(item, HIT) for item in fetched.indices.tolist()], np.uint16)
         return fetched
 
-    def prefetch(self, indices):
+    def prefetch(self, indices, *, epoch=None):
         """As a `larder.BatchReader`."""
-        return self._reader.prefetch(indices)
+        return self._reader.prefetch(indices, epoch=epoch)
 
     def close(self):
         """As a `larder.BatchReader`."""

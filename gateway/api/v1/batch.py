@@ -54,6 +54,12 @@ class BatchQuery:
     epoch: int | None = None
     offers: int | None = None
 
+    @property
+    def sweeps(self) -> bool:
+        """Whether it is part of an epoch: it leaves the choice to the gateway, or gives the epoch of a job or announcement."""
+        named = bool(self.job) or self.mode is BatchMode.PREFETCH
+        return self.mode is BatchMode.SUBSTITUTE or (named and self.epoch is not None)
+
     def reader(self, tenant: str) -> ReadingJob | None:
         """The job that the request is for, if it names one and its epoch."""
         return ReadingJob(tenant, self.job, self.epoch) if self.job and self.epoch is not None else None
@@ -227,6 +233,7 @@ class BatchEndpoint:
             reader=query.reader(principal.tenant),
             offers=query.offers,
             refused=plan.refused and query.mode is not BatchMode.PREFETCH,
+            sweeps=query.sweeps,
         )
 
     async def batch(

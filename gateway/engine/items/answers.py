@@ -25,7 +25,8 @@ class BatchAsk:
     ``indices`` are the candidates, by position; ``take`` is the number wanted in substitute mode. ``here``: another node
     asks, so this one does not ask others. ``reader`` is the job that it is for, if that is known; ``offers`` is how many of the
     candidates after the first ``take`` were offered, ``None`` if the reader does not say. ``refused``: cached items are read from
-    the origin all the same, because the job's time without hits is measured; what is not cached is stored as usual.
+    the origin all the same, because the job's time without hits is measured; what is not cached is stored as usual. ``sweeps``:
+    the reader is in an epoch, in which it reads every item.
     """
 
     registration: Registration
@@ -39,6 +40,7 @@ class BatchAsk:
     reader: ReadingJob | None = None
     offers: int | None = None
     refused: bool = False
+    sweeps: bool = False
 
 
 class Room:

@@ -28,7 +28,7 @@ from gateway.engine.items.fetch import ItemFetches
 from gateway.engine.items.lane import Lane
 from gateway.engine.items.prefetch import Prefetcher
 from gateway.engine.items.underway import FETCHES_PER_BATCH, AskWindow, BatchProgress, Candidates
-from gateway.engine.items.wanted import FailedItem, Outcome, PrefetchCounts
+from gateway.engine.items.wanted import FailedItem, Outcome, PrefetchCounts, Soon
 from gateway.engine.items.whereabouts import Whereabouts, wanted_of
 from gateway.model.access import Access
 from gateway.model.frames import ItemStatus
@@ -47,11 +47,12 @@ _HOMES = 3
 @dataclass(frozen=True, slots=True)
 class _Routes:
     """The sources of a batch's items: by position, whether the item must come from another node; who may have items before the
-    origin is asked; and the number of other nodes that are homes of some."""
+    origin is asked; the number of other nodes that are homes of some; and which items are fetched soon."""
 
     far: NDArray[np.bool_]
     source: HolderLookup | None
     nodes: int
+    soon: Soon | None
 
 
 class Batches:
@@ -145,7 +146,8 @@ class Batches:
         if neighbours and fleet and not fleet.members.alone and cached:
             upcoming = (int(ask.indices[position]) for position in order if not far[position])
             source = HolderLookup(neighbours, ask.registration, upcoming)
-        return _Routes(far, source, 0 if split is None else len(split.parts()))
+        soon = partial(np.isin, test_elements=ask.indices[~resident]) if ask.mode is BatchMode.EXACT else None
+        return _Routes(far, source, 0 if split is None else len(split.parts()), soon)
 
     @staticmethod
     def _lengths(ask: BatchAsk) -> NDArray[np.uint64]:
@@ -373,7 +375,7 @@ class Batches:
         index = int(ask.indices[position])
         access = Access(ask.registration.content.id, index, b"", False, self._services.now(), ask.identity)
         self._services.store.accesses.record(access)
-        wanted = wanted_of(ask, index, routes.source)
+        wanted = wanted_of(ask, index, routes.source, routes.soon)
         return asyncio.get_running_loop().create_task(self.fetches.fetch(wanted))
 
     # --- prefetch
@@ -415,7 +417,7 @@ class Batches:
         await self._items.confirm(ask.registration.content, ask.indices)
         resident = self.known.resident(ask)
         self._used_soon(ask, ask.indices[resident])
-        return self._prefetcher.add(ask.registration, ask.identity, ask.caching, ask.indices, ask.indices[~resident])
+        return self._prefetcher.add(ask, ask.indices[~resident])
 
     def _used_soon(self, ask: BatchAsk, indices: NDArray[np.uint32]) -> None:
         """Mark announced resident items as used, so that fetched items do not displace them before their turn."""

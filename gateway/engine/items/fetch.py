@@ -22,7 +22,7 @@ import logging
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import count
+from functools import partial
 from zlib import crc32
 
 import numpy as np
@@ -30,10 +30,13 @@ from numpy.typing import NDArray
 
 from gateway.base import metrics
 from gateway.base.tasks import SingleFlight
-from gateway.engine.base.fetching import ByteStream, pause
-from gateway.engine.base.homes import Neighbours, Node, split_of
+from gateway.engine.base.fetching import ByteStream
+from gateway.engine.base.homes import HolderLookup, Neighbours, Node, split_of
 from gateway.engine.base.services import Services
+from gateway.engine.items.adjacent import AdjacentItems
 from gateway.engine.items.demand import ItemDemand, Reserved
+from gateway.engine.items.item_origin import ItemOrigin, ItemRefused
+from gateway.engine.items.item_run import ItemPart, ItemRun
 from gateway.engine.items.peer_items import PeerItems
 from gateway.engine.items.wanted import (
     FailedItem,
@@ -51,7 +54,7 @@ from gateway.model.access import Access
 from gateway.model.errors import DiskUnavailable, LarderError, OriginUnavailable
 from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.model.keys import ObjectKey
-from gateway.model.objects import BlobRef, Header
+from gateway.model.objects import BlobRef
 from gateway.net.exchange import StreamedResponse
 from gateway.policies.fleet.ring import item_key
 from gateway.policies.items.datasets import CachingMode
@@ -65,7 +68,6 @@ from gateway.store.files.failures import disk_faults
 from gateway.store.files.growing import GrowingBlob, WrongDigest
 from gateway.store.index.pool_rows import Entering
 
-ATTEMPTS = 3
 LARGEST_IN_MEMORY = 8 * 1024**2
 MEMORY = 64 * 1024**2
 """Bytes of uncached items that one worker holds in memory at once."""
@@ -73,22 +75,14 @@ AT_ONCE = 128
 LEASE_PATIENCE = 30.0
 """Seconds that an item may wait for another worker of the node; then this one reads it too."""
 
+ItemBytes = ByteStream | ItemPart
+
 _UNREACHED = FailedItem(ItemStatus.ORIGIN_ERROR, OriginUnavailable.told)
 log = logging.getLogger("larder.items")
 
 
-class _Failed(LarderError):
-    def __init__(self, status: ItemStatus, detail: str) -> None:
-        self.status = status
-        super().__init__(detail)
-
-
-class _Unusable(OriginUnavailable):
-    """The origin's answer is unusable."""
-
-    def __init__(self, told: str) -> None:
-        super().__init__(told)
-        self.told = told
+class _ReadAlone(LarderError):
+    """The item does not come with the others of its run."""
 
 
 class ItemFetches:
@@ -100,10 +94,12 @@ class ItemFetches:
         self._flight: SingleFlight[bytes, Outcome] = SingleFlight()
         self._reading = asyncio.Semaphore(AT_ONCE)
         self._memory = MemoryBudget()
+        self._origin = ItemOrigin(services.origin)
         self._fleet = services.fleet
         self.peers = PeerItems(services.fleet) if services.fleet else None
         self.neighbours = Neighbours(services.fleet, services.block_size) if services.fleet else None
         self.demand = ItemDemand(services.store, services.share, self._elsewhere)
+        self._adjacent = AdjacentItems(services, self.demand, self._elsewhere)
 
     def _elsewhere(self, content: Content, indices: NDArray[np.int64]) -> NDArray[np.bool_]:
         """By item, whether another node is its home."""
@@ -157,8 +153,30 @@ class ItemFetches:
             return _UNREACHED
         # This may replace another reader's fetch, whose failure may not apply to this one. The fetch has no name here: the
         # traceback of a cancelled reader would keep it, and the file of its outcome open.
-        waiter = self._flight.begin(digest, self._run(digest, wanted), wanted.who).waiters[0]
+        run = self._begin_run(wanted)
+        waiter = self._flight.begin(digest, self._run(digest, wanted, run), wanted.who).waiters[0]
         return await self._outcome(waiter, wanted, patient=patient)
+
+    def _begin_run(self, wanted: Wanted) -> ItemRun | None:
+        """Begin to fetch what is read from the origin with an item; ``None`` if that is nothing."""
+        spans = self._adjacent.of(wanted, self._flight.__contains__)
+        leases, content = self._services.leases, wanted.registration.content
+        # What another worker is reading is not waited for.
+        spans = {index: span for index, span in spans.items() if leases.acquire(_lease(content.digest(index)), 0, 0)}
+        if wanted.index not in spans or len(spans) == 1:
+            for index in spans:
+                leases.release(_lease(content.digest(index)), 0, 0)
+            return None
+        run = ItemRun(spans, partial(self._origin.open, wanted), self._reading)
+        source = None
+        if wanted.source is not None and self.neighbours is not None:
+            source = HolderLookup(self.neighbours, wanted.registration, spans)
+        for index in spans:
+            if index != wanted.index:
+                other = replace(wanted, index=index, purpose=Purpose.PREFETCH, source=source)
+                # Nobody waits, and a result that is kept would keep the file open.
+                self._flight.begin(other.digest, self._run(other.digest, other, run), other.who).waiters[0].cancel()
+        return run
 
     async def _outcome(self, waiter: asyncio.Future[Outcome], wanted: Wanted, *, patient: bool) -> Outcome:
         """The outcome of a fetch in flight; unless ``patient``, it ends early if the origin is lost."""
@@ -204,30 +222,26 @@ class ItemFetches:
 
     # --- one fetch
 
-    async def _run(self, digest: bytes, wanted: Wanted) -> Outcome:
+    async def _run(self, digest: bytes, wanted: Wanted, run: ItemRun | None) -> Outcome:
+        """Fetch an item, alone or with the others of a run, which has the leases of all."""
         states, index = wanted.registration.content.states, wanted.index
         if states.flags[index] == NOT_KNOWN:
             states.flags[index] = FETCHING
-        key = ObjectKey("", "", digest.hex())
-        leased = False
+        key, leased = _lease(digest), run is not None
         try:
-            leased = await self._services.leases.take(key, 0, 0, LEASE_PATIENCE)
+            if run is None:
+                leased = await self._services.leases.take(key, 0, 0, LEASE_PATIENCE)
             if wanted.mode is not CachingMode.NONE and not wanted.refused:
                 here = await self._store.items.look(wanted.registration.content, index)
                 if here is not None:
                     # Another worker stored it while this one waited for the lease.
                     ref = BlobRef(digest, here.size, here.crc32)
                     return StoredItem(OpenBlob(here.fd, ref, here.inode, 0), ItemFlag.JOINED)
-            async with self._reading:
-                try:
-                    outcome = await self._read(wanted, keep=True)
-                except DiskUnavailable:
-                    # The bytes are delivered without being stored.
-                    outcome = await self._read(wanted, keep=False)
+            outcome = await self._read_with(run, wanted)
             if isinstance(outcome, StoredItem):
                 _count_ahead(wanted.purpose, outcome)
             return outcome
-        except _Failed as failure:
+        except ItemRefused as failure:
             return FailedItem(failure.status, str(failure))
         except OriginUnavailable as failure:
             return _unreached(wanted, failure)
@@ -236,12 +250,31 @@ class ItemFetches:
             log.exception("an item could not be read")
             return FailedItem(ItemStatus.ORIGIN_ERROR, "internal error; see the gateway's log")
         finally:
+            if run is not None:
+                run.leave(index)
             if leased:
                 self._services.leases.release(key, 0, 0)
             if states.flags[index] == FETCHING:
                 states.flags[index] = NOT_KNOWN
 
-    async def _read(self, wanted: Wanted, *, keep: bool) -> Outcome:
+    async def _read_with(self, run: ItemRun | None, wanted: Wanted) -> Outcome:
+        if run is not None:
+            try:
+                return await self._kept_or_not(wanted, run)
+            except _ReadAlone:
+                if wanted.store_only:
+                    return _not_taken()
+        async with self._reading:
+            return await self._kept_or_not(wanted, None)
+
+    async def _kept_or_not(self, wanted: Wanted, run: ItemRun | None) -> Outcome:
+        try:
+            return await self._read(wanted, run, keep=True)
+        except DiskUnavailable:
+            # The bytes are delivered without being stored.
+            return await self._read(wanted, run, keep=False)
+
+    async def _read(self, wanted: Wanted, run: ItemRun | None, *, keep: bool) -> Outcome:
         length = int(wanted.registration.content.lengths[wanted.index])
         # Hits are refused: what is cached is read, but stays as it is.
         cached = wanted.refused and wanted.registration.content.states.flags[wanted.index] in (RESIDENT, VERIFIED)
@@ -254,11 +287,11 @@ class ItemFetches:
         try:
             if wanted.store_only and not keep:
                 return _not_taken()
-            return await self._read_into(wanted, room, length, keep=keep)
+            return await self._read_into(wanted, run, room, keep=keep)
         finally:
             room.end()
 
-    async def _read_into(self, wanted: Wanted, room: Reserved, length: int, *, keep: bool) -> Outcome:
+    async def _read_into(self, wanted: Wanted, run: ItemRun | None, room: Reserved, *, keep: bool) -> Outcome:
         location = wanted.location
         if location.length == 0:
             # Stored, so that batches containing it can be entirely resident.
@@ -266,11 +299,19 @@ class ItemFetches:
         node = await wanted.source.of(wanted.index) if wanted.source else None
         while next_source(ReadFacts(ReadKind.ITEM, reads=True, former=node is not None)).source is Source.FORMER:
             assert node is not None
+            if run is not None:
+                run.leave(wanted.index)
             moved = await self._move(wanted, node, room, keep=keep)
             if moved is not None:
                 return moved
             node = None
-        stream, length, headers = await self._open(wanted, location)
+        stream: ItemBytes
+        if run is None:
+            stream, length, headers = await self._origin.open(wanted)
+        elif (part := await run.part(wanted.index)) is not None:
+            stream, length, headers = part, part.length, part.headers
+        else:
+            raise _ReadAlone
         try:
             keep = keep and forbidden(headers) is None and (room.held or self._may_keep(wanted, location, length))
             return await self._take(wanted, stream, length, room, keep=keep)
@@ -307,53 +348,6 @@ class ItemFetches:
             self.neighbours.taken(node, wanted.digest)
         return replace(outcome, flags=ItemFlag.HIT)
 
-    async def _open(self, wanted: Wanted, location: Location) -> tuple[ByteStream, int, Sequence[Header]]:
-        """The item from the origin: its bytes, their number, and the headers of the answer.
-
-        Raises:
-            OriginUnavailable: it failed ``ATTEMPTS`` times.
-            _Failed: the origin refused.
-        """
-
-        async def rest(offset: int) -> StreamedResponse:
-            return (await self._ask(wanted, location, offset))[0]
-
-        for attempt in count(1):
-            try:
-                response, length = await self._ask(wanted, location)
-            except OriginUnavailable:
-                if attempt == ATTEMPTS:
-                    raise
-                await pause(attempt)
-            else:
-                break
-        stream = ByteStream(response, length, rest)
-        stream.resumes = ATTEMPTS - attempt
-        return stream, length, response.headers
-
-    async def _ask(self, wanted: Wanted, location: Location, skip: int = 0) -> tuple[StreamedResponse, int]:
-        """The origin's answer to a read of this item without its first ``skip`` bytes, and the number of its bytes.
-
-        Raises:
-            OriginUnavailable: it failed.
-            _Failed: the origin refused.
-        """
-        key = ObjectKey(wanted.identity.origin, location.bucket, location.key)
-        headers = []
-        offset, length = (0, None) if location.offset is None else (location.offset, location.length)
-        if offset or skip or length is not None:
-            last = "" if length is None else str(offset + length - 1)
-            headers.append(("Range", f"bytes={offset + skip}-{last}"))
-        identity = wanted.registration.read_by(wanted.identity)
-        response = await self._services.origin.send(identity, "GET", key.raw_path, "", headers)
-        expected = int(wanted.registration.content.lengths[wanted.index])
-        expected -= skip if expected != UNKNOWN_LENGTH else 0
-        try:
-            return response, _checked(response, ranged=bool(headers), expected=expected)
-        except BaseException:
-            response.abort()
-            raise
-
     def _may_keep(self, wanted: Wanted, location: Location, length: int) -> bool:
         """Whether the cache may store the item, judging by its ``length``, if known."""
         if wanted.mode is CachingMode.NONE or not self._services.rules.for_path(location.path).cache:
@@ -372,7 +366,7 @@ class ItemFetches:
         except DiskUnavailable:
             return None
 
-    async def _take(self, wanted: Wanted, stream: ByteStream, length: int, room: Reserved, *, keep: bool) -> Outcome:
+    async def _take(self, wanted: Wanted, stream: ItemBytes, length: int, room: Reserved, *, keep: bool) -> Outcome:
         """Read an item into the cache, else into memory, or leave it to be streamed."""
         growing = (room.take() or await self._begun(wanted, length)) if keep else None
         if growing is not None:
@@ -390,7 +384,7 @@ class ItemFetches:
         return InMemoryItem(data, crc32(data), share)
 
     async def _into_store(
-        self, wanted: Wanted, stream: ByteStream, growing: GrowingBlob, *, for_good: bool
+        self, wanted: Wanted, stream: ItemBytes, growing: GrowingBlob, *, for_good: bool
     ) -> StoredItem:
         try:
             ref = await growing.fill(stream, wanted.digest)
@@ -420,8 +414,8 @@ class ItemFetches:
                 return there
             tried = (Source.HOME,)
         try:
-            stream, length, _ = await self._open(wanted, wanted.location)
-        except _Failed as failure:
+            stream, length, _ = await self._origin.open(wanted)
+        except ItemRefused as failure:
             return FailedItem(failure.status, str(failure))
         except OriginUnavailable as failure:
             return _unreached(wanted, failure)
@@ -442,27 +436,13 @@ class ItemFetches:
             return None
 
         async def rest(offset: int) -> StreamedResponse:
-            return (await self._ask(wanted, wanted.location, offset))[0]
+            return await self._origin.rest(wanted, offset)
 
         return ItemStream(ByteStream(answer, length, rest), length, wanted.digest)
 
 
-def _checked(response: StreamedResponse, *, ranged: bool, expected: int) -> int:
-    status = response.status
-    if status in (404, 410):
-        raise _Failed(ItemStatus.MISSING, f"the origin answered {status}")
-    if status in (401, 403):
-        raise _Failed(ItemStatus.REFUSED, f"the origin answered {status} to this caller's keys")
-    if status == 416:
-        raise _Failed(ItemStatus.CHANGED, "the object is shorter than the digest file says")
-    if status != (206 if ranged else 200):
-        raise _Unusable(f"the origin answered {status}")
-    text = response.header("Content-Length")
-    if text is None or not text.isdecimal():
-        raise _Unusable("the origin did not say how long its answer is")
-    if expected not in (int(text), UNKNOWN_LENGTH):
-        raise _Failed(ItemStatus.CHANGED, f"it has {text} bytes, not {expected} as the digest file says")
-    return int(text)
+def _lease(digest: bytes) -> ObjectKey:
+    return ObjectKey("", "", digest.hex())
 
 
 def _count_ahead(purpose: Purpose, stored: StoredItem) -> None:
@@ -486,5 +466,5 @@ def _not_taken() -> FailedItem:
     return FailedItem(ItemStatus.NOT_RESIDENT, "the cache does not accept it")
 
 
-def _changed() -> _Failed:
-    return _Failed(ItemStatus.CHANGED, "its bytes are not those of the digest file")
+def _changed() -> ItemRefused:
+    return ItemRefused(ItemStatus.CHANGED, "its bytes are not those of the digest file")

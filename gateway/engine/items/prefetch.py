@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from gateway.base import metrics
 from gateway.engine.base.homes import HolderLookup
 from gateway.engine.base.services import Services
+from gateway.engine.items.answers import BatchAsk
 from gateway.engine.items.fetch import ItemFetches
 from gateway.engine.items.lane import Lane
 from gateway.engine.items.wanted import FailedItem, PrefetchCounts, Purpose, StoredItem, Wanted
@@ -35,7 +36,8 @@ Indices = NDArray[np.uint32]
 class _Errand:
     """The items of one dataset that one reader has announced: by item whether it is queued, and their number.
 
-    ``parts`` have not begun; each comes with the nodes that may have its items. ``loading``: the lane is taking from them.
+    ``parts`` have not begun; each comes with the nodes that may have its items. ``sweeps``: the reader is in an epoch.
+    ``loading``: the lane is taking from the parts.
     """
 
     registration: Registration
@@ -44,6 +46,7 @@ class _Errand:
     queued: NDArray[np.bool_]
     parts: deque[tuple[Indices, HolderLookup | None]] = field(default_factory=deque)
     count: int = 0
+    sweeps: bool = False
     loading: bool = False
 
     def units(self) -> Iterator[tuple[int, HolderLookup | None]]:
@@ -67,29 +70,21 @@ class Prefetcher:
         self.queued_bytes = 0.0
         """Bytes of queued items and of those being read."""
 
-    def add(
-        self,
-        registration: Registration,
-        identity: OriginIdentity,
-        mode: CachingMode,
-        indices: Indices,
-        missing: Indices,
-    ) -> PrefetchCounts:
+    def add(self, ask: BatchAsk, missing: Indices) -> PrefetchCounts:
         """Queue items, in random order, as far as the limit allows.
 
         Args:
-            registration: of the dataset.
-            identity: reads them from the origin.
-            mode: how the dataset is cached.
-            indices: the requested items.
-            missing: those of them that are not cached.
+            ask: the announcement.
+            missing: the announced items that are not cached.
         """
+        registration, identity, mode, indices = ask.registration, ask.identity, ask.caching, ask.indices
         if mode is CachingMode.NONE or not len(missing):
             return PrefetchCounts(len(indices) - len(missing), 0, len(missing))
         errand = self._errands.get((registration, identity))
         if errand is None:
             queued = np.zeros(registration.content.items, dtype=np.bool_)
             errand = _Errand(registration, identity, mode, queued)
+        errand.sweeps |= ask.sweeps
         new = _distinct(missing[~errand.queued[missing]])
         self._random.shuffle(new)
         sizes = np.cumsum(self._sizes(registration, new))
@@ -137,7 +132,15 @@ class Prefetcher:
 
     async def _fetch(self, errand: _Errand, index: int, source: HolderLookup | None) -> None:
         wanted = Wanted(
-            errand.registration, index, errand.identity, errand.mode, Purpose.PREFETCH, here=True, source=source
+            errand.registration,
+            index,
+            errand.identity,
+            errand.mode,
+            Purpose.PREFETCH,
+            here=True,
+            source=source,
+            sweeps=errand.sweeps,
+            soon=errand.queued.__getitem__,
         )
         outcome = await self._fetches.fetch(wanted)
         metrics.PREFETCHED.labels("stored" if isinstance(outcome, StoredItem) else "failed").inc()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gateway.engine.base.fetching import ByteStream
 from gateway.engine.base.homes import HolderLookup
@@ -19,6 +22,8 @@ from gateway.store.datasets.locations import Location
 from gateway.store.datasets.opened import Registration
 from gateway.store.files.blobs import OpenBlob
 
+Soon = Callable[[NDArray[np.int64]], NDArray[np.bool_]]
+"""By item, whether it is wanted soon too."""
 Who = tuple[OriginIdentity, str, str, int, bool]
 
 
@@ -36,7 +41,8 @@ class Wanted:
 
     ``mode`` is how its dataset is cached; ``purpose`` is why the item is fetched. ``here``: do not ask other nodes to serve it,
     because another node asks. ``source`` is asked before the origin. ``reader`` is the job that it is for, if that is known.
-    ``refused``: the item is read from the origin even if it is cached.
+    ``refused``: the item is read from the origin even if it is cached. ``sweeps``: the reader is in an epoch, so it wants every
+    item of the dataset; ``soon`` tells which others it wants in any case.
     """
 
     registration: Registration
@@ -48,6 +54,8 @@ class Wanted:
     source: HolderLookup | None = field(default=None, compare=False)
     reader: ReadingJob | None = None
     refused: bool = False
+    sweeps: bool = False
+    soon: Soon | None = field(default=None, compare=False)
 
     @property
     def digest(self) -> bytes:

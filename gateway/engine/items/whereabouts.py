@@ -12,7 +12,7 @@ from gateway.engine.base.services import Services
 from gateway.engine.items.answers import BatchAsk
 from gateway.engine.items.demand import Consumer
 from gateway.engine.items.fetch import ItemFetches
-from gateway.engine.items.wanted import Wanted
+from gateway.engine.items.wanted import Soon, Wanted
 from gateway.policies.items import demand
 from gateway.policies.items.batch import Choice, Positions, choose
 from gateway.policies.items.datasets import CachingMode
@@ -118,7 +118,7 @@ class Whereabouts:
         return demand.choose(ask.take, ask.offers, cached, fetching, outlook)
 
 
-def wanted_of(ask: BatchAsk, index: int, source: HolderLookup | None = None) -> Wanted:
+def wanted_of(ask: BatchAsk, index: int, source: HolderLookup | None = None, soon: Soon | None = None) -> Wanted:
     """One item of a batch, for its reader."""
     return Wanted(
         ask.registration,
@@ -129,4 +129,6 @@ def wanted_of(ask: BatchAsk, index: int, source: HolderLookup | None = None) -> 
         source=source,
         reader=ask.reader,
         refused=ask.refused,
+        sweeps=ask.sweeps,
+        soon=soon,
     )

@@ -118,7 +118,7 @@ class MemoryReader:
             directives=Directives(source.caching),
         )
 
-    def prefetch(self, indices: NDArray[np.uint32]) -> dict[str, int]:
+    def prefetch(self, indices: NDArray[np.uint32], *, epoch: int | None = None) -> dict[str, int]:
         """Record an announcement."""
         self.prefetched.append(indices)
         return {"resident": 0, "fetching": len(indices), "refused": 0}

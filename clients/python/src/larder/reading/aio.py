@@ -45,9 +45,9 @@ class AsyncBatchReader:
         call = partial(self.reader.fetch, mode=mode, take=take, ordered=ordered, epoch=epoch, job=job)
         return await asyncio.to_thread(call, indices)
 
-    async def prefetch(self, indices: Indices) -> dict[str, int]:
+    async def prefetch(self, indices: Indices, *, epoch: int | None = None) -> dict[str, int]:
         """As ``BatchReader.prefetch``."""
-        return await asyncio.to_thread(self.reader.prefetch, indices)
+        return await asyncio.to_thread(partial(self.reader.prefetch, epoch=epoch), indices)
 
     async def lookup(self, indices: Indices) -> NDArray[np.bool_]:
         """As ``BatchReader.lookup``."""

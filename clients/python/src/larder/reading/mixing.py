@@ -221,13 +221,13 @@ class MixedReader:
                     failed[int(indices[place])] = fetched.failed[int(items[place])]
         return _merged(indices, list(answers.values()), failed)
 
-    def prefetch(self, indices: NDArray[np.uint32]) -> dict[str, int]:
+    def prefetch(self, indices: NDArray[np.uint32], *, epoch: int | None = None) -> dict[str, int]:
         """As `BatchReader.prefetch`; datasets that store nothing get no announcement."""
         parts, items = self._numbering.parts(indices)
         sums: dict[str, int] = {}
         for part in np.unique(parts).tolist():
             if self._caching[part] != "none":
-                for name, count in self._readers[part].prefetch(np.unique(items[parts == part])).items():
+                for name, count in self._readers[part].prefetch(np.unique(items[parts == part]), epoch=epoch).items():
                     sums[name] = sums.get(name, 0) + count
         return sums
 

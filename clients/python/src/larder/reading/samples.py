@@ -92,9 +92,9 @@ class SampleReader:
         )
         return self._whole(chosen, both)
 
-    def prefetch(self, indices: NDArray[np.uint32]) -> dict[str, int]:
+    def prefetch(self, indices: NDArray[np.uint32], *, epoch: int | None = None) -> dict[str, int]:
         """As `BatchReader.prefetch`; counts samples, begun ones as whole."""
-        counts = self._reader.prefetch(self._items(np.asarray(indices, np.uint32)))
+        counts = self._reader.prefetch(self._items(np.asarray(indices, np.uint32)), epoch=epoch)
         return {name: -(-count // self._count) for name, count in counts.items()}
 
     def close(self) -> None:

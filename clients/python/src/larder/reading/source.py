@@ -50,7 +50,7 @@ class ItemReader(Protocol):
     ) -> Fetched:
         """As `BatchReader.fetch`."""
 
-    def prefetch(self, indices: NDArray[np.uint32]) -> dict[str, int]:
+    def prefetch(self, indices: NDArray[np.uint32], *, epoch: int | None = None) -> dict[str, int]:
         """As `BatchReader.prefetch`."""
 
 

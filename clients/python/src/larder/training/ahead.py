@@ -75,7 +75,7 @@ class LookAhead:
         self._reading = 0
         self._kept: dict[int, tuple[memoryview, int]] = {}
 
-    def announce(self, plan: EpochPlan) -> None:
+    def announce(self, plan: EpochPlan, epoch: int) -> None:
         """Announce the items of the next batches; called before each batch."""
         shared = self._context.shared is not None and self._context.shared.others
         if not self._active or self._warm or shared or self._caching in ("", "none"):
@@ -85,7 +85,7 @@ class LookAhead:
         self._announced = coming
         if not len(new):
             return
-        counts = _announced(self._context, new)
+        counts = _announced(self._context, new, epoch)
         self._reading += counts.get("fetching", 0)
         if counts.get("refused") == len(new):
             self._count(futile=True)
@@ -169,10 +169,10 @@ class LookAhead:
         self._active = self._active and self._futile < _MAX_FUTILE
 
 
-def _announced(context: RunContext, indices: NDArray[np.uint32]) -> dict[str, int]:
+def _announced(context: RunContext, indices: NDArray[np.uint32], epoch: int) -> dict[str, int]:
     """Announce items; the gateway's counts, empty if the request failed."""
     try:
-        return context.reader.prefetch(indices)
+        return context.reader.prefetch(indices, epoch=epoch)
     except LarderError:
         context.stats.add("prefetch_errors", 1)
         return {}

@@ -294,7 +294,7 @@ class EpochRun:
             if (offered := plan.candidates()) is None:
                 return None
             self._partial = _PartialBatch(offered.batch)
-            self._ahead.announce(plan)
+            self._ahead.announce(plan, self.epoch)
         filling = self._partial
         while (offered := plan.candidates()) is not None:
             if offered.batch != filling.number and filling.data:

@@ -1,0 +1,117 @@
+"""Items that are read from the origin with another one, because they are beside it in its object and wanted soon.
+
+Items are wanted soon if they were announced, if they are in the same batch, or if the reader is in an epoch, which touches them
+all. They are fetched only to be stored: what finds no room is not read (``ItemDemand.reserve``).
+
+Neighbours in an object are looked for among the neighbours in the dataset: digest files list the items of an object in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.engine.base.services import Services
+from gateway.engine.items.demand import ItemDemand
+from gateway.engine.items.wanted import Wanted
+from gateway.policies.items.datasets import CachingMode
+from gateway.policies.items.runs import STRETCH, ByteSpan, runs_of, stretch_of
+from gateway.store.datasets.content import NOT_KNOWN, Content
+from gateway.store.datasets.locations import Location
+
+MOST = 2048
+"""Items of the dataset that are looked at on each side."""
+
+Elsewhere = Callable[[Content, NDArray[np.int64]], NDArray[np.bool_]]
+
+
+class AdjacentItems:
+    """Finds them for one worker.
+
+    Args:
+        services: of the worker.
+        demand: knows the room that a dataset has.
+        elsewhere: by item, whether another node is its home.
+    """
+
+    def __init__(self, services: Services, demand: ItemDemand, elsewhere: Elsewhere) -> None:
+        self._services = services
+        self._demand = demand
+        self._elsewhere = elsewhere
+
+    def of(self, wanted: Wanted, in_flight: Callable[[bytes], bool]) -> dict[int, ByteSpan]:
+        """The items to read with one that is about to be read, itself included, in the order of their places; empty if alone.
+
+        Args:
+            wanted: the item.
+            in_flight: whether the item with a digest is being fetched.
+        """
+        content = wanted.registration.content
+        if wanted.mode is CachingMode.NONE or wanted.refused or not (wanted.sweeps or wanted.soon is not None):
+            return {}
+        location = wanted.location
+        # Until the survey has ended, unknown items may be cached.
+        if not _is_part(location) or not content.states.surveyed or not self._has_room(wanted):
+            return {}
+        spans = self._spans(wanted, location, self._missing(wanted))
+        distinct = {wanted.digest}
+        for index in list(spans):
+            digest = content.digest(index)
+            if index != wanted.index and (digest in distinct or in_flight(digest)):
+                del spans[index]
+            distinct.add(digest)
+        run = next(run for run in runs_of(spans) if wanted.index in run)
+        return {index: spans[index] for index in run} if len(run) > 1 else {}
+
+    def _has_room(self, wanted: Wanted) -> bool:
+        """Whether other items of the dataset can be stored."""
+        content = wanted.registration.content
+        if not self._services.keeps(content):
+            return False
+        fleet = self._services.fleet
+        nodes = 1 if fleet is None else max(1, len(fleet.members.homes(np.empty(0, np.uint64))[1]))
+        fits = content.size <= nodes * self._services.capacity
+        return (wanted.mode is CachingMode.FULL and fits) or self._demand.spare(content) > 0
+
+    def _missing(self, wanted: Wanted) -> NDArray[np.int64]:
+        """Neighbours in the dataset that are at home here, not cached, wanted soon, and perhaps in the same stretch."""
+        content, index = wanted.registration.content, wanted.index
+        first, last = max(0, index - MOST), min(content.items, index + MOST + 1)
+        lengths = content.lengths[first:last].astype(np.float64)
+        place = index - first
+        before = np.searchsorted(np.cumsum(lengths[:place][::-1]), STRETCH, "right")
+        after = np.searchsorted(np.cumsum(lengths[place:]), STRETCH, "right")
+        near = np.arange(index - int(before), min(last, index + 1 + int(after)), dtype=np.int64)
+        near = near[content.states.flags[near] == NOT_KNOWN]
+        if wanted.soon is not None and not wanted.sweeps:
+            near = near[wanted.soon(near)]
+        at_home: NDArray[np.int64] = near[~self._elsewhere(content, near)]
+        return at_home
+
+    @staticmethod
+    def _spans(wanted: Wanted, location: Location, near: NDArray[np.int64]) -> dict[int, ByteSpan]:
+        """Those of some items that begin in the same stretch of the same object, and the wanted one."""
+        own = _span_of(location)
+        spans = {wanted.index: own}
+        if not len(near):
+            return spans
+        start, stop = stretch_of(own.start)
+        indices, first = set(near.tolist()), int(near[0])
+        for index, place in enumerate(wanted.registration.locations.between(first, int(near[-1]) + 1), first):
+            if index in indices and place[:2] == location[:2] and _is_part(place):
+                span = _span_of(place)
+                if start <= span.start < stop:
+                    spans[index] = span
+        return spans
+
+
+def _is_part(location: Location) -> bool:
+    return location.offset is not None and bool(location.length)
+
+
+def _span_of(location: Location) -> ByteSpan:
+    assert location.offset is not None
+    assert location.length is not None
+    return ByteSpan(location.offset, location.offset + location.length)

@@ -1,0 +1,59 @@
+"""Which adjacent items of an object are read by one request of the origin.
+
+A store charges by the request and answers after tens of milliseconds, so a sample of a few KiB inside a shard costs less with its
+neighbours. But bytes that nobody wants cost too. So a *run* has only items that are wanted and not cached, and bytes between
+them only within ``WASTE``. A gap of up to ``FRAME`` bytes costs nothing more: the heads of a request and its answer have as many,
+and the members of a TAR have it between them.
+
+Each run begins and ends with an item, and its items begin in one stretch of ``STRETCH`` bytes of the object. Stretches are
+fixed, so an object whose items are wanted in random order is read by one request for each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+STRETCH = 4 * 1024**2
+WASTE = 0.05
+"""Bytes between the items of a run, in proportion to theirs."""
+FRAME = 1024
+
+
+class ByteSpan(NamedTuple):
+    """The bytes [start, stop) of an object."""
+
+    start: int
+    stop: int
+
+    @property
+    def size(self) -> int:
+        """Their number."""
+        return self.stop - self.start
+
+
+def stretch_of(start: int) -> ByteSpan:
+    """The stretch in which an item begins."""
+    first = start // STRETCH * STRETCH
+    return ByteSpan(first, first + STRETCH)
+
+
+def runs_of(spans: Mapping[int, ByteSpan]) -> list[list[int]]:
+    """Group items of one object, given by number, into runs: each item is in exactly one, ordered by place.
+
+    Items that overlap are in different runs, and one of ``STRETCH`` bytes or more is alone.
+    """
+    runs: list[list[int]] = []
+    size = gaps = end = stretch = 0
+    for item, (start, stop) in sorted(spans.items(), key=lambda entry: entry[1]):
+        gap, length, number = start - end, stop - start, start // STRETCH
+        wasted = gaps + (gap if gap > FRAME else 0)
+        joins = runs and number == stretch and gap >= 0 and max(length, size) < STRETCH
+        if joins and wasted <= WASTE * (size + length):
+            runs[-1].append(item)
+            size, gaps = size + length, wasted
+        else:
+            runs.append([item])
+            size, gaps, stretch = length, 0, number
+        end = stop
+    return runs
