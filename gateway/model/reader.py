@@ -11,6 +11,8 @@ READER = "x-larder-reader"
 """The header between nodes. One that does not know it ignores it, so nodes of two versions understand each other."""
 REFUSED = "x-larder-refused"
 """The header between nodes of a batch that is read from the origin although it is cached."""
+SWEEPS = "x-larder-sweeps"
+"""The header between nodes of a reader in an epoch, who reads every item of the dataset."""
 MOST_EPOCH = 2**63 - 1
 _VALUE = re.compile(r"([0-9]{1,18}):([!-~]{1,1600})")
 

@@ -27,7 +27,7 @@ from gateway.engine.items.peer_items import at_home_bytes
 from gateway.engine.items.registrations import Registrations
 from gateway.model.datasets import ApiError, UnknownDataset
 from gateway.model.frames import MEDIA_TYPE
-from gateway.model.reader import READER, REFUSED, read_reader
+from gateway.model.reader import READER, REFUSED, SWEEPS, read_reader
 from gateway.policies.items.batch import BatchMode
 from gateway.policies.items.datasets import CachingMode
 from gateway.server.asgi_types import Send
@@ -204,6 +204,7 @@ class PeerItemsEdge:
             here=True,
             reader=reader,
             refused=REFUSED.encode() in headers,
+            sweeps=SWEEPS.encode() in headers,
         )
 
 

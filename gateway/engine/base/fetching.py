@@ -50,6 +50,13 @@ class ByteStream:
         self._reopen = reopen
         self._left = b""
 
+    @classmethod
+    def of(cls, data: bytes) -> ByteStream:
+        """A stream of bytes that are here."""
+        stream = cls(None, len(data))
+        stream.received, stream._left = len(data), data
+        return stream
+
     async def next_chunk(self, most: int | None = None) -> bytes:
         """The bytes received since the last call, at most ``most``, waiting for at least one; ``b""`` at the end.
 

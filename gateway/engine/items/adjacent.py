@@ -3,6 +3,9 @@
 Items are wanted soon if they were announced, if they are in the same batch, or if the reader is in an epoch, which touches them
 all. They are fetched only to be stored: what finds no room is not read (``ItemDemand.reserve``).
 
+In a fleet the items of a stretch have different homes. So one node, which the ring names, reads all of it in an epoch; the homes
+ask that node for what they miss, and take it over.
+
 Neighbours in an object are looked for among the neighbours in the dataset: digest files list the items of an object in order.
 """
 
@@ -13,9 +16,11 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from gateway.engine.base.homes import Node
 from gateway.engine.base.services import Services
 from gateway.engine.items.demand import ItemDemand
 from gateway.engine.items.wanted import Wanted
+from gateway.policies.fleet.ring import stretch_key
 from gateway.policies.items.datasets import CachingMode
 from gateway.policies.items.runs import STRETCH, ByteSpan, runs_of, stretch_of
 from gateway.store.datasets.content import NOT_KNOWN, Content
@@ -51,11 +56,14 @@ class AdjacentItems:
         content = wanted.registration.content
         if wanted.mode is CachingMode.NONE or wanted.refused or not (wanted.sweeps or wanted.soon is not None):
             return {}
+        if self.reader(wanted) is not None:
+            return {}
         location = wanted.location
         # Until the survey has ended, unknown items may be cached.
         if not _is_part(location) or not content.states.surveyed or not self._has_room(wanted):
             return {}
-        spans = self._spans(wanted, location, self._missing(wanted))
+        whole = wanted.sweeps and wanted.source is not None and self._reader_of(location) is None
+        spans = self._spans(wanted, location, self._missing(wanted, at_home=not whole))
         distinct = {wanted.digest}
         for index in list(spans):
             digest = content.digest(index)
@@ -64,6 +72,22 @@ class AdjacentItems:
             distinct.add(digest)
         run = next(run for run in runs_of(spans) if wanted.index in run)
         return {index: spans[index] for index in run} if len(run) > 1 else {}
+
+    def reader(self, wanted: Wanted) -> Node | None:
+        """The other node that reads an item's stretch in an epoch; ``None`` if this one asks the origin."""
+        fleet, mode = self._services.fleet, wanted.mode
+        if fleet is None or not wanted.sweeps or wanted.refused or mode is CachingMode.NONE or fleet.members.alone:
+            return None
+        return self._reader_of(wanted.location)
+
+    def _reader_of(self, location: Location) -> Node | None:
+        fleet = self._services.fleet
+        if fleet is None or not _is_part(location):
+            return None
+        span = _span_of(location)
+        if span.size >= STRETCH:
+            return None
+        return fleet.members.home(stretch_key(location.bucket, location.key, span.start // STRETCH))
 
     def _has_room(self, wanted: Wanted) -> bool:
         """Whether other items of the dataset can be stored."""
@@ -75,8 +99,8 @@ class AdjacentItems:
         fits = content.size <= nodes * self._services.capacity
         return (wanted.mode is CachingMode.FULL and fits) or self._demand.spare(content) > 0
 
-    def _missing(self, wanted: Wanted) -> NDArray[np.int64]:
-        """Neighbours in the dataset that are at home here, not cached, wanted soon, and perhaps in the same stretch."""
+    def _missing(self, wanted: Wanted, *, at_home: bool) -> NDArray[np.int64]:
+        """Neighbours in the dataset that are not cached here, wanted soon, and perhaps in the same stretch."""
         content, index = wanted.registration.content, wanted.index
         first, last = max(0, index - MOST), min(content.items, index + MOST + 1)
         lengths = content.lengths[first:last].astype(np.float64)
@@ -87,8 +111,10 @@ class AdjacentItems:
         near = near[content.states.flags[near] == NOT_KNOWN]
         if wanted.soon is not None and not wanted.sweeps:
             near = near[wanted.soon(near)]
-        at_home: NDArray[np.int64] = near[~self._elsewhere(content, near)]
-        return at_home
+        if at_home:
+            near = near[~self._elsewhere(content, near)]
+        missing: NDArray[np.int64] = near
+        return missing
 
     @staticmethod
     def _spans(wanted: Wanted, location: Location, near: NDArray[np.int64]) -> dict[int, ByteSpan]:

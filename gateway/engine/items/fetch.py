@@ -36,7 +36,7 @@ from gateway.engine.base.services import Services
 from gateway.engine.items.adjacent import AdjacentItems
 from gateway.engine.items.demand import ItemDemand, Reserved
 from gateway.engine.items.item_origin import ItemOrigin, ItemRefused
-from gateway.engine.items.item_run import ItemPart, ItemRun
+from gateway.engine.items.item_run import ItemPart, ItemRun, SentItem
 from gateway.engine.items.peer_items import PeerItems
 from gateway.engine.items.wanted import (
     FailedItem,
@@ -76,6 +76,8 @@ LEASE_PATIENCE = 30.0
 """Seconds that an item may wait for another worker of the node; then this one reads it too."""
 
 ItemBytes = ByteStream | ItemPart
+Supply = ItemRun | SentItem
+"""What bytes come from, if not from a read of the origin for one item."""
 
 _UNREACHED = FailedItem(ItemStatus.ORIGIN_ERROR, OriginUnavailable.told)
 log = logging.getLogger("larder.items")
@@ -258,23 +260,39 @@ class ItemFetches:
                 states.flags[index] = NOT_KNOWN
 
     async def _read_with(self, run: ItemRun | None, wanted: Wanted) -> Outcome:
-        if run is not None:
-            try:
+        reader = self._adjacent.reader(wanted) if run is None else None
+        try:
+            # Not in a place of this node: another node may be waiting for this one.
+            if run is not None:
                 return await self._kept_or_not(wanted, run)
-            except _ReadAlone:
-                if wanted.store_only:
-                    return _not_taken()
+            if reader is not None:
+                return await self._through(reader, wanted)
+        except _ReadAlone:
+            if wanted.store_only:
+                return _not_taken()
         async with self._reading:
             return await self._kept_or_not(wanted, None)
 
-    async def _kept_or_not(self, wanted: Wanted, run: ItemRun | None) -> Outcome:
+    async def _through(self, reader: Node, wanted: Wanted) -> Outcome:
+        """An item from the node that reads its stretch."""
+        assert self.peers is not None
+        assert self.neighbours is not None
+        sent = SentItem(partial(self.peers.fetch, reader, wanted))
+        outcome = await self._kept_or_not(wanted, sent)
+        if not isinstance(outcome, StoredItem | InMemoryItem):
+            return outcome
+        if isinstance(outcome, StoredItem):
+            self.neighbours.taken(reader, wanted.digest)
+        return replace(outcome, flags=outcome.flags | sent.flags)
+
+    async def _kept_or_not(self, wanted: Wanted, run: Supply | None) -> Outcome:
         try:
             return await self._read(wanted, run, keep=True)
         except DiskUnavailable:
             # The bytes are delivered without being stored.
             return await self._read(wanted, run, keep=False)
 
-    async def _read(self, wanted: Wanted, run: ItemRun | None, *, keep: bool) -> Outcome:
+    async def _read(self, wanted: Wanted, run: Supply | None, *, keep: bool) -> Outcome:
         length = int(wanted.registration.content.lengths[wanted.index])
         # Hits are refused: what is cached is read, but stays as it is.
         cached = wanted.refused and wanted.registration.content.states.flags[wanted.index] in (RESIDENT, VERIFIED)
@@ -291,7 +309,7 @@ class ItemFetches:
         finally:
             room.end()
 
-    async def _read_into(self, wanted: Wanted, run: ItemRun | None, room: Reserved, *, keep: bool) -> Outcome:
+    async def _read_into(self, wanted: Wanted, run: Supply | None, room: Reserved, *, keep: bool) -> Outcome:
         location = wanted.location
         if location.length == 0:
             # Stored, so that batches containing it can be entirely resident.
@@ -301,17 +319,16 @@ class ItemFetches:
             assert node is not None
             if run is not None:
                 run.leave(wanted.index)
+                if wanted.store_only and self.home(wanted.digest, replace(wanted, here=False)) is not None:
+                    return _not_taken()  # its home has it
             moved = await self._move(wanted, node, room, keep=keep)
             if moved is not None:
                 return moved
             node = None
-        stream: ItemBytes
-        if run is None:
-            stream, length, headers = await self._origin.open(wanted)
-        elif (part := await run.part(wanted.index)) is not None:
-            stream, length, headers = part, part.length, part.headers
-        else:
+        opened = await (self._origin.open(wanted) if run is None else run.part(wanted.index))
+        if opened is None:
             raise _ReadAlone
+        stream, length, headers = opened
         try:
             keep = keep and forbidden(headers) is None and (room.held or self._may_keep(wanted, location, length))
             return await self._take(wanted, stream, length, room, keep=keep)

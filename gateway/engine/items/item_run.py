@@ -16,8 +16,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from gateway.engine.base.fetching import ByteStream
 from gateway.engine.items.item_origin import ItemRefused
+from gateway.engine.items.wanted import FailedItem, InMemoryItem, Outcome
 from gateway.model.errors import LarderError
-from gateway.model.frames import ItemStatus
+from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.model.objects import Header
 from gateway.policies.items.runs import ByteSpan, runs_of
 
@@ -73,6 +74,10 @@ class ItemPart:
         self._left -= count
         if not self._left:
             self._read.hand_on()
+
+
+Supplied = tuple[ByteStream | ItemPart, int, Sequence[Header]]
+"""The bytes of an item, their number, and the headers of the origin's answer."""
 
 
 class RunRead:
@@ -193,6 +198,38 @@ class RunRead:
             self._places.release()
 
 
+class SentItem:
+    """An item that another node reads with others, in place of a run.
+
+    Args:
+        ask: asks that node for the item.
+
+    Attributes:
+        flags: how the item came, once it has.
+    """
+
+    def __init__(self, ask: Callable[[], Awaitable[Outcome | None]]) -> None:
+        self.flags = ItemFlag.NONE
+        self._ask = ask
+
+    async def part(self, _item: int) -> Supplied | None:
+        """The item's bytes; ``None`` if it must be read here.
+
+        Raises:
+            ItemRefused: the origin refuses it.
+        """
+        sent = await self._ask()
+        if isinstance(sent, FailedItem) and sent.status is not ItemStatus.ORIGIN_ERROR:
+            raise ItemRefused(sent.status, sent.detail)
+        if not isinstance(sent, InMemoryItem):
+            return None
+        self.flags = sent.flags
+        return ByteStream.of(sent.data), len(sent.data), ()
+
+    def leave(self, _item: int) -> None:
+        """Nothing waits for it."""
+
+
 class ItemRun:
     """Items of one object that are wanted at the same time.
 
@@ -210,7 +247,7 @@ class ItemRun:
         self._turns: dict[int, asyncio.Future[RunRead | None]] = {}
         self._reads: dict[int, RunRead] = {}
 
-    async def part(self, item: int) -> ItemPart | None:
+    async def part(self, item: int) -> Supplied | None:
         """The item's bytes, once its turn has come; ``None`` if it must be read alone.
 
         Raises:
@@ -222,7 +259,8 @@ class ItemRun:
         turn = self._turns[item] = asyncio.get_running_loop().create_future()
         self._decide(item)
         read = await turn
-        return None if read is None else await read.part(item)
+        part = None if read is None else await read.part(item)
+        return None if part is None else (part, part.length, part.headers)
 
     def leave(self, item: int) -> None:
         """The item is stored, or it is not read with the others. Idempotent."""

@@ -40,7 +40,7 @@ from gateway.model.errors import LarderError
 from gateway.model.frames import FrameEntry, ItemFlag, ItemStatus
 from gateway.model.keys import OriginIdentity
 from gateway.model.peer.principal import principal_header
-from gateway.model.reader import REFUSED, ReadingJob, reader_header
+from gateway.model.reader import REFUSED, SWEEPS, ReadingJob, reader_header
 from gateway.policies.items.datasets import CachingMode
 from gateway.policies.items.demand import JOBS
 from gateway.store.datasets.opened import Registration
@@ -58,7 +58,7 @@ _LARGEST_JSON = 64 * 1024
 
 log = logging.getLogger("larder.peers")
 
-_Key = tuple[str, Registration, OriginIdentity, CachingMode, ReadingJob | None, bool]
+_Key = tuple[str, Registration, OriginIdentity, CachingMode, ReadingJob | None, bool, bool]
 
 
 @dataclass(eq=False, slots=True)
@@ -120,7 +120,8 @@ class PeerItems:
         return outcome
 
     def _group(self, home: Node, wanted: Wanted) -> _Group:
-        key = (home.id, wanted.registration, wanted.identity, wanted.mode, wanted.reader, wanted.refused)
+        how = (wanted.refused, wanted.sweeps)
+        key = (home.id, wanted.registration, wanted.identity, wanted.mode, wanted.reader, *how)
         group = self._groups.get(key)
         if group is None or len(group.waiting) >= MOST:
             group = self._groups[key] = _Group(home, wanted)
@@ -290,6 +291,8 @@ def _on_behalf_of(wanted: Wanted) -> list[tuple[str, str]]:
     headers = [principal_header(wanted.registration.tenant, wanted.identity)]
     if wanted.refused:
         headers.append((REFUSED, "1"))
+    if wanted.sweeps:
+        headers.append((SWEEPS, "1"))
     if wanted.reader is None or wanted.mode is not CachingMode.PART:
         return headers
     return [*headers, reader_header(wanted.reader)]

@@ -37,6 +37,11 @@ def item_key(digest: bytes) -> int:
     return int.from_bytes(digest[:8], "little")
 
 
+def stretch_key(bucket: str, key: str, number: int) -> int:
+    """The key of a stretch of an object (policies/items/runs.py)."""
+    return path_key(bucket, f"{key}\0{number}")
+
+
 def path_key(bucket: str, key: str) -> int:
     """The key of an object by its place."""
     return int.from_bytes(sha256(f"{bucket}/{key}".encode()).digest()[:8], "little")

@@ -248,12 +248,8 @@ class BatchReader:
     def prefetch(self, indices: Indices, *, epoch: int | None = None) -> dict[str, int]:
         """Ask the gateway to cache items soon. Returns the numbers of ``resident``, ``fetching`` and ``refused`` ones.
 
-        While items are read from the fallback, no request is sent and all are refused.
-
-        Args:
-            indices: of the items.
-            epoch: epoch of the training run, if it will read every item of the dataset: where there is room, the gateway then
-                reads what is beside them in the same objects too.
+        While items are read from the fallback, no request is sent and all are refused. ``epoch`` is that of a training run that
+        will read every item: the gateway then reads what is beside these in the same objects too, where it has room.
 
         Raises:
             GatewayUnavailable: and others, as ``fetch``.
@@ -262,7 +258,7 @@ class BatchReader:
         if self._probation.active:
             return {**counts, "refused": len(indices)}
         for part in self._parts(indices):
-            body = self._ask("batch", "mode=prefetch" if epoch is None else f"mode=prefetch&epoch={epoch}", part, 202)
+            body = self._ask("batch", "mode=prefetch" if epoch is None else f"epoch={epoch}&mode=prefetch", part, 202)
             for name, value in self._api.parsed(202, body).items():
                 if isinstance(value, int):
                     counts[name] = counts.get(name, 0) + value
