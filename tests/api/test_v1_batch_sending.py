@@ -20,6 +20,7 @@ from gateway.api.v1.batch import BatchEndpoint, parse_indices, parse_query, runs
 from gateway.api.v1.batch_body import suffix_of
 from gateway.engine.base.planned import Planned
 from gateway.engine.items import fetch as items
+from gateway.engine.items import item_origin
 from gateway.engine.operations.live import LiveRequests
 from gateway.engine.operations.tenant_rates import TenantRates
 from gateway.engine.operations.traffic import TrafficTally
@@ -276,7 +277,7 @@ async def test_a_stream_that_is_cut_breaks_the_answer(data: Data, monkeypatch: p
     monkeypatch.setattr(items, "LARGEST_IN_MEMORY", 50_000)
     none = await data.shelf.dataset(equal_bodies(1, SIZE, "cut"), "none")
     out = Out()
-    none.shelf.bench.origin.inject(DieAfter(size=1000, times=1 + items.ATTEMPTS))
+    none.shelf.bench.origin.inject(DieAfter(size=1000, times=1 + item_origin.ATTEMPTS))
     with pytest.raises(BrokenBody):
         await answer(none, out, range(1))
     assert not out.ended
