@@ -178,3 +178,46 @@ async def test_frames_of_a_tar_are_read_along(shelf: Shelf) -> None:
     await in_epoch(data, [3])
     await settled(data, ITEMS)
     assert data.reads() == 1
+
+
+async def test_row_groups_and_their_footer(shelf: Shelf) -> None:
+    """Rule: items that alternate with one that they share, as row groups with the footer of their file, are read together."""
+    bodies = equal_bodies(5, SIZE, "groups")
+    shelf.bench.origin.put(BUCKET, "shard", b"".join(bodies))
+    places = [place for group in range(4) for place in (group, 4)]
+    rows = [Row(sha(bodies[place]), BUCKET, "shard", place * SIZE, SIZE) for place in places]
+    data = await shelf.register(rows, [bodies[place] for place in places])
+    await in_epoch(data, [2])
+    await settled(data, len(rows))
+    assert ranges(data) == [(0, 4)]
+    assert (await data.exact(range(8))).delivered == dict(enumerate(data.bodies))
+
+
+async def test_a_run_goes_on_without_its_readers(shelf: Shelf) -> None:
+    """Rule: a reader who leaves neither ends nor hurts the read of the items beside his."""
+    data = await sharded(shelf)
+    hang = shelf.bench.origin.inject(Hang(path=PATH, after=12 * SIZE))
+    reading = asyncio.create_task(in_epoch(data, [17]))
+    await hang.gate.reached()
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    hang.gate.open()
+    await settled(data, ITEMS)
+    assert data.reads() == 1
+
+
+async def test_a_gateway_that_stops_ends_its_runs(tmp_path: Path) -> None:
+    """Rule: a gateway that stops in the middle of a run keeps what has come of it, and begins where it stopped."""
+    async with shelved(tmp_path) as shelf:
+        data = await sharded(shelf)
+        hang = shelf.bench.origin.inject(Hang(path=PATH, after=12 * SIZE))
+        reading = asyncio.create_task(in_epoch(data, [17]))
+        await hang.gate.reached()
+        await until(lambda: len(data.resident) >= 11)
+        kept = len(data.resident)
+    await asyncio.gather(reading, return_exceptions=True)
+    async with shelved(tmp_path) as shelf:
+        data = await sharded(shelf)
+        assert (await in_epoch(data, [17])).delivered == {0: data.bodies[17]}
+        await settled(data, ITEMS)
+        assert ranges(data) == [(kept, ITEMS - 1)]

@@ -22,8 +22,10 @@ from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.model.objects import Header
 from gateway.policies.items.runs import ByteSpan, runs_of
 
-AHEAD = 512 * 1024
-"""Bytes of items of a run that may be in memory, on their way to the disk, while further ones are read."""
+AHEAD = 4
+"""Items of a run that may be on their way to the disk: more would wait for its threads so long that it seems slow."""
+AHEAD_BYTES = 512 * 1024
+"""Bytes of these above which no further one is read."""
 
 Opened = tuple[ByteStream, int, Sequence[Header]]
 OpenSpan = Callable[[ByteSpan], Awaitable[Opened]]
@@ -114,7 +116,7 @@ class RunRead:
     def hand_on(self) -> None:
         """Let the next item take its bytes, unless too many are on their way to the disk."""
         self._current = -1
-        while self._queue and sum(self._storing.values()) <= AHEAD:
+        while self._queue and len(self._storing) < AHEAD and sum(self._storing.values()) <= AHEAD_BYTES:
             item = self._queue.popleft()
             turn = self._turns[item]
             if not turn.done():
