@@ -38,12 +38,10 @@ def serve_s3(
     BODIES.limit = settings.server.body_memory
     reads, hot = ObjectReads(engine), HotReads(engine, fleet.membership)
     relayed = RelayedReads(reads, engine, fleet.membership, fleet.peers)
-    forwarder = Forwarder(
-        engine, spooling(settings, engine.services.store), relayed.warm, lambda call: relayed.home(call)[0] is None
-    )
+    forwarder = Forwarder(engine, spooling(settings, engine.services.store), relayed)
     direct, of_buckets = DirectReads(engine, fleet.peers, note, accounting), BucketReads(relayed, forwarder, engine)
     asked_loads = AskedLoads(engine, WarmObjects(engine, engine.services.fleet))
     presented = PresentedReads(relayed, of_buckets, forwarder, engine)
     ways = ReadPaths(hot, relayed, direct, of_buckets, presented, ListingReads(forwarder, engine), asked_loads, note)
     s3 = S3App(authenticator, ways, forwarder, accounting, settings.server, elsewhere)
-    return s3, PeerObjects(reads, hot, engine.warm)
+    return s3, PeerObjects(reads, hot, engine)

@@ -56,7 +56,7 @@ class Home:
         self._plain = plain
         self.hits = self.messages = 0
         self._extensions = {FILES: {}} if files else {}
-        objects = PeerObjects(ObjectReads(bench.engine), HotReads(bench.engine, alone()), bench.engine.warm)
+        objects = PeerObjects(ObjectReads(bench.engine), HotReads(bench.engine, alone()), bench.engine)
         gate = PeerGate(SECRET, now=lambda: bench.now[0])
         has = bench.engine.services.origin.has
         self.app = PeerApp(gate, has, {"object": objects.address}, 100)
@@ -290,6 +290,9 @@ async def test_an_identity_that_the_configuration_does_not_have(home: Home) -> N
         ({"path": "/-/peer/v1/objects/default/b/%FF"}, 400),
         ({"path": "/-/peer/v1/objects/other/b/k"}, 400),
         ({"path": "/-/peer/v1/nothing"}, 404),
+        ({"method": "POST", "x_larder_uploaded": "{"}, 400),
+        ({"method": "POST", "x_larder_uploaded": '["etag", "version", [1]]'}, 400),
+        ({"method": "POST", "x_larder_uploaded": "[" * 5000}, 400),
         ({"secret": "another secret of another fleet"}, 403),
     ],
 )

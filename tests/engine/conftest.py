@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.api.s3.call import S3Call
 from gateway.base.config import CacheSettings, Credential, Origin
 from gateway.engine.base.services import Services
 from gateway.engine.engine import Engine
@@ -20,6 +21,7 @@ from gateway.fleet.nodes.invalidations import NullInvalidations
 from gateway.fleet.nodes.membership import Membership
 from gateway.model.fleet import Node, NodeState
 from gateway.model.keys import ObjectKey, OriginIdentity
+from gateway.model.peer.objects import Accepted
 from gateway.origin.client import OriginClient
 from gateway.policies.reads.rules import Rules
 from gateway.store.files.blobs import Span
@@ -59,6 +61,26 @@ class Bench:
     async def read(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
         """The bytes of an object."""
         return await take(await self.open(key, start, stop))
+
+
+class Homes:
+    """This node is the home of every object."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+
+    def keeps(self, call: S3Call) -> bool:
+        """See ``WarmsObjects``."""
+        return True
+
+    def warm(self, call: S3Call) -> None:
+        """See ``WarmsObjects``."""
+        assert call.key is not None
+        self._bench.engine.warm(call.key, self._bench.identity)
+
+    async def hand_over(self, call: S3Call, whole: bytes, accepted: Accepted) -> None:
+        """There is nobody to hand it to."""
+        raise AssertionError("this node keeps everything")
 
 
 def alone() -> Membership:

@@ -23,7 +23,7 @@ from gateway.model.s3.sigv4 import RawHeader, WireRequest
 from gateway.policies.reads.rules import Caching, Rules
 from gateway.store.files.threads import closer
 from gateway.testing.origin_faults import ChangedEtag, Hang, Refuse
-from tests.engine.conftest import BLOCK, Bench
+from tests.engine.conftest import BLOCK, Bench, Homes
 
 KEY = ObjectKey("default", "b", "k")
 SMALL, LARGE = os.urandom(5_000), os.urandom(GATHERED + 3 * BLOCK + 123)
@@ -52,10 +52,7 @@ async def put(
     auth = Authenticated(Principal("AK", "t", bench.identity), PayloadForm.UNSIGNED, "")
     call = S3Call(WireRequest("PUT", b"/b/k", b"", given), auth, "b", b"k", KEY, "", frozenset())
 
-    def warm(_: S3Call) -> None:
-        bench.engine.warm(KEY, bench.identity)
-
-    forwarder = Forwarder(bench.engine, Spooling(lambda: SpoolPlace(folder), 1024**3), warm)
+    forwarder = Forwarder(bench.engine, Spooling(lambda: SpoolPlace(folder), 1024**3), Homes(bench))
     await forwarder.forward(call, arriving(), Outcome.BYPASS, Reason.NOT_A_READ)
 
 

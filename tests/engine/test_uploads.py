@@ -24,7 +24,7 @@ from gateway.model.s3.sigv4 import WireRequest
 from gateway.net.exchange import StreamedResponse
 from gateway.policies.health.breaker import FailureKind
 from gateway.store.files.failures import DiskFault
-from tests.engine.conftest import Bench, benched
+from tests.engine.conftest import Bench, Homes, benched
 
 KEY = ObjectKey("default", "b", "k")
 
@@ -40,7 +40,7 @@ async def put(bench: Bench, spool: Path, pieces: Sequence[bytes], digest: str) -
     headers = [(b"host", b"h"), (b"content-length", b"%d" % sum(map(len, pieces)))]
     auth = Authenticated(Principal("AK", "t", bench.identity), PayloadForm.HASHED, digest)
     call = S3Call(WireRequest("PUT", b"/b/k", b"", headers), auth, "b", b"k", KEY, "", frozenset())
-    forwarder = Forwarder(bench.engine, Spooling(lambda: SpoolPlace(spool), 1024**3), lambda _: None)
+    forwarder = Forwarder(bench.engine, Spooling(lambda: SpoolPlace(spool), 1024**3), Homes(bench))
     return await forwarder.forward(call, arriving(), Outcome.BYPASS, Reason.NOT_A_READ)
 
 

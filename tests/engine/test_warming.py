@@ -19,7 +19,7 @@ from gateway.model.keys import ObjectKey, Principal
 from gateway.model.outcomes import Outcome, Reason
 from gateway.model.s3.sigv4 import WireRequest
 from gateway.policies.reads.rules import Caching, Rules
-from tests.engine.conftest import BLOCK, Bench
+from tests.engine.conftest import BLOCK, Bench, Homes
 
 LARGE = os.urandom(5 * BLOCK + 123)
 
@@ -36,10 +36,7 @@ async def put(bench: Bench, spool: Path, body: bytes) -> None:
     request = WireRequest("PUT", b"/b/k", b"", headers)
     call = S3Call(request, auth, "b", b"k", key, "", frozenset())
 
-    def warm(_: S3Call) -> None:
-        bench.engine.warm(key, bench.identity)
-
-    forwarder = Forwarder(bench.engine, Spooling(lambda: SpoolPlace(spool), 1024**3), warm)
+    forwarder = Forwarder(bench.engine, Spooling(lambda: SpoolPlace(spool), 1024**3), Homes(bench))
     answer = await forwarder.forward(call, pieces(), Outcome.BYPASS, Reason.NOT_A_READ)
     assert answer.status == 200
 

@@ -253,6 +253,19 @@ def test_what_is_to_be_warm_is_warm_at_its_home(fleet: Nodes) -> None:
     assert fleet.origin.count("GET", path) == 1
 
 
+@pytest.mark.parametrize("home", range(COUNT))
+def test_a_small_upload_is_kept_at_its_home(fleet: Nodes, home: int) -> None:
+    """Rule: the home gets the bytes from the node that accepted them, before the writer is answered; nobody reads the store."""
+    path = fleet.path(home, "warm/small")
+    fleet.origin.put("/bucket/other", b"makes the bucket")
+    body = content(20_000, path)
+    with Client(fleet.running[0].endpoint) as writer:
+        assert writer.put(path, body).status == 200
+    answers = [fleet.get(number, path) for number in range(COUNT)]
+    assert [(got.body, got.cache) for got in answers] == [(body, "HIT")] * COUNT
+    assert fleet.origin.count("GET", path) == 0
+
+
 def test_a_client_that_claims_to_be_a_node_is_refused(fleet: Nodes) -> None:
     """Rule: a node's request needs the fleet's secret; an access key is not enough."""
     path = fleet.path(0, "claimed")

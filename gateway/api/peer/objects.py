@@ -10,7 +10,6 @@ once: the caller can ask other nodes, and has its own way to the origin.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from math import ceil
 from urllib.parse import quote
 
@@ -22,10 +21,12 @@ from gateway.api.s3.errors import AboutCached
 from gateway.api.s3.forward import relay_read
 from gateway.api.s3.hot import Hit, HotReads
 from gateway.api.s3.objects import ObjectReads
+from gateway.api.s3.payload import SMALL
+from gateway.engine.engine import Engine
 from gateway.engine.objects.found import Forward, Relay
 from gateway.model.datasets import ApiError
 from gateway.model.errors import BrokenBody, LarderError, OriginUnavailable
-from gateway.model.keys import ObjectKey, OriginIdentity, Principal
+from gateway.model.keys import ObjectKey, Principal
 from gateway.model.outcomes import Outcome, Reason
 from gateway.model.peer.objects import (
     AGE,
@@ -34,6 +35,8 @@ from gateway.model.peer.objects import (
     FORWARD,
     MISDIRECTED,
     RESIDENT,
+    UPLOADED,
+    Accepted,
     CacheStatus,
     error_document,
     object_of,
@@ -53,13 +56,13 @@ class PeerObjects:
     Args:
         reads: how objects are read here.
         hot: the short way, for repeated hits.
-        warm: reads an object into the cache, in the background.
+        engine: reads objects into the cache in the background, and keeps what was uploaded elsewhere.
     """
 
-    def __init__(self, reads: ObjectReads, hot: HotReads, warm: Callable[[ObjectKey, OriginIdentity], None]) -> None:
+    def __init__(self, reads: ObjectReads, hot: HotReads, engine: Engine) -> None:
         self._reads = reads
         self._hot = hot
-        self._warm = warm
+        self._engine = engine
 
     @property
     def address(self) -> Address:
@@ -69,6 +72,7 @@ class PeerObjects:
             re.compile("objects/.+"),
             ("GET", "HEAD", "POST"),
             self.send,
+            SMALL,
             at_once=hot.find_for_node,
             plain=hot.find_whole_for_node,
         )
@@ -90,8 +94,7 @@ class PeerObjects:
                 return
         call = _call(wire, request.principal)
         if call.request.method == "POST":
-            assert call.key is not None
-            self._warm(call.key, request.principal.identity)
+            self._keep(call, request)
             await complete(scope, send, Answer(202, [(b"content-length", b"0")], b""))
             return
         if call.request.fields.get(RESIDENT[0].encode()) == RESIDENT[1].encode():
@@ -119,6 +122,22 @@ class PeerObjects:
         # The origin may be another Larder, with x-larder headers of its own.
         answer.headers = [pair for pair in answer.headers if not pair[0].lower().startswith(b"x-larder-")] + [own]
         await complete(scope, send, answer)
+
+    def _keep(self, call: S3Call, request: PeerRequest) -> None:
+        """Keep an object that was written: its bytes in the request, if it has them, or what the store has."""
+        key, identity, told = call.key, request.principal.identity, call.request.fields.get(UPLOADED.encode())
+        assert key is not None
+        if told is not None:
+            try:
+                accepted = Accepted.read(told.decode("ascii"))
+            except ValueError as mistake:
+                raise ApiError("InvalidRequest", str(mistake)) from None
+            upload = self._engine.uploads.passing(len(request.body), accepted.checksums)
+            if upload is not None:
+                upload.take(request.body)
+                self._engine.uploads.keep(key, identity, upload, accepted)
+                return
+        self._engine.warm(key, identity)
 
     async def _give(self, request: PeerRequest, call: S3Call) -> None:
         """Send an object to its new home, if it is cached here and this reader may have it without asking the origin."""

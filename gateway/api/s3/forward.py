@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 from gateway.api.s3.answer import Answer
 from gateway.api.s3.call import S3Call
@@ -36,6 +37,7 @@ from gateway.model.errors import S3Error
 from gateway.model.keys import ObjectKey
 from gateway.model.objects import Header
 from gateway.model.outcomes import Outcome, Reason
+from gateway.model.peer.objects import Accepted
 from gateway.model.s3.listings import ListingScanner, SeenVersion
 from gateway.model.s3.ranges import content_range
 from gateway.model.s3.request_headers import FORWARDED, FORWARDED_PREFIXES
@@ -52,6 +54,19 @@ _OF_PARTS = (b"content-length", b"content-range")
 _OF_HEAD = frozenset({"versionId", "partNumber", "x-id"})
 
 
+class WarmsObjects(Protocol):
+    """Has the homes of objects keep them; see ``RelayedReads``."""
+
+    def keeps(self, call: S3Call) -> bool:
+        """Whether this node is the home of a call's object."""
+
+    def warm(self, call: S3Call) -> None:
+        """Read the object of a call into the cache of its home, in the background."""
+
+    async def hand_over(self, call: S3Call, whole: bytes, accepted: Accepted) -> None:
+        """Give the home of an uploaded object its bytes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Spooling:
     """The folder of uploads whose checksum or length comes at the end, and the size of the largest, in bytes."""
@@ -66,21 +81,13 @@ class Forwarder:
     Args:
         engine: forwards to the origin, and forgets written keys before and after.
         spooling: where uploads may wait.
-        warm: reads the object of a call into the cache, in the background.
-        keeps: whether this node keeps the object of a call.
+        homes: of objects that are to be kept once they are written.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        spooling: Spooling,
-        warm: Callable[[S3Call], None],
-        keeps: Callable[[S3Call], bool] = lambda _: True,
-    ) -> None:
+    def __init__(self, engine: Engine, spooling: Spooling, homes: WarmsObjects) -> None:
         self._engine = engine
         self.spooling = spooling
-        self._warm = warm
-        self._keeps = keeps
+        self._homes = homes
 
     async def forward(self, call: S3Call, body: AsyncIterator[bytes], outcome: Outcome, reason: Reason) -> Answer:
         """Send a request to the origin and return its answer.
@@ -193,10 +200,12 @@ class Forwarder:
             raise
 
     def _passing(self, call: S3Call, prepared: PreparedBody) -> PassingUpload | None:
-        """What is kept of an upload while it passes, if a rule wants it, and this node is the object's home."""
+        """What is kept of an upload while it passes, if a rule wants it: for another node, only what is in memory anyway."""
         if not (uploads_bytes(call) and call.names <= {"x-id"} and len(call.keys) == 1):
             return None
-        if not (self._rule(call).warm_on_write and self._rule(call).cache and self._keeps(call)):
+        if not (self._rule(call).warm_on_write and self._rule(call).cache):
+            return None
+        if prepared.whole is None and not self._homes.keeps(call):
             return None
         names = [name.decode("latin-1") for name in call.request.fields if name.startswith(_CHECKSUM)]
         names += [name.lower() for name, _ in prepared.headers]
@@ -246,13 +255,20 @@ class Forwarder:
             payload_hash=prepared.payload_hash,
         )  # fmt: skip
 
-    def _warm_if_wanted(self, call: S3Call, upload: PassingUpload | None, response: StreamedResponse) -> None:
+    def _warm_if_wanted(
+        self, call: S3Call, upload: PassingUpload | None, response: StreamedResponse
+    ) -> Awaitable[None] | None:
         key, rule = call.key, self._rule(call)
         assert key is not None
         if upload is not None:
-            self._engine.uploads.keep(key, call.reader.identity, upload, response)
+            version = response.header("x-amz-version-id") or ""
+            accepted = Accepted(response.header("ETag") or "", version, upload.checksums)
+            if (whole := upload.whole) is not None and not self._homes.keeps(call):
+                return self._homes.hand_over(call, whole, accepted)
+            self._engine.uploads.keep(key, call.reader.identity, upload, accepted)
         elif rule.warm_on_write and rule.cache and not call.names - {"x-id", "uploadId"}:
-            self._warm(call)
+            self._homes.warm(call)
+        return None
 
     def _rule(self, call: S3Call) -> Caching:
         key, rules = call.key, self._engine.services.rules

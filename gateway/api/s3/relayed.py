@@ -11,8 +11,10 @@ Range. The client already has status and length: if the object has changed by th
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Sequence
+from contextlib import suppress
 from functools import cache, lru_cache
 
 from gateway.api.s3.answer import SERVER, Answer, RemoteHit, cache_status
@@ -48,6 +50,8 @@ _NAMES_KEPT = 2048
 """Names of headers whose form for clients is kept; there are few."""
 _PLAIN_HIT = wire.CacheStatus(Outcome.HIT)
 _OF_ONE_ANSWER = frozenset({b"date", b"x-amz-request-id"})
+_WITHIN = 1.0
+"""Seconds that an uploader waits for the home of the object to take its bytes."""
 _RESUMES = 3
 """Times that the rest of a body is requested from the origin after a node broke off."""
 log = logging.getLogger("larder.s3")
@@ -160,6 +164,24 @@ class RelayedReads:
             self._engine.warm(key, principal.identity)
         else:
             self._engine.blocks.tasks.start(self._warm_at(home, key, principal))
+
+    def keeps(self, call: S3Call) -> bool:
+        """Whether this node is the home of an object."""
+        return self.home(call)[0] is None
+
+    async def hand_over(self, call: S3Call, whole: bytes, accepted: wire.Accepted) -> None:
+        """Give the home of an uploaded object its bytes; if it does not take them in time, it reads them back."""
+        key, principal, (home, _) = call.key, call.reader, self.home(call)
+        assert key is not None
+        if home is not None:
+            told = [principal_header(principal.tenant, principal.identity), (wire.UPLOADED, str(accepted))]
+            with suppress(PeerUnavailable, TimeoutError):
+                async with asyncio.timeout(_WITHIN):
+                    response = await self._peers.request(home, "POST", wire.object_path(key), told, body=whole)
+                response.release()
+                if response.status == 202:
+                    return
+        self.warm(call)
 
     async def _warm_at(self, home: Node, key: ObjectKey, principal: Principal) -> None:
         told = [principal_header(principal.tenant, principal.identity)]

@@ -15,6 +15,9 @@ Interleavings, with U this upload and W another write of the key, through any ga
    read that had begun before holds the slot or the lease, and fills the cache from the store: U is dropped.
 7. W past the gateways: as after any fill, the rule's freshness ends it.
 
+If the object's home is another node, that node gets the bytes of a small upload before the uploader is answered. It reads its
+own generation and asks the store itself, so all of the above holds there.
+
 One part of an upload in parts is not an object. What CompleteMultipartUpload makes of them is read back.
 """
 
@@ -31,9 +34,9 @@ from gateway.engine.objects.entries import EntryCache
 from gateway.model.errors import DiskUnavailable, LarderError
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.objects import BlobRef, ObjectMeta
+from gateway.model.peer.objects import Accepted
 from gateway.model.s3 import checksums
 from gateway.model.s3.conditions import quoted
-from gateway.net.exchange import StreamedResponse
 from gateway.origin.headers import entity_headers
 from gateway.policies.reads.admission import refusal
 from gateway.store.files.growing import GrowingBlob
@@ -60,10 +63,16 @@ class PassingUpload:
         self._block_size = block_size
         self._md5 = hashlib.md5(usedforsecurity=False)
         self._sums = {name: checksums.start(name) for name in names if name in checksums.KNOWN}
+        self.checksums = tuple(self._sums)
         self._blobs: list[GrowingBlob] = []
         self._whole: bytes | None = None
         self._received = 0
         self._dropped = False
+
+    @property
+    def whole(self) -> bytes | None:
+        """All bytes, if they are in memory."""
+        return self._whole
 
     @property
     def complete(self) -> bool:
@@ -86,17 +95,12 @@ class PassingUpload:
                     self.drop()
             yield chunk
 
-    def is_of(self, meta: ObjectMeta, answer: StreamedResponse) -> bool:
-        """Whether what the store says of the object now is about this upload, and its bytes those that passed.
-
-        Args:
-            meta: of the object.
-            answer: of the store to the upload.
-        """
-        if quoted(meta.etag) != quoted(answer.header("ETag") or "") or meta.size != self.length:
+    def is_of(self, meta: ObjectMeta, accepted: Accepted) -> bool:
+        """Whether what the store says of the object now is about the upload that it accepted, and its bytes those that passed."""
+        if quoted(meta.etag) != quoted(accepted.etag) or meta.size != self.length:
             return False
-        version = next((value for name, value in meta.headers if name.lower() == _VERSION), None)
-        if None not in (version, answer.header(_VERSION)) and version != answer.header(_VERSION):
+        version = next((value for name, value in meta.headers if name.lower() == _VERSION), "")
+        if version and accepted.version and version != accepted.version:
             return False
         told = {name.lower(): value for name, value in meta.checksums or ()}
         summed = any(told.get(name) == checksums.encode(checksum) for name, checksum in self._sums.items())
@@ -176,7 +180,7 @@ class Uploads:
             return None
         return PassingUpload(services.store, size, length, names)
 
-    def keep(self, key: ObjectKey, identity: OriginIdentity, upload: PassingUpload, answer: StreamedResponse) -> None:
+    def keep(self, key: ObjectKey, identity: OriginIdentity, upload: PassingUpload, accepted: Accepted) -> None:
         """Keep an upload that the store has accepted, in the background; readers of the object wait for it.
 
         Call it when the caches have forgotten the key again, and before the uploader is answered.
@@ -189,19 +193,19 @@ class Uploads:
         elif self._cold.asks(slot) or not leases.acquire(key, 0, generation):
             upload.drop()
         else:
-            self._cold.hold(slot, self._keep(key, identity, upload, answer, generation))
+            self._cold.hold(slot, self._keep(key, identity, upload, accepted, generation))
 
     async def _keep(
         self,
         key: ObjectKey,
         identity: OriginIdentity,
         upload: PassingUpload,
-        answer: StreamedResponse,
+        accepted: Accepted,
         generation: int,
     ) -> None:
         try:
             with suppress(LarderError):  # best effort: the next read goes to the origin
-                await self._record(key, identity, upload, answer, generation)
+                await self._record(key, identity, upload, accepted, generation)
         finally:
             upload.drop()
             self._services.leases.release(key, 0, generation)
@@ -211,7 +215,7 @@ class Uploads:
         key: ObjectKey,
         identity: OriginIdentity,
         upload: PassingUpload,
-        answer: StreamedResponse,
+        accepted: Accepted,
         generation: int,
     ) -> None:
         services, asked_at = self._services, self._services.now()
@@ -222,7 +226,7 @@ class Uploads:
         meta, rule = entity_headers(response.headers), services.rules.for_path(key.path)
         if refusal(meta, rule, services.capacity) is not None:
             return
-        if not upload.is_of(meta, answer):
+        if not upload.is_of(meta, accepted):
             self._warm(key, identity)
             return
         record = await services.store.record(

@@ -139,8 +139,8 @@ class WriteAnswer:
 
     def __init__(self, response: StreamedResponse, forget: Callable[[], Awaitable[object]]) -> None:
         self.response = response
-        self.then: Callable[[], None] = lambda: None
-        """Called when the keys are forgotten again: later reads may be kept."""
+        self.then: Callable[[], Awaitable[None] | None] = lambda: None
+        """Called when the keys are forgotten again: later reads may be kept. An awaitable result is awaited."""
         self._forget = forget
         self._settled = False
 
@@ -159,7 +159,8 @@ class WriteAnswer:
             _completing.add(again)
             again.add_done_callback(_completing.discard)
             raise
-        self.then()
+        if (following := self.then()) is not None:
+            await following
 
     async def close(self) -> None:
         """The client has read the answer as far as it wanted, or has left: release the origin, and forget in any case."""

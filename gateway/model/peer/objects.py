@@ -11,7 +11,8 @@ Any other answer is treated as a failure of the node.
 A node that has become home of an object asks its previous home with ``Cache-Control: only-if-cached`` (RFC 9111, 5.2.1.7): unless
 the object is resident, fresh and granted there, the answer is 421, and nothing is fetched.
 
-``POST`` to the same address reads the object into the asked node's cache in the background, and is answered 202.
+``POST`` to the same address reads the object into the asked node's cache in the background, and is answered 202. With
+``x-larder-uploaded`` its body are the bytes of an upload that the store has accepted, which that node need not read.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ _GENERAL = {
 """Replaces a reason that only the answering node's version knows. A hit needs none."""
 _KEPT = 1024
 """Buckets whose address is kept, and cache statuses; they are in every request and answer."""
+UPLOADED = "x-larder-uploaded"
 LONGEST_ERROR = 16 * 1024
 """Most bytes of the document of ``x-larder-error``: the extra elements of the S3 error."""
 
@@ -105,6 +107,36 @@ class CacheStatus(NamedTuple):
         if reason not in _REASONS and _REASON.fullmatch(reason):
             return cls(outcome, _GENERAL.get(outcome))
         return cls(outcome, Reason(reason))
+
+
+class Accepted(NamedTuple):
+    """An upload as the store has accepted it: ``etag`` and ``version``, empty if it has none, are those of the store's answer.
+
+    ``checksums`` are the names of the headers by which the store may tell checksums of it.
+    """
+
+    etag: str
+    version: str
+    checksums: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return json.dumps(self)
+
+    @classmethod
+    def read(cls, text: str) -> Accepted:
+        """Parse the result of ``str``.
+
+        Raises:
+            ValueError: the text is malformed.
+        """
+        try:
+            told = json.loads(text)
+        except RecursionError:
+            told = None
+        match told:
+            case [str() as etag, str() as version, list() as names] if all(isinstance(name, str) for name in names):
+                return cls(etag, version, tuple(names))
+        raise ValueError(f"{UPLOADED} must be an ETag, a version and names of headers")
 
 
 def object_path(key: ObjectKey) -> str:
