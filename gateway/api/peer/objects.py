@@ -125,11 +125,12 @@ class PeerObjects:
 
     def _keep(self, call: S3Call, request: PeerRequest) -> None:
         """Keep an object that was written: its bytes in the request, if it has them, or what the store has."""
-        key, identity, told = call.key, request.principal.identity, call.request.fields.get(UPLOADED.encode())
+        key, identity = call.key, request.principal.identity
+        uploaded = call.request.fields.get(UPLOADED.encode())
         assert key is not None
-        if told is not None:
+        if uploaded is not None:
             try:
-                accepted = Accepted.read(told.decode("ascii"))
+                accepted = Accepted.read(uploaded.decode("ascii"))
             except ValueError as mistake:
                 raise ApiError("InvalidRequest", str(mistake)) from None
             upload = self._engine.uploads.passing(len(request.body), accepted.checksums)

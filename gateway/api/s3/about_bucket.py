@@ -75,18 +75,18 @@ class BucketReads:
             return await answering
         said = self._known.recall(call, _place(call, page))
         try:
-            found = await answering
+            reply = await answering
         except AboutCached as refusal:
             if said is None:
                 return await self._forward(call, body, Forward(Reason.HEADER))
             refusal.headers = {**refusal.headers, **dict(said)}
             raise
-        if isinstance(found, Forward):
-            return await self._forward(call, body, found)
-        if isinstance(found, Relay) and said is None:
-            found.response.abort()
-            return await self._forward(call, body, Forward(found.reason, miss=True))
-        answer = relay_read(call, found) if isinstance(found, Relay) else found
+        if isinstance(reply, Forward):
+            return await self._forward(call, body, reply)
+        if isinstance(reply, Relay) and said is None:
+            reply.response.abort()
+            return await self._forward(call, body, Forward(reply.reason, miss=True))
+        answer = relay_read(call, reply) if isinstance(reply, Relay) else reply
         if said is None:
             try:
                 said = await self._ask(call, page, answer)
@@ -118,11 +118,11 @@ class BucketReads:
         response.abort()
         if response.status >= 500:
             raise OriginUnavailable(f"the origin answered {response.status}")
-        told = _cors(response.headers)
-        if response.status not in _OF_OBJECTS or (response.status == 304 and not told):
+        cors = _cors(response.headers)
+        if response.status not in _OF_OBJECTS or (response.status == 304 and not cors):
             return None
-        self._known.note(call, _place(call, page), told, began)
-        return told
+        self._known.note(call, _place(call, page), cors, began)
+        return cors
 
     async def _forward(self, call: S3Call, body: Callable[[], AsyncIterator[bytes]], why: Forward) -> Answer:
         """Have the store answer, and learn from what it says."""
@@ -134,11 +134,11 @@ class BucketReads:
         accepted = answer.status in _OF_OBJECTS
         if accepted and owner is not None and len(owner) <= _LONGEST:
             self._known.note(call, _place(call, owner, ""), (), began)
-        told = _cors(_text(answer.headers))
+        cors = _cors(_text(answer.headers))
         # An error's answer that has none may be one for which the store does not look at its rules.
-        known = answer.status in _WHOLE or (accepted and told) or _allows(told)
+        known = answer.status in _WHOLE or (accepted and cors) or _allows(cors)
         if page is not None and len(page) <= _LONGEST and known and answer.status < 500:
-            self._known.note(call, _place(call, page), told, began)
+            self._known.note(call, _place(call, page), cors, began)
         return answer
 
 

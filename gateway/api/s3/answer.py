@@ -127,8 +127,8 @@ async def complete(scope: Scope, send: Send, answer: Answer) -> None:
         if isinstance(content, Body) and FILES in scope["extensions"] and (span := content.whole()) is not None:
             if content.missed or content.joined:
                 just_written(span, asyncio.get_running_loop().time())
-            told = {"status": answer.status, "headers": answer.headers, "head": encode_lines(answer.headers)}
-            await send({"type": FILES, **told, "files": [span], "memory": content.memory})
+            head = {"status": answer.status, "headers": answer.headers, "head": encode_lines(answer.headers)}
+            await send({"type": FILES, **head, "files": [span], "memory": content.memory})
         else:
             await send_answer(scope, send, answer)
     except LarderError as failure:

@@ -249,8 +249,8 @@ class S3App(Edge):
     async def _send_hit(self, scope: Scope, send: Send, trace: Trace, hit: Hit) -> None:
         """Send a hit through the applications around this one."""
         try:
-            told = {"status": hit.status, "head": trace.head(hit.head), "files": hit.files, "memory": hit.memory}
-            await send({"type": FILES, **told})
+            head = {"status": hit.status, "head": trace.head(hit.head), "files": hit.files, "memory": hit.memory}
+            await send({"type": FILES, **head})
         except LarderError as failure:
             raise BrokenBody(str(failure)) from failure
         finally:

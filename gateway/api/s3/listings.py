@@ -88,8 +88,8 @@ class ListingReads:
                     yield held
                 held = chunk
         if len(document) <= LONGEST and document.rstrip().endswith(_END):
-            told = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in answer.headers]
-            headers = entity_headers(told).headers
+            fields = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in answer.headers]
+            headers = entity_headers(fields).headers
             await self._listings.keep(asked, call.auth.principal.identity, headers, bytes(document))
         if held:
             yield held

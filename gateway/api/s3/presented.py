@@ -108,10 +108,10 @@ class PresentedReads:
     async def _object(self, call: S3Call, body: Callable[[], AsyncIterator[bytes]]) -> Answer | Forward:
         """The answer to a plain read."""
         if self._of_buckets.concerns(call):
-            found = await self._of_buckets.read(call, body)
+            reply = await self._of_buckets.read(call, body)
         else:
-            found = await self._relayed.begin(call)[0]
-        return relay_read(call, found) if isinstance(found, Relay) else found
+            reply = await self._relayed.begin(call)[0]
+        return relay_read(call, reply) if isinstance(reply, Relay) else reply
 
     async def _has_one_part(self, call: S3Call, form: _PartForm) -> bool:
         """Whether a request for part 1 is for a whole object that is not empty, and ``form`` says all of its answer."""
@@ -131,16 +131,16 @@ class PresentedReads:
         if call.wants_checksums:
             headers.append((b"x-amz-checksum-mode", b"ENABLED"))
         head = WireRequest("HEAD", request.raw_path, b"", headers, request.scheme)
-        found = await self._relayed.begin(replace(_plain(call), request=head))[0]
-        if isinstance(found, Forward):
+        reply = await self._relayed.begin(replace(_plain(call), request=head))[0]
+        if isinstance(reply, Forward):
             return False
-        if isinstance(found, Relay):
-            found.response.abort()
+        if isinstance(reply, Relay):
+            reply.response.abort()
             return False
-        await discard(found)
-        checked = any(name.startswith(_CHECKSUM) for name, _ in found.headers)
-        size = int(_value(found, b"content-length") or 0)
-        return found.status == 200 and _is_told_by(form, _etag(found), size, checked=checked)
+        await discard(reply)
+        checked = any(name.startswith(_CHECKSUM) for name, _ in reply.headers)
+        size = int(_value(reply, b"content-length") or 0)
+        return reply.status == 200 and _is_told_by(form, _etag(reply), size, checked=checked)
 
     async def _forward(
         self, call: S3Call, body: Callable[[], AsyncIterator[bytes]], why: Forward, values: dict[str, bytes]

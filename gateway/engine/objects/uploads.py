@@ -102,8 +102,8 @@ class PassingUpload:
         version = next((value for name, value in meta.headers if name.lower() == _VERSION), "")
         if version and accepted.version and version != accepted.version:
             return False
-        told = {name.lower(): value for name, value in meta.checksums or ()}
-        summed = any(told.get(name) == checksums.encode(checksum) for name, checksum in self._sums.items())
+        stated = {name.lower(): value for name, value in meta.checksums or ()}
+        summed = any(stated.get(name) == checksums.encode(checksum) for name, checksum in self._sums.items())
         return summed or quoted(meta.etag) == quoted(self._md5.hexdigest())
 
     async def commit(self) -> dict[int, BlobRef]:

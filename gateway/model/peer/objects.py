@@ -130,10 +130,10 @@ class Accepted(NamedTuple):
             ValueError: the text is malformed.
         """
         try:
-            told = json.loads(text)
+            stated = json.loads(text)
         except RecursionError:
-            told = None
-        match told:
+            stated = None
+        match stated:
             case [str() as etag, str() as version, list() as names] if all(isinstance(name, str) for name in names):
                 return cls(etag, version, tuple(names))
         raise ValueError(f"{UPLOADED} must be an ETag, a version and names of headers")
