@@ -306,6 +306,31 @@ async def test_a_write_that_takes_seconds_makes_the_disk_unstable(store):
     blob.end()
 
 
+class Busy:
+    """A store whose threads take five seconds to get to a step."""
+
+    def __init__(self, store, clock):
+        self._store, self._clock = store, clock
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def append_on_disk(self, work):
+        """As the store does, later."""
+        self._clock.time += 5
+        return self._store.append_on_disk(work)
+
+    on_disk = append_on_disk
+
+
+async def test_waiting_for_a_thread_is_not_the_disks_fault(store, clock):
+    """A write that waits for a thread for seconds, and is quick then, leaves the disk normal."""
+    blob = GrowingBlob(Busy(store, clock), 6, clock=clock)
+    await blob.write(b"abc")
+    await blob.commit(b"def")
+    assert store.status().state is BreakerState.NORMAL
+
+
 async def test_success_after_a_while_makes_the_disk_normal_again(open_store, root, clock):
     """One failure shows as unstable, and is forgotten after a calm time."""
     directory = FaultyDirectory(root)
