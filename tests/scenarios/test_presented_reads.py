@@ -67,6 +67,15 @@ def test_named_headers_are_in_answers_from_the_cache(running: Running, origin: O
     assert origin.count("", "/named/") == reads
 
 
+def test_a_store_may_treat_head_differently(running: Running, origin: Origin) -> None:
+    """Rule: what the store has shown for GET says nothing of HEAD, which it is asked itself, once."""
+    cached(running, origin, "/heads/a")
+    asked(running, "/heads/a", QUERY)
+    first, again = asked(running, "/heads/a", QUERY, 2, "HEAD")
+    assert [first.cache, again.cache] == ["BYPASS; reason=sub-resource", "HIT"]
+    assert [shown(first), shown(again)] == [OVERRIDES] * 2
+
+
 def test_a_cold_read_with_named_headers_is_kept(running: Running, origin: Origin) -> None:
     """Rule: it is a plain read for the cache, and the next read of any form is a hit."""
     cached(running, origin, "/kept/first")
