@@ -136,6 +136,24 @@ def test_a_cold_object_of_one_part_is_kept(running: Running, origin: Origin) -> 
     assert [seen.method for seen in origin.s3.seen if seen.raw_path == "/cold/a"] == ["HEAD", "GET"]
 
 
+def test_a_cold_head_of_the_only_part_is_no_hit(running: Running, origin: Origin) -> None:
+    """Rule: the answer says that the store was asked, although what was asked for first was the object without its part."""
+    cached(running, origin, "/looked/first")
+    asked(running, "/looked/first", "partNumber=1", method="HEAD")
+    origin.put("/looked/a", content(3_000, "looked"))
+    cold, warm = asked(running, "/looked/a", "partNumber=1", 2, "HEAD")
+    assert [cold.cache, warm.cache] == ["MISS; reason=cold", "HIT"]
+    assert cold.headers["content-length"] == "3000"
+
+
+def test_a_range_of_the_header_of_what_is_not_kept(origin: Origin, tmp_path: Path) -> None:
+    """Rule: HEAD with a range gets the store's 206 for an object that is too large for the cache, too."""
+    origin.put("/large/a", content(3 * MIB, "large"))
+    with gateway(Settings(origin.endpoint, tmp_path / "cache", capacity="2MB"), tmp_path) as running:
+        (part,) = asked(running, "/large/a", "", method="HEAD", Range="bytes=1-16384")
+    assert (part.status, part.headers["content-range"]) == (206, f"bytes 1-16384/{3 * MIB}")
+
+
 def test_parts_of_an_object_of_several_are_the_stores(running: Running, origin: Origin) -> None:
     """Rule: the cache does not know where parts end, and a first part loads no whole object."""
     cached(running, origin, "/several/first")

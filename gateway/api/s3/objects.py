@@ -55,7 +55,7 @@ class ObjectReads:
         found = await self._engine.find(ask)
         for _attempt in range(_ATTEMPTS):
             if not isinstance(found, Found):
-                return _judged(found, ask)
+                return _judged(found, ask, wanted)
             try:
                 return await self._answer(call, ask, found, conditions, wanted)
             except ObjectChanged:
@@ -142,14 +142,21 @@ class ObjectReads:
         return Answer(status, head, body, outcome, reason, length=length, span=(start, stop, meta.size))
 
 
-def _judged(found: Relay | Forward, ask: Ask) -> Answer | Relay | Forward:
+def _judged(found: Relay | Forward, ask: Ask, wanted: ByteRange | None) -> Answer | Relay | Forward:
     """An answer that is not kept, after the reader's conditions: the origin was asked for a header without them.
+
+    A range was left out, too; only the origin can answer for one.
 
     Raises:
         S3Error: PreconditionFailed.
     """
     conditions = ask.conditions
-    if not ask.head or conditions is None or not isinstance(found, Relay) or found.response.status != 200:
+    if not ask.head or not isinstance(found, Relay) or found.response.status != 200:
+        return found
+    if wanted is not None:
+        found.response.abort()
+        return Forward(found.reason, miss=True)
+    if conditions is None:
         return found
     meta = entity_headers(found.response.headers)
     if not meta.etag:

@@ -88,18 +88,22 @@ class PresentedReads:
         names = call.names & _NAMES
         values = {name: parameter(call.query, name) for name in names}
         form: _PartForm | None = None
+        looked: Answer | None = None
         why = Forward(Reason.SUBRESOURCE)
         known = not (names and call.auth.principal.anonymous) and all(
             _is_plain(*pair) and self._overrides.recall(call, _kind(call, pair[0])) for pair in values.items()
         )
         if known and _PART in call.names:
             form = self._parts.recall(call, _place(call))
-            known = form is not None and await self._has_one_part(call, form)
+            known, looked = (False, None) if form is None else await self._has_one_part(call, form)
         if known:
             answer = await self._object(_plain(call), body)
             if isinstance(answer, Forward):
                 why = answer
             elif form is None or answer.status not in _WHOLE or _ONE_PART.fullmatch(_etag(answer)):
+                if looked is not None and answer.outcome is Outcome.HIT:
+                    # The store was asked after all, for the entity tag.
+                    answer.outcome, answer.reason = looked.outcome, looked.reason
                 return _presented(answer, values, form)
             else:
                 await discard(answer)
@@ -113,34 +117,33 @@ class PresentedReads:
             reply = await self._relayed.begin(call)[0]
         return relay_read(call, reply) if isinstance(reply, Relay) else reply
 
-    async def _has_one_part(self, call: S3Call, form: _PartForm) -> bool:
-        """Whether a request for part 1 is for a whole object that is not empty, and ``form`` says all of its answer."""
+    async def _has_one_part(self, call: S3Call, form: _PartForm) -> tuple[bool, Answer | None]:
+        """Whether a request for part 1 is for a whole object that is not empty, and ``form`` says all of its answer.
+
+        Returns also the answer to the HEAD that came first, if one was needed.
+        """
         request, key = call.request, call.key
         assert key is not None
         if parameter(call.query, _PART) != b"1" or b"range" in request.fields:
-            return False
+            return False, None
         entry = await self._engine.known(key)
         if entry is not None and entry.record.meta.checksums is not None:
-            return _is_told_by(
-                form,
-                entry.record.meta.etag,
-                entry.record.meta.size,
-                checked=call.wants_checksums and bool(entry.record.meta.checksums),
-            )
+            meta = entry.record.meta
+            return _is_told_by(form, meta.etag, meta.size, checked=call.wants_checksums and bool(meta.checksums)), None
         headers = [pair for pair in request.headers if pair[0] in _OF_HEAD]
         if call.wants_checksums:
             headers.append((b"x-amz-checksum-mode", b"ENABLED"))
         head = WireRequest("HEAD", request.raw_path, b"", headers, request.scheme)
         reply = await self._relayed.begin(replace(_plain(call), request=head))[0]
         if isinstance(reply, Forward):
-            return False
+            return False, None
         if isinstance(reply, Relay):
             reply.response.abort()
-            return False
+            return False, None
         await discard(reply)
         checked = any(name.startswith(_CHECKSUM) for name, _ in reply.headers)
         size = int(_value(reply, b"content-length") or 0)
-        return reply.status == 200 and _is_told_by(form, _etag(reply), size, checked=checked)
+        return reply.status == 200 and _is_told_by(form, _etag(reply), size, checked=checked), reply
 
     async def _forward(
         self, call: S3Call, body: Callable[[], AsyncIterator[bytes]], why: Forward, values: dict[str, bytes]
