@@ -234,7 +234,7 @@ class Origin(Section):
     )
     max_connections: int = Field(256, ge=1, description="connections to the origin per worker")
     requester_pays: bool = Field(
-        False, description="accept the charges of requester-pays buckets with every signed request, whoever makes it"
+        False, description="accept the charges of requester-pays buckets with every signed request"
     )
 
     @field_validator("endpoint")

@@ -193,7 +193,7 @@ class Connection:
 
     def _new(self, longest: float | None = None) -> _Watched:
         """A connection whose silence may last ``longest`` seconds."""
-        # Weakly: the finalizer holds idle connections, which would keep this object, and itself, for ever.
+        # Weakly: the finalizer holds idle connections, which would keep this object, and itself, forever.
         reference = weakref.ref(self)
 
         def alive() -> bool:
