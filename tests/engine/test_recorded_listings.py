@@ -46,7 +46,7 @@ async def test_a_page_is_for_whom_the_origin_sent_it_within_the_grant(bench: Ben
 
 
 async def test_a_write_below_the_prefix_ends_it_and_another_does_not(bench: Bench) -> None:
-    """Rule: a write of a key that the rule matches forgets the pages of its bucket, whoever heard of it."""
+    """Rule: a write at another node, of a key that the rule matches, forgets the pages of its bucket here."""
     await keep(bench)
     await bench.engine.forget_from_fleet([ObjectKey("default", "b", "elsewhere"), KEY._replace(bucket="c")])
     assert await recall(bench) == DOCUMENT

@@ -24,9 +24,8 @@ def test_a_batch_of_indices_is_one_request():
     """Elements come in the order of the indices, repeated ones too, whatever holds the indices."""
     source, requests = source_of()
     assert source.read(np.array([7, 2, 7])) == [b"7", b"2", b"7"]
-    assert source._getitems([1]) == [b"1"]
     assert source.read([]) == []
-    assert requests == [[7, 2, 7], [1]]
+    assert requests == [[7, 2, 7]]
 
 
 def test_a_sequence():

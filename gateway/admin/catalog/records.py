@@ -429,7 +429,7 @@ class OriginRecord(Record):
     read_timeout: Seconds = Field(60.0, description="seconds", examples=[60.0])
     max_connections: Annotated[int, Field(ge=1, le=100_000)] = Field(256, description="per worker", examples=[256])
     requester_pays: bool = Field(
-        False, description="accept the charges of requester-pays buckets, whoever reads", examples=[False]
+        False, description="accept the charges of requester-pays buckets for all readers", examples=[False]
     )
 
     @cached_property

@@ -1,4 +1,4 @@
-"""``larder-gateway support``: one archive for whoever helps, without secrets."""
+"""``larder-gateway support``: one archive of the fleet's state to send for help, without secrets."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A data source for Grain (https://google-grain.readthedocs.io), the loader of JAX programs. It imports no Grain.
 
-Grain reads one element at a time, by as many threads as it is told, even of sources that could read many. So a batch is best read
-where Grain batches *indices*: one request brings all of them::
+Grain reads sources one element at a time, in several threads. So a batch is best read where Grain batches *indices*: one
+request brings all of them::
 
     source = CachedSource("http://gateway:9000", "train", transform=decode)
     batches = grain.MapDataset.range(len(source)).seed(7).shuffle().repeat(90).batch(256).map(source.read)
@@ -9,8 +9,8 @@ where Grain batches *indices*: one request brings all of them::
 
 ``grain.MapDataset.source(source)`` and ``grain.DataLoader`` work too, with one request for each item.
 
-Grain decides the order, so the gateway cannot prefer cached items; `larder.Loader` lets it, and yields numpy arrays without
-PyTorch.
+Grain decides the order, so the gateway cannot prefer cached items; `larder.Loader` lets it, and needs no PyTorch
+either.
 """
 
 from __future__ import annotations
@@ -118,9 +118,6 @@ class CachedSource:
             self._transform(item_at(number, data, None if places is None else places.place(number)))
             for number, data in zip(wanted, fetched.data, strict=True)
         ]
-
-    _getitems = read
-    """The name that Grain's protocol of batched reads has for it."""
 
     def stats(self) -> Stats:
         """Counts of this process."""

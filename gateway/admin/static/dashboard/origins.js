@@ -11,7 +11,7 @@ const KEYS = [
   { name: "access_key_id", label: "Access key", hint: "The gateway's at the store; empty: those of the machine (AWS credential chain)." },
   { name: "secret_access_key", label: "Secret key" },
 ];
-const PAYS = { name: "requester_pays", label: "Requester pays", kind: "flag", hint: "Its keys accept the charges of requester-pays buckets, whoever reads." };
+const PAYS = { name: "requester_pays", label: "Requester pays", kind: "flag", hint: "Its keys pay the charges of requester-pays buckets, for all readers." };
 
 function state({ seen }) {
   return seen ? (STATES[seen.state] ?? seen.state) : "not asked yet";
