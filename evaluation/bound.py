@@ -72,22 +72,46 @@ CASES = (
 )
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where else two of the cases are measured."""
+
+    name: str
+    nodes: int
+    data: Data
+
+
+PLACES = (
+    Place("three gateways", 3, DATA),
+    Place("one gateway, items in four objects", 1, replace(DATA, name="shards", shards=4)),
+    Place("three gateways, items in four objects", 3, replace(DATA, name="shards", shards=4)),
+)
+PLACED = (0.2, 0.8)
+"""Shares at which these are measured."""
+
 Real = dict[str, dict[float, float]]
 """Reads per item and epoch by the name of a case and the cached share."""
 Simulated = dict[str, dict[float, dict[str, float]]]
 """The same by way of caching."""
+Placed = dict[tuple[str, str], dict[float, float]]
+"""Reads per item and epoch by the names of a place and a case, and the cached share."""
 
 
 def run() -> None:
     """Measure, simulate, and write the page."""
     where = machine()
     real = {case.name: {share: measure(case, share) for share in MEASURED} for case in CASES}
+    placed = {
+        (place.name, case.name): {share: measure(case, share, place) for share in PLACED}
+        for place in PLACES
+        for case in CASES[:2]
+    }
     times = epoch_times.measure()
     simulated = {case.name: {share: simulation(case, share) for share in SHARES} for case in CASES}
-    publish(real, simulated, times, where)
+    publish(real, placed, simulated, times, where)
 
 
-def publish(real: Real, simulated: Simulated, times: epoch_times.Times | None, where: str) -> None:
+def publish(real: Real, placed: Placed, simulated: Simulated, times: epoch_times.Times | None, where: str) -> None:
     """Write the page. What was not measured is left out."""
     rows = [
         [
@@ -111,6 +135,7 @@ def publish(real: Real, simulated: Simulated, times: epoch_times.Times | None, w
         table(columns, rows),
         _verdict(real, simulated),
         _plot(real, simulated),
+        *_placed(placed),
         *(("## Time of an epoch", *epoch_times.section(times)) if times else ()),
     )
 
@@ -118,20 +143,24 @@ def publish(real: Real, simulated: Simulated, times: epoch_times.Times | None, w
 # --- real gateways
 
 
-def measure(case: Case, share: float) -> float:
-    """Reads of the origin per item and epoch of the first job, which is the fastest, through a gateway with so large a cache."""
-    with tempfile.TemporaryDirectory() as temporary, origin([DATA], 0, LATENCY) as store:
+def measure(case: Case, share: float, place: Place | None = None) -> float:
+    """Reads of the origin per item and epoch of the first job, which is the fastest, through gateways with so large a cache."""
+    nodes, data = (place.nodes, place.data) if place else (1, DATA)
+    with tempfile.TemporaryDirectory() as temporary, origin([data], 0, LATENCY) as store:
         store.limit(10**9, LATENCY)
-        with fleet(store, Path(temporary) / "fleet", LOW * share * DATA.size, nodes=1) as running:
-            running.register(DATA)
-            reads = _reads(store, running, case)
-    print(f"bound: {case.name}, c = {share:g}: {reads:.3f}", flush=True)
+        with fleet(store, Path(temporary) / "fleet", LOW * share * data.size, nodes=nodes) as running:
+            running.register(data)
+            reads = _reads(store, running, case, data)
+    print(f"bound: {place.name if place else 'one gateway'}, {case.name}, c = {share:g}: {reads:.3f}", flush=True)
     return reads
 
 
-def _reads(store: Origin, running: Fleet, case: Case) -> float:
+def _reads(store: Origin, running: Fleet, case: Case, data: Data) -> float:
     with ExitStack() as stack:
-        jobs = [stack.enter_context(_process(running, training)) for training in _trainings(case)]
+        jobs = [
+            stack.enter_context(_process(running, training, number))
+            for number, training in enumerate(_trainings(case, data))
+        ]
         for job in jobs:
             job.recv()
         for job in jobs:
@@ -139,24 +168,24 @@ def _reads(store: Origin, running: Fleet, case: Case) -> float:
         counts = []
         for _ in range(EPOCHS):
             jobs[0].recv()
-            counts.append(store.reads(DATA))
-    return (counts[-1] - counts[SETTLE - 1]) / (EPOCHS - SETTLE) / DATA.items
+            counts.append(store.reads(data))
+    return (counts[-1] - counts[SETTLE - 1]) / (EPOCHS - SETTLE) / data.items
 
 
-def _trainings(case: Case) -> list[Training]:
-    one = Training(name="job", data=DATA, batch=BATCH, epochs=0)
+def _trainings(case: Case, data: Data) -> list[Training]:
+    training = Training(name="job", data=data, batch=BATCH, epochs=0)
     return [
-        replace(one, name=f"job-{number}", compute=COMPUTE * pace, start=start * EPOCH, seed=number)
+        replace(training, name=f"job-{number}", compute=COMPUTE * pace, start=start * EPOCH, seed=number)
         for number, (start, pace) in enumerate(zip(case.starts, case.paces, strict=True))
     ]
 
 
 @contextmanager
-def _process(running: Fleet, training: Training) -> Iterator[Connection]:
+def _process(running: Fleet, training: Training, number: int) -> Iterator[Connection]:
     """A job in a process of its own, which says that it is ready, waits for a word, and then names each epoch that ends."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
-    process = context.Process(target=_train, args=(there, running, training), daemon=True)
+    process = context.Process(target=_train, args=(there, running, training, number), daemon=True)
     process.start()
     there.close()  # so that a job that dies is the end of its messages
     try:
@@ -166,10 +195,10 @@ def _process(running: Fleet, training: Training) -> Iterator[Connection]:
         process.join()
 
 
-def _train(connection: Connection, running: Fleet, training: Training) -> None:
+def _train(connection: Connection, running: Fleet, training: Training, number: int) -> None:
     connection.send("ready")
     connection.recv()
-    through_fleet(running, training, on_epoch=connection.send)(threading.Event())
+    through_fleet(running, training, number, on_epoch=connection.send)(threading.Event())
 
 
 # --- the simulator
@@ -205,7 +234,7 @@ def _scenario(case: Case, share: float) -> str:
     tables += [
         f'[[jobs]]\nname = "{training.name}"\ndataset = "{DATA.name}"\nbatch = {BATCH * DATA.length}\n'
         f"compute = {training.compute}\nprefetch = 1\nstart = {training.start}\ngpus = {training.gpus}"
-        for training in _trainings(case)
+        for training in _trainings(case, DATA)
     ]
     tables += [f'[[runs]]\nname = "{mode}"\nmode = "{mode}"' for mode in WAYS]
     return "\n\n".join(tables)
@@ -256,6 +285,29 @@ def _verdict(real: Real, simulated: Simulated) -> str:
         return f"{limits} Real runs differ from the simulator by more than {CLOSE:g} reads per item: {', '.join(far)}."
     (name, share), worst = max(apart.items(), key=lambda pair: abs(pair[1]))
     return f"{limits} The real runs differ from the simulator by {worst:+.3f} reads per item at most ({name} at {share:g})."
+
+
+def _placed(placed: Placed) -> tuple[str, str, str]:
+    """The part of the page about fleets, and items in larger objects."""
+    limits = {case.name: case for case in CASES}
+    rows = [
+        [place, jobs, f"{share:g}", f"{1 - share:.2f}", f"{limits[jobs].most(share):.3f}", f"{reads:.3f}"]
+        for (place, jobs), of in placed.items()
+        for share, reads in of.items()
+    ]
+    over = [
+        f"{place}, {jobs} at {share:g} ({reads:.3f})"
+        for (place, jobs), of in placed.items()
+        for share, reads in of.items()
+        if reads > limits[jobs].most(share)
+    ]
+    return (
+        "## Fleets, and items in larger objects",
+        "The same items and caches: on three gateways, each with a third of the cache and the jobs spread over them, and as "
+        "ranges of four objects. Of these the bytes that GETs ask for count, over an item's; several items are one GET.",
+        table(["place", "jobs", "c", "bound", "limit", "reads"], rows)
+        + ("\n\n**Above the limit: " + "; ".join(over) + ".**" if over else "\n\nAll are within their limits."),
+    )
 
 
 def _plot(real: Real, simulated: Simulated) -> str:

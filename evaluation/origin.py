@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -28,11 +30,12 @@ Put = Callable[[FakeOrigin], None]
 
 @dataclass(frozen=True)
 class Data:
-    """A dataset of random items of one length."""
+    """A dataset of random items of one length: objects of their own, or neighbours in so many larger objects (``shards``)."""
 
     name: str
     items: int
     length: int
+    shards: int = 0
 
     @property
     def size(self) -> int:
@@ -40,8 +43,19 @@ class Data:
         return self.items * self.length
 
     def key(self, number: int) -> str:
-        """Of an item."""
-        return f"{self.name}/{number:06}"
+        """Of the object that has an item."""
+        return f"{self.name}/{number // self.per_object:06}"
+
+    @property
+    def per_object(self) -> int:
+        """Items of an object; the last has fewer if they do not divide evenly."""
+        return math.ceil(self.items / self.shards) if self.shards else 1
+
+    def objects(self) -> Iterator[tuple[str, bytes]]:
+        """Keys and bytes of the store's objects."""
+        items = self.contents()
+        for first in range(0, self.items, self.per_object):
+            yield self.key(first), b"".join(islice(items, self.per_object))
 
     def contents(self) -> Iterator[bytes]:
         """The items, the same every time."""
@@ -52,12 +66,15 @@ class Data:
     def digests(self, directory: Path) -> Path:
         """Its digest file."""
         path = directory / f"{self.name}.parquet"
-        rows = [
-            Row(hashlib.sha256(item).digest(), BUCKET, self.key(number), None, self.length, "", self.length, None)
-            for number, item in enumerate(self.contents())
-        ]
-        write(path, rows, "objects")
+        rows = [self._row(number, item) for number, item in enumerate(self.contents())]
+        write(path, rows, "ranges" if self.shards else "objects")
         return path
+
+    def _row(self, number: int, item: bytes) -> Row:
+        place = number % self.per_object
+        size = min(self.per_object, self.items - number + place) * self.length
+        offset = place * self.length if self.shards else None
+        return Row(hashlib.sha256(item).digest(), BUCKET, self.key(number), offset, self.length, "", size, None)
 
 
 class Origin:
@@ -72,10 +89,10 @@ class Origin:
         """Its address."""
         return f"http://127.0.0.1:{self.port}"
 
-    def reads(self, data: Data) -> int:
-        """GETs of a dataset's items so far."""
-        count: int = self._ask("reads", data.name)
-        return count
+    def reads(self, data: Data) -> float:
+        """Items of a dataset that were read so far: the bytes that GETs asked for, over an item's length."""
+        asked: int = self._ask("reads", data.name, data.per_object * data.length)
+        return asked / data.length
 
     def limit(self, bandwidth: float, latency: float = 0.0, data: Data | None = None) -> None:
         """Send so many bytes per second of a dataset, or of all together, from now on; 0: as fast as they go."""
@@ -116,9 +133,9 @@ def _running(put: Put, bandwidth: float, latency: float) -> Iterator[Origin]:
 
 
 def _put_data(data: tuple[Data, ...], store: FakeOrigin) -> None:
-    for each in data:
-        for number, item in enumerate(each.contents()):
-            store.put(BUCKET, each.key(number), item)
+    for dataset in data:
+        for key, body in dataset.objects():
+            store.put(BUCKET, key, body)
 
 
 def _put_files(directory: Path, bucket: str, store: FakeOrigin) -> None:
@@ -134,10 +151,24 @@ def _serve(connection: Connection, put: Put) -> None:
         connection.send(store.port)
         while (question := connection.recv()) is not None:
             if question[0] == "reads":
-                connection.send(store.count("GET", f"/{BUCKET}/{question[1]}/"))
+                _, name, whole = question
+                gets = (
+                    seen
+                    for seen in store.seen
+                    if seen.method == "GET" and seen.raw_path.startswith(f"/{BUCKET}/{name}/")
+                )
+                connection.send(sum(_asked(seen.header("range"), whole) for seen in gets))
             else:
                 _, prefix, bandwidth, latency = question
                 store.paces.pop(prefix, None)
                 if bandwidth:
                     store.paces[prefix] = SendingPace(bandwidth, latency)
                 connection.send(None)
+
+
+def _asked(header: str, whole: int) -> int:
+    """Bytes that a GET asks for: of its Range header, or the whole object."""
+    if not header:
+        return whole
+    first, last = header.removeprefix("bytes=").split("-")
+    return int(last) - int(first) + 1
