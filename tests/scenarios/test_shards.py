@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -30,10 +30,15 @@ ACCESS = larder.Access(credentials=KEY)
 def origin() -> Iterator[Origin]:
     """A store with the shards."""
     with Origin() as store:
-        for shard in range(SHARDS):
-            names = range(shard * SAMPLES, (shard + 1) * SAMPLES)
-            store.put(f"/data/{shard}.tar", archive({f"{name:06}.bin": content(SIZE, name) for name in names}))
+        for number in range(SHARDS):
+            store.put(f"/data/{number}.tar", shard(number))
         yield store
+
+
+def shard(number: int) -> bytes:
+    """The bytes of a shard."""
+    names = range(number * SAMPLES, (number + 1) * SAMPLES)
+    return archive({f"{name:06}.bin": content(SIZE, name) for name in names})
 
 
 @pytest.fixture(scope="module")
@@ -125,3 +130,45 @@ def test_a_gateway_killed_in_a_run(origin: Origin, file: Path, tmp_path: Path) -
         verify(running)
     assert min(start for name, start, _ in reads.ranges if name == path) >= come * SAMPLE
     assert reads.size <= (ALL - come) * SAMPLE
+
+
+def read_by_s3(running: Running, keys: Sequence[str] = ("0.tar", "1.tar", "2.tar", "3.tar")) -> None:
+    """Read shards as an S3 client, until the gateway has them."""
+    client = running.client()
+    for key in keys:
+        client.get_object(Bucket="data", Key=key)["Body"].read()
+    eventually(lambda: running.metric("larder_fills_active"), lambda fills: fills == 0, "the blocks of the shards")
+
+
+def test_shards_that_s3_readers_have_loaded(origin: Origin, file: Path, tmp_path: Path) -> None:
+    """Rule: an epoch takes samples from the cached blocks of their objects, and reads nothing that is there."""
+    with gateway(Settings(origin.endpoint, tmp_path / "cache"), tmp_path) as running:
+        read_by_s3(running)
+        reads = Reads(origin)
+        assert epoch(running, file) == Counter(range(ALL))
+        verify(running)
+    assert not reads.ranges
+
+
+def test_one_shard_that_s3_readers_have_loaded(origin: Origin, file: Path, tmp_path: Path) -> None:
+    """Rule: samples of the other shards are read from the origin."""
+    with gateway(Settings(origin.endpoint, tmp_path / "cache"), tmp_path) as running:
+        read_by_s3(running, ["1.tar"])
+        reads = Reads(origin)
+        assert epoch(running, file) == Counter(range(ALL))
+        assert running.metric("larder_dataset_items_from_blocks_total") == SAMPLES
+    assert {name for name, _, _ in reads.ranges} == {"/data/0.tar", "/data/2.tar", "/data/3.tar"}
+
+
+def test_blocks_of_another_version(origin: Origin, file: Path, tmp_path: Path) -> None:
+    """Rule: what differs from the digest file is not delivered: such samples are read from the origin."""
+    path = "/data/3.tar"
+    right = shard(3)
+    with gateway(Settings(origin.endpoint, tmp_path / "cache"), tmp_path) as running:
+        origin.put(path, right[: 100 * SAMPLE] + content(len(right) - 100 * SAMPLE, "old"))
+        read_by_s3(running, ["3.tar"])
+        origin.put(path, right)
+        reads = Reads(origin)
+        assert epoch(running, file) == Counter(range(ALL))
+        verify(running)
+    assert path in {name for name, _, _ in reads.ranges}

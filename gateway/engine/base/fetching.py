@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Protocol
 
 from gateway.fleet.nodes.peers import PeerUnavailable
 from gateway.model.errors import BrokenBody, LarderError, OriginUnavailable
@@ -24,6 +25,22 @@ Reopen = Callable[[int], Awaitable[StreamedResponse]]
 async def pause(turn: int = 1) -> None:
     """Wait before the next attempt at the origin: 50 to 250 ms times ``turn``, so that many clients do not retry at once."""
     await asyncio.sleep(random.uniform(0.05, 0.25) * turn)  # noqa: S311 - jitter, not a secret
+
+
+class ItemBytes(Protocol):
+    """The bytes of an item, like a ``ByteStream``."""
+
+    async def next_chunk(self, most: int | None = None) -> bytes:
+        """The next bytes, at most ``most``, waiting for at least one; ``b""`` at the end. Raises LarderError."""
+
+    def at_once(self, length: int) -> bytes | memoryview | None:
+        """All ``length`` bytes, if they are here."""
+
+    async def read(self) -> bytes:
+        """All bytes. Raises what ``next_chunk`` raises."""
+
+    def release(self) -> None:
+        """Leave the rest, if any."""
 
 
 class ByteStream:

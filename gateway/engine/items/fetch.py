@@ -30,13 +30,14 @@ from numpy.typing import NDArray
 
 from gateway.base import metrics
 from gateway.base.tasks import SingleFlight
-from gateway.engine.base.fetching import ByteStream
+from gateway.engine.base.fetching import ByteStream, ItemBytes
 from gateway.engine.base.homes import HolderLookup, Neighbours, Node, split_of
 from gateway.engine.base.services import Services
 from gateway.engine.items.adjacent import AdjacentItems
 from gateway.engine.items.demand import ItemDemand, Reserved
 from gateway.engine.items.item_origin import ItemOrigin, ItemRefused
-from gateway.engine.items.item_run import ItemPart, ItemRun, SentItem
+from gateway.engine.items.item_run import ItemRun, SentItem
+from gateway.engine.items.object_blocks import ObjectBlocks
 from gateway.engine.items.peer_items import PeerItems
 from gateway.engine.items.wanted import (
     FailedItem,
@@ -75,7 +76,6 @@ AT_ONCE = 128
 LEASE_PATIENCE = 30.0
 """Seconds that an item may wait for another worker of the node; then this one reads it too."""
 
-ItemBytes = ByteStream | ItemPart
 Supply = ItemRun | SentItem
 """What bytes come from, if not from a read of the origin for one item."""
 
@@ -96,7 +96,7 @@ class ItemFetches:
         self._flight: SingleFlight[bytes, Outcome] = SingleFlight()
         self._reading = asyncio.Semaphore(AT_ONCE)
         self._memory = MemoryBudget()
-        self._origin = ItemOrigin(services.origin)
+        self._origin = ItemOrigin(services.origin, ObjectBlocks(services.store, services.block_size))
         self._fleet = services.fleet
         self.peers = PeerItems(services.fleet) if services.fleet else None
         self.neighbours = Neighbours(services.fleet, services.block_size) if services.fleet else None
@@ -279,11 +279,9 @@ class ItemFetches:
         assert self.neighbours is not None
         sent = SentItem(partial(self.peers.fetch, reader, wanted))
         outcome = await self._kept_or_not(wanted, sent)
-        if not isinstance(outcome, StoredItem | InMemoryItem):
-            return outcome
         if isinstance(outcome, StoredItem):
             self.neighbours.taken(reader, wanted.digest)
-        return replace(outcome, flags=outcome.flags | sent.flags)
+        return outcome
 
     async def _kept_or_not(self, wanted: Wanted, run: Supply | None) -> Outcome:
         try:
@@ -328,12 +326,17 @@ class ItemFetches:
         opened = await (self._origin.open(wanted) if run is None else run.part(wanted.index))
         if opened is None:
             raise _ReadAlone
-        stream, length, headers = opened
+        length = opened.length
         try:
-            keep = keep and forbidden(headers) is None and (room.held or self._may_keep(wanted, location, length))
-            return await self._take(wanted, stream, length, room, keep=keep)
+            keep = (
+                keep and forbidden(opened.headers) is None and (room.held or self._may_keep(wanted, location, length))
+            )
+            outcome = await self._take(wanted, opened.stream, length, room, keep=keep)
         finally:
-            stream.release()
+            opened.stream.release()
+        if opened.flags and isinstance(outcome, StoredItem | InMemoryItem):
+            return replace(outcome, flags=outcome.flags | opened.flags)
+        return outcome
 
     async def _move(self, wanted: Wanted, node: Node, room: Reserved, *, keep: bool) -> Outcome | None:
         """Take the item over from a node that has it; ``None`` if that fails."""
@@ -431,12 +434,12 @@ class ItemFetches:
                 return there
             tried = (Source.HOME,)
         try:
-            stream, length, _ = await self._origin.open(wanted)
+            opened = await self._origin.open(wanted)
         except ItemRefused as failure:
             return FailedItem(failure.status, str(failure))
         except OriginUnavailable as failure:
             return _unreached(wanted, failure)
-        return ItemStream(stream, length, wanted.digest)
+        return ItemStream(opened.stream, opened.length, wanted.digest)
 
     async def _at_home(self, home: Node, wanted: Wanted) -> ItemStream | None:
         """The item from its home's cache; if the home breaks off, the rest is read from the origin."""

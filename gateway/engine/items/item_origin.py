@@ -1,19 +1,19 @@
-"""Reading items from the origin: one item, or a stretch of its object that has more of them.
+"""Reading items from the origin, or from blocks of their object that are cached: one item, or a stretch with more of them.
 
 Readers learn the origin's status, but not its address or other internals; the log has them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from itertools import count
 
 from gateway.engine.base.fetching import ByteStream, pause
+from gateway.engine.items.object_blocks import ObjectBlocks, Opened
 from gateway.engine.items.wanted import Wanted
 from gateway.model.errors import LarderError, OriginUnavailable
 from gateway.model.frames import ItemStatus
 from gateway.model.keys import ObjectKey
-from gateway.model.objects import Header
 from gateway.net.exchange import StreamedResponse
 from gateway.origin.client import OriginClient
 from gateway.policies.items.runs import ByteSpan
@@ -44,21 +44,27 @@ class ItemOrigin:
 
     Args:
         client: sends the requests.
+        blocks: has what S3 readers have loaded.
     """
 
-    def __init__(self, client: OriginClient) -> None:
+    def __init__(self, client: OriginClient, blocks: ObjectBlocks) -> None:
         self._client = client
+        self._blocks = blocks
 
-    async def open(self, wanted: Wanted, span: ByteSpan | None = None) -> tuple[ByteStream, int, Sequence[Header]]:
-        """An item, or the bytes ``span`` of its object: a stream, the number of bytes, and the headers of the answer.
+    async def open(self, wanted: Wanted, spans: Mapping[int, ByteSpan] | None = None) -> Opened:
+        """An item, or the bytes from the first of some items of its object to the last; ``spans`` are in order.
 
         Raises:
             OriginUnavailable: the origin failed ``ATTEMPTS`` times.
             ItemRefused: it refused.
         """
         location, expected = wanted.location, _length(wanted)
-        if span is not None:
-            location, expected = location._replace(offset=span.start, length=span.size), span.size
+        if spans is not None:
+            start, stop = next(iter(spans.values())).start, max(span.stop for span in spans.values())
+            location, expected = location._replace(offset=start, length=stop - start), stop - start
+        cached = await self._blocks.open(wanted, spans or _span_of(wanted, location, expected))
+        if cached is not None:
+            return cached
 
         async def rest(offset: int) -> StreamedResponse:
             return (await self._ask(wanted, location, expected, offset))[0]
@@ -74,7 +80,7 @@ class ItemOrigin:
                 break
         stream = ByteStream(response, length, rest)
         stream.resumes = ATTEMPTS - attempt
-        return stream, length, response.headers
+        return Opened(stream, length, response.headers)
 
     async def rest(self, wanted: Wanted, skip: int) -> StreamedResponse:
         """An item without its first ``skip`` bytes. Raises as ``open``, after one attempt."""
@@ -103,6 +109,11 @@ class ItemOrigin:
         except BaseException:
             response.abort()
             raise
+
+
+def _span_of(wanted: Wanted, location: Location, length: int) -> dict[int, ByteSpan]:
+    start = location.offset or 0
+    return {wanted.index: ByteSpan(start, start + length)}
 
 
 def _length(wanted: Wanted) -> int:

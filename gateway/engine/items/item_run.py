@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 
 from gateway.engine.base.fetching import ByteStream
 from gateway.engine.items.item_origin import ItemRefused
+from gateway.engine.items.object_blocks import Opened
 from gateway.engine.items.wanted import FailedItem, InMemoryItem, Outcome
 from gateway.model.errors import LarderError
-from gateway.model.frames import ItemFlag, ItemStatus
-from gateway.model.objects import Header
+from gateway.model.frames import ItemStatus
 from gateway.policies.items.runs import ByteSpan, runs_of
 
 AHEAD = 4
@@ -27,20 +27,15 @@ AHEAD = 4
 AHEAD_BYTES = 512 * 1024
 """Bytes of these above which no further one is read."""
 
-Opened = tuple[ByteStream, int, Sequence[Header]]
-OpenSpan = Callable[[ByteSpan], Awaitable[Opened]]
-"""Asks the origin for bytes of the object; see ``ItemOrigin.open``."""
+OpenSpans = Callable[[Mapping[int, ByteSpan]], Awaitable[Opened]]
+"""Opens the bytes of items; see ``ItemOrigin.open``."""
 
 
 class ItemPart:
-    """The bytes of one item within a run, like a ``ByteStream``; its owner calls ``release``.
-
-    ``length`` in bytes; ``headers`` are those of the origin's answer.
-    """
+    """The bytes of one item within a run, like a ``ByteStream``; its owner calls ``release``."""
 
     def __init__(self, read: RunRead, length: int) -> None:
-        self.headers = read.headers
-        self.length = self._left = length
+        self._left = length
         self._read = read
 
     async def next_chunk(self, most: int | None = None) -> bytes:
@@ -78,17 +73,13 @@ class ItemPart:
             self._read.hand_on()
 
 
-Supplied = tuple[ByteStream | ItemPart, int, Sequence[Header]]
-"""The bytes of an item, their number, and the headers of the origin's answer."""
-
-
 class RunRead:
     """One request of the origin, whose bytes go to items in the order of their places.
 
     Args:
         spans: of the items, in that order.
         turns: by item, resolved when it may take its bytes: with this, or with ``None`` if it must be read alone.
-        open_span: asks the origin.
+        open_spans: asks the origin.
         places: limits the requests of this worker.
     """
 
@@ -96,20 +87,19 @@ class RunRead:
         self,
         spans: Mapping[int, ByteSpan],
         turns: dict[int, asyncio.Future[RunRead | None]],
-        open_span: OpenSpan,
+        open_spans: OpenSpans,
         places: asyncio.Semaphore,
     ) -> None:
-        self.headers: Sequence[Header] = ()
         self._spans = dict(spans)
         self._turns = turns
-        self._open = open_span
+        self._open = open_spans
         self._places = places
         self._queue = deque(spans)
         self._current = -1
         self._storing: dict[int, int] = {}
         """Bytes of items that were handed out and are not stored yet."""
         self._placed = False
-        self._stream: ByteStream | None = None
+        self._opened: Opened | None = None
         self._at = self._spans[self._queue[0]].start
         self._buffer = memoryview(b"")
 
@@ -132,7 +122,7 @@ class RunRead:
         if self._current in (item, -1):
             self.hand_on()
 
-    async def part(self, item: int) -> ItemPart | None:
+    async def part(self, item: int) -> Opened | None:
         """The bytes of the item whose turn it is; ``None`` if it must be read alone.
 
         Raises:
@@ -144,10 +134,9 @@ class RunRead:
             if not self._placed:
                 await self._places.acquire()
                 self._placed = True
-            if self._stream is None:
-                last = self._queue[-1] if self._queue else item
+            if self._opened is None:
                 self._at = span.start
-                self._stream, _, self.headers = await self._open(ByteSpan(span.start, self._spans[last].stop))
+                self._opened = await self._open({of: self._spans[of] for of in (item, *self._queue)})
         except LarderError as failure:
             # Every item would fare the same, unless only some of them are beyond the object's end.
             some = isinstance(failure, ItemRefused) and failure.status is ItemStatus.CHANGED
@@ -157,16 +146,17 @@ class RunRead:
             raise
         while self._at < span.start:
             await self.take(span.start - self._at)
-        return ItemPart(self, span.size)
+        assert self._opened is not None
+        return self._opened._replace(stream=ItemPart(self, span.size), length=span.size)
 
     async def take(self, most: int) -> bytes:
         """The next bytes, at most ``most``. Raises as ``ByteStream.next_chunk``; then the items behind are read alone."""
         if not most:
             return b""
-        assert self._stream is not None
+        assert self._opened is not None
         if not self._buffer:
             try:
-                self._buffer = memoryview(await self._stream.next_chunk())
+                self._buffer = memoryview(await self._opened.stream.next_chunk())
             except LarderError:
                 self._fail(None)
                 raise
@@ -193,8 +183,8 @@ class RunRead:
         self._close()
 
     def _close(self) -> None:
-        if self._stream is not None:
-            self._stream.release()
+        if self._opened is not None:
+            self._opened.stream.release()
         if self._placed:
             self._placed = False
             self._places.release()
@@ -205,16 +195,12 @@ class SentItem:
 
     Args:
         ask: asks that node for the item.
-
-    Attributes:
-        flags: how the item came, once it has.
     """
 
     def __init__(self, ask: Callable[[], Awaitable[Outcome | None]]) -> None:
-        self.flags = ItemFlag.NONE
         self._ask = ask
 
-    async def part(self, _item: int) -> Supplied | None:
+    async def part(self, _item: int) -> Opened | None:
         """The item's bytes; ``None`` if it must be read here.
 
         Raises:
@@ -225,8 +211,7 @@ class SentItem:
             raise ItemRefused(sent.status, sent.detail)
         if not isinstance(sent, InMemoryItem):
             return None
-        self.flags = sent.flags
-        return ByteStream.of(sent.data), len(sent.data), ()
+        return Opened(ByteStream.of(sent.data), len(sent.data), flags=sent.flags)
 
     def leave(self, _item: int) -> None:
         """Nothing waits for it."""
@@ -237,19 +222,19 @@ class ItemRun:
 
     Args:
         spans: of the items, by index.
-        open_span: asks the origin.
+        open_spans: asks the origin.
         places: limits the requests of this worker.
     """
 
-    def __init__(self, spans: Mapping[int, ByteSpan], open_span: OpenSpan, places: asyncio.Semaphore) -> None:
+    def __init__(self, spans: Mapping[int, ByteSpan], open_spans: OpenSpans, places: asyncio.Semaphore) -> None:
         self._spans = spans
-        self._open = open_span
+        self._open = open_spans
         self._places = places
         self._undecided = set(spans)
         self._turns: dict[int, asyncio.Future[RunRead | None]] = {}
         self._reads: dict[int, RunRead] = {}
 
-    async def part(self, item: int) -> Supplied | None:
+    async def part(self, item: int) -> Opened | None:
         """The item's bytes, once its turn has come; ``None`` if it must be read alone.
 
         Raises:
@@ -261,8 +246,7 @@ class ItemRun:
         turn = self._turns[item] = asyncio.get_running_loop().create_future()
         self._decide(item)
         read = await turn
-        part = None if read is None else await read.part(item)
-        return None if part is None else (part, part.length, part.headers)
+        return None if read is None else await read.part(item)
 
     def leave(self, item: int) -> None:
         """The item is stored, or it is not read with the others. Idempotent."""

@@ -12,7 +12,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.engine.base.fetching import ByteStream
+from gateway.engine.base.fetching import ItemBytes
 from gateway.engine.base.homes import HolderLookup
 from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.model.keys import OriginIdentity
@@ -147,7 +147,7 @@ class ItemStream:
     The digest is that of all bytes, so a resumed stream cannot mix two versions of an object unnoticed.
     """
 
-    def __init__(self, stream: ByteStream, length: int, digest: bytes) -> None:
+    def __init__(self, stream: ItemBytes, length: int, digest: bytes) -> None:
         self.length = length
         self._stream = stream
         self._digest = digest
