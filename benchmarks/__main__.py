@@ -32,7 +32,7 @@ NAMES = (
     "cold_epoch",
 )
 """Benchmarks of ``make bench``, in at most 20 minutes on two cores."""
-LONG = ("closed_forms", "accuracy", "accuracy_sorted", "importance", "fleet_large", "index_large")
+LONG = ("shards", "closed_forms", "accuracy", "accuracy_sorted", "importance", "fleet_large", "index_large")
 """Benchmarks that only their name starts: hit ratios, trainings, counts of messages, and an index of 12 GB."""
 
 

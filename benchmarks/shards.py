@@ -123,7 +123,9 @@ def installed() -> Path:
     python = HOME / "venv" / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", HOME / "venv"], check=True)
-        subprocess.run([python, "-m", "pip", "install", "-q", "--disable-pip-version-check", *PACKAGES], check=True)
+        pip = [python, "-m", "pip", "--disable-pip-version-check", "-q"]
+        subprocess.run([*pip, "install", *PACKAGES], check=True)
+        subprocess.run([*pip, "uninstall", "-y", "obstore"], check=True)  # findings/litdata-plain-http.sh
         stub = HOME / "stub" / "torchvision"  # MosaicML imports it for images, which are not decoded here
         for package in ("datasets", "transforms"):
             (stub / package).mkdir(parents=True)
@@ -176,7 +178,13 @@ class Readers:
 
     def litdata(self, home: Path) -> dict[str, float]:
         """Chunks to a local folder, by boto3."""
-        return _read(self._python, "litdata", [f"s3://{BUCKET}/lit", str(home / "local"), self._store.endpoint], home)
+        return _read(
+            self._python,
+            "litdata",
+            [f"s3://{BUCKET}/lit", str(home / "local"), self._store.endpoint],
+            home,
+            LITDATA_ASYNC_CHUNK_PREFETCH="0",
+        )
 
 
 def _epoch(store: Store, read: Callable[[Path], dict[str, float]], home: Path) -> Epoch:
