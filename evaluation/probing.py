@@ -28,7 +28,7 @@ COMPUTE = 0.3
 ROOMS = {"both": 1.2 * (READ.size + COMPUTED.size), "half of one": LOW * 0.5 * READ.size}
 """Bytes of the caches: of two fleets, by the datasets that they have room for."""
 PATIENCE = 180.0
-SETTLE, MEASURE = 15.0, 30.0
+SETTLE, MEASURE = 45.0, 30.0
 """Seconds after the manager knows both jobs until its predictions are read, and for which steps count beside them."""
 STEPS = 60
 SKIPPED = 10
@@ -61,8 +61,8 @@ def run() -> None:
         for room, capacity in ROOMS.items():
             with _registered(store, Path(temporary) / room.replace(" ", "-"), capacity) as running:
                 known[room] = probed(running, jobs)
-                if room == "both":
-                    measured = {job.name: compared(running, job) for job in jobs}
+        with _registered(store, Path(temporary) / "compared", ROOMS["both"]) as running:
+            measured = compared(running, jobs)
     publish(jobs, known, measured, where)
 
 
@@ -150,9 +150,10 @@ def _found(said: dict[str, Any], job: Training, log: Log, asked: float) -> Found
     return Found(granted[job.data.size] / job.data.size, of["benefit"], of["t_predicted"], mean(log.steps(asked)))
 
 
-def compared(running: Fleet, training: Training) -> tuple[float, float]:
-    """Seconds per mini-batch without the cache and with everything cached, measured separately."""
-    return _steps(running, training, "off"), _steps(running, training, "on")
+def compared(running: Fleet, jobs: Sequence[Training]) -> Measured:
+    """Each job alone, through a fleet that has cached nothing: first without the cache, then with everything cached."""
+    without = [_steps(running, job, "off") for job in jobs]
+    return {job.name: (off, _steps(running, job, "on")) for job, off in zip(jobs, without, strict=True)}
 
 
 def _steps(running: Fleet, training: Training, caching: str) -> float:

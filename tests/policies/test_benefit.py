@@ -220,6 +220,14 @@ def test_a_job_that_misses_more_than_its_part_is_predicted_so():
     assert told.more == pytest.approx(0.4 - 0.3 * 0.8)
 
 
+def test_a_window_of_the_filling_says_nothing_of_the_full_space():
+    """Rule: while fewer than half of the expected hits come, the space is being filled, and the expectation is the forecast."""
+    state = ProbeState(low=StepSample(0, 0.4, 0.3), high=StepSample(0.5, 0.25, 0), latest=StepSample(0.02, 0.394, 0))
+    forecast = forecast_at(state, 0.5, 1)
+    assert forecast is not None
+    assert forecast.predicted == pytest.approx(0.4 - 0.3 * 0.5)
+
+
 def test_the_plan_predicts_within_a_tenth_of_what_is_measured():
     """Rule: what the plan says of a job's speed is what the job reports."""
     _, plan = paired(Trainer("slow", 0.115, 0.1, "one"), Trainer("fast", 0.2, 0.1, "two", joined=600.0), 3600)

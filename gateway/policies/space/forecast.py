@@ -17,6 +17,8 @@ from gateway.policies.space.probing import ProbeState
 
 MORE = 0.1
 """Share of a dataset by which its space is imagined larger."""
+FILLED = 0.5
+"""Share of the expected hits below which a job's last window is of the time in which its space was being filled."""
 _MOST_FACTOR = 4.0
 
 
@@ -65,7 +67,8 @@ def forecast_at(state: ProbeState, cached: float, jobs: int) -> Forecast | None:
         return None
     expected = (1 - cached) / jobs
     # Without misses to compare, or while the space is still being filled, the expectation is kept.
-    factor = (1 - latest.share) / expected if expected > 0 and latest.share > 0 else 1.0
+    filled = latest.share >= FILLED * (1 - expected)
+    factor = (1 - latest.share) / expected if expected > 0 and filled else 1.0
     factor = min(_MOST_FACTOR, factor) if factor > 0 else 1.0
     more = (1 - min(1.0, cached + MORE)) / jobs
 
