@@ -122,10 +122,12 @@ class SingleFlight(Generic[K, T]):
 
     Args:
         tasks: run the calls.
+        unclaimed: called with a result whose first caller has left.
     """
 
-    def __init__(self, tasks: Tasks | None = None) -> None:
+    def __init__(self, tasks: Tasks | None = None, unclaimed: Callable[[T], None] | None = None) -> None:
         self._calls: dict[K, Call[T]] = {}
+        self._unclaimed = unclaimed
         self._tasks = Tasks() if tasks is None else tasks
         self.drain = self._tasks.join
         """Wait for the calls in flight."""
@@ -138,13 +140,13 @@ class SingleFlight(Generic[K, T]):
     def __contains__(self, key: K) -> bool:
         return key in self._calls
 
-    def begin(self, key: K, call: Coroutine[Any, Any, T], owner: Hashable = None) -> Call[T]:
-        """Start a call that later callers join, replacing one in flight; see ``owner``."""
+    def begin(self, key: K, call: Coroutine[Any, Any, T], owner: Hashable = None) -> asyncio.Future[T]:
+        """``waiter``, after starting a call that later callers join; it replaces one in flight. See ``owner``."""
         loop = asyncio.get_running_loop()
         waiters: list[asyncio.Future[T]] = [loop.create_future()]
         task = self._tasks.start(call, partial(self._end, key, waiters))
-        begun = self._calls[key] = Call(task, loop.time(), owner, waiters)
-        return begun
+        self._calls[key] = Call(task, loop.time(), owner, waiters)
+        return waiters[0]
 
     def waiter(self, key: K) -> asyncio.Future[T]:
         """The result of the call in flight for a key, for one caller, which may cancel it."""
@@ -159,20 +161,15 @@ class SingleFlight(Generic[K, T]):
 
     def join(self, key: K, call: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Future[T]:
         """``waiter``, after starting a call if there is none."""
-        return self.waiter(key) if key in self._calls else self.begin(key, call()).waiters[0]
+        return self.waiter(key) if key in self._calls else self.begin(key, call())
 
     async def result(self, key: K, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """The result of the call for a key; raises its exception."""
         return await self.join(key, call)
 
-    def answer(self, key: K, result: T) -> None:
-        """Give the callers their result before the call ends, one turn of the event loop earlier than its end would.
-
-        Later callers start a new call.
-        """
-        for waiter in self._calls.pop(key).waiters:
-            if not waiter.done():
-                waiter.set_result(result)
+    def hand_over(self, key: K) -> list[asyncio.Future[T]]:
+        """The callers, to whom the call itself gives their result before it ends; later callers start a new call."""
+        return self._calls.pop(key).waiters
 
     def began(self, key: K) -> float:
         """When the call in flight for a key began, on the event loop's clock."""
@@ -194,6 +191,8 @@ class SingleFlight(Generic[K, T]):
         if call is not None and call.task is task:
             del self._calls[key]
         failure = None if task.cancelled() else task.exception()
+        if self._unclaimed is not None and waiters[0].cancelled() and not task.cancelled() and failure is None:
+            self._unclaimed(task.result())
         for waiter in waiters:
             if waiter.done():
                 continue

@@ -1,4 +1,4 @@
-"""The engine's surface for the edges: find, open, forget, warm."""
+"""The engine's surface for the edges: open, forget, warm."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.engine.items.fetch import ItemFetches
 from gateway.engine.items.lane import Lane, load_limits
 from gateway.engine.objects.blocks import Blocks
 from gateway.engine.objects.entries import EntryCache, Grants
-from gateway.engine.objects.found import Ask, Found, Relay
+from gateway.engine.objects.found import Ask, Forward, Found, Relay
 from gateway.engine.objects.hits import Hits
 from gateway.engine.objects.listings import RecordedListings
 from gateway.engine.objects.reads import Reads
@@ -71,8 +71,7 @@ class Engine:
         self.owes, self.owes_at = services.store.generations.owes, services.store.generations.owes_at
         self.hot = Hits(services, self._entries, self._grants).find
         self.sightings = Sightings(services, self._entries)
-        self.find = self._reads.find
-        self.open = self.blocks.open
+        self.open = self._reads.open
         self.known = self._reads.known
         self.granted = self._grants.widest
         self.resident = self._reads.resident
@@ -98,30 +97,31 @@ class Engine:
 
     async def _warm(self, ask: Ask) -> int:
         with suppress(LarderError):  # best effort: the next read goes to the origin
-            answer = await self.find(ask)
-            if isinstance(answer, Relay):
-                answer.response.abort()
-            elif isinstance(answer, Found):
-                await self.read_through(ask, answer)
+            await self.load(ask)
         return 0
 
-    async def read_through(self, ask: Ask, answer: Found, span: tuple[int, int] | None = None) -> bool | None:
-        """Read an object, or its bytes [first, end), as a reader: a long fill without readers stops.
+    async def load(self, ask: Ask) -> tuple[Found | Relay | Forward, bool | None]:
+        """Read an object as a reader, to have it in the cache: a long fill without readers stops.
 
         Returns:
-            Whether bytes came from the origin; ``None`` if the cache did not keep them.
+            What was found, and whether bytes of it came from the origin; ``None`` if the cache did not keep them.
 
-        Raises: see ``open``.
+        Raises:
+            ObjectChanged: it changed while it was read.
+            LarderError: it cannot be read.
         """
-        size = answer.entry.record.meta.size
-        start, stop = span or (0, size)
-        body = await self.open(ask, answer, min(start, size), min(stop, size))
+        answer = await self.open(ask)
+        if isinstance(answer, Relay):
+            answer.response.abort()
+        body = answer.body if isinstance(answer, Found) else None
+        if body is None:
+            return answer, None
         try:
             async with aclosing(body.pieces()) as pieces:
                 async for _ in pieces:
                     if body.direct:
-                        return None
-            return body.missed
+                        return answer, None
+            return answer, body.missed
         finally:
             body.close()
 

@@ -125,9 +125,12 @@ class Reach:
             raise OriginUnavailable(self.problem or f"the origin {self._name!r} is slow to answer")
 
     async def result(self, work: asyncio.Future[T], within: float | None = None) -> T:
-        """``wait``, then return the result of ``work``."""
-        await self.wait(work, within)
-        return work.result()
+        """``wait``, then return the result of ``work``, which is cancelled if this gives up."""
+        try:
+            await self.wait(work, within)
+            return work.result()
+        finally:
+            work.cancel()
 
     async def unless_lost(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of ``work``, which is cancelled if the origin is lost.
@@ -138,11 +141,7 @@ class Reach:
         if self.lost:
             work.close()
             self.require()
-        task = self._loop.create_task(work)
-        try:
-            return await self.result(task)
-        finally:
-            task.cancel()
+        return await self.result(self._loop.create_task(work))
 
     async def reached(self) -> bool:
         """Whether the origin answers now: it has just done so, or answers a probe."""

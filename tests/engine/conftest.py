@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,7 +17,7 @@ from gateway.base.config import CacheSettings, Credential, Origin
 from gateway.engine.base.services import Services
 from gateway.engine.engine import Engine
 from gateway.engine.objects.body import Body
-from gateway.engine.objects.found import Ask, Found
+from gateway.engine.objects.found import Ask, Forward, Found, Relay
 from gateway.fleet.nodes.invalidations import NullInvalidations
 from gateway.fleet.nodes.membership import Membership
 from gateway.model.fleet import Node, NodeState
@@ -48,10 +49,24 @@ class Bench:
     async def open(self, key: str, start: int = 0, stop: int | None = None) -> Body:
         """Find an object, and a body of it that is ready to be read."""
         ranged = start > 0 or stop is not None
-        ask = self.ask(key, metadata_first=ranged)
-        found = await self.engine.find(ask)
+        within = (start, sys.maxsize if stop is None else stop) if ranged else None
+        found = await self.engine.open(self.ask(key, metadata_first=ranged)._replace(within=within))
         assert isinstance(found, Found), found
-        return await self.engine.open(ask, found, start, found.entry.record.meta.size if stop is None else stop)
+        assert found.body is not None
+        return found.body
+
+    async def find(self, ask: Ask) -> Found | Relay | Forward:
+        """The result of a read whose reader leaves before the first byte; or one of metadata alone, if that comes first."""
+        found = await self.engine.open(ask._replace(head=ask.head or (ask.metadata_first and ask.span is None)))
+        if isinstance(found, Found) and found.body is not None:
+            found.body.close()
+        return found
+
+    async def body(self, ask: Ask, found: Found, start: int, stop: int) -> Body:
+        """Bytes of an object that was found before."""
+        body = (await self.engine.blocks.open(ask, found, start, stop)).body
+        assert body is not None
+        return body
 
     async def settle(self) -> None:
         """Wait until all background loads and fills are recorded in the index."""

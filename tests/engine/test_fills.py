@@ -93,7 +93,7 @@ async def test_the_leader_may_leave_before_the_origin_answers(bench: Bench) -> N
     bench.origin.put("b", "k", LARGE)
     gate = Gate()
     bench.origin.inject(Hang(gate=gate))
-    leader = asyncio.create_task(bench.engine.find(bench.ask("k")))
+    leader = asyncio.create_task(bench.find(bench.ask("k")))
     await gate.reached()
     follower = asyncio.create_task(bench.read("k"))
     leader.cancel()
@@ -203,7 +203,7 @@ async def test_more_fills_than_allowed_are_not_stored(bench: Bench) -> None:
         gates.append(bench.origin.inject(Hang(path=f"/b/k{number}", after=10)).gate)
         await bench.open(f"k{number}")
     bench.origin.put("b", "more", b"x")
-    found = await bench.engine.find(bench.ask("more"))
+    found = await bench.find(bench.ask("more"))
     assert "overload" in repr(found)
     for gate in gates:
         gate.open()
@@ -229,7 +229,7 @@ async def test_fills_that_wait_for_the_index_are_bounded(bench: Bench) -> None:
     with busy_index(bench):
         for number in range(4 * UNRECORDED):
             await bench.read(f"k{number}")
-        assert "overload" in repr(await bench.engine.find(bench.ask(f"k{4 * UNRECORDED}")))
+        assert "overload" in repr(await bench.find(bench.ask(f"k{4 * UNRECORDED}")))
 
 
 async def test_a_changed_object_is_noticed_before_the_first_byte(bench: Bench) -> None:
@@ -238,9 +238,9 @@ async def test_a_changed_object_is_noticed_before_the_first_byte(bench: Bench) -
     await bench.read("k", 0, 10)
     bench.origin.put("b", "k", os.urandom(len(LARGE)))
     ask = bench.ask("k", metadata_first=True)
-    found = await bench.engine.find(ask)
+    found = await bench.find(ask)
     with pytest.raises(ObjectChanged):
-        await bench.engine.open(ask, found, 5 * BLOCK, 6 * BLOCK)  # type: ignore[union-attr]
+        await bench.body(ask, found, 5 * BLOCK, 6 * BLOCK)  # type: ignore[union-attr]
     assert await bench.store.lookup(ask.key) is None
 
 

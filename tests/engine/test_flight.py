@@ -66,16 +66,30 @@ async def test_a_forgotten_call_is_joined_by_nobody_else() -> None:
 
 
 async def test_a_call_may_answer_before_it_ends() -> None:
-    """Rule: callers have their result as soon as the call gives it; later callers begin another call."""
+    """Rule: a call may give its callers the result before its end; later callers begin another call."""
     flight: SingleFlight[str, int] = SingleFlight()
     work = Work()
     callers = [flight.join("a", work), flight.join("a", work)]
-    callers[0].cancel()
-    flight.answer("a", 7)
+    assert flight.hand_over("a") == callers
+    callers[1].set_result(7)
     assert (await callers[1], "a" in flight, len(flight)) == (7, False, 1)
     later = flight.join("a", work)
     work.gate.set()
     assert await later == 2
+
+
+async def test_a_result_whose_first_caller_left_is_released() -> None:
+    """Rule: a result that only the first caller could use is handed to its owner when that caller has left."""
+    unclaimed: list[int] = []
+    flight: SingleFlight[str, int] = SingleFlight(unclaimed=unclaimed.append)
+    works = [Work(), Work()]
+    callers = [flight.join(name, work) for name, work in zip("ab", works, strict=True)]
+    callers[0].cancel()
+    for work in works:
+        work.gate.set()
+    await flight.drain()
+    await asyncio.sleep(0)
+    assert (unclaimed, callers[1].result()) == ([1], 1)
 
 
 async def test_a_call_that_never_began_is_waited_for_by_nobody() -> None:

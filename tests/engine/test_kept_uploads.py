@@ -79,7 +79,7 @@ async def test_the_next_read_is_a_hit_without_a_read_of_the_store(bench: Bench, 
     """Rule: what passed is kept as the store describes it, headers included; a HEAD is all that it costs."""
     await put(bench, tmp_path, cut(body), [(b"x-amz-meta-a", b"1"), (b"content-type", b"text/plain")])
     assert await bench.read("k") == body
-    found = await bench.engine.find(bench.ask("k"))
+    found = await bench.find(bench.ask("k"))
     assert requests(bench) == ["PUT", "HEAD"]
     assert found.outcome is Outcome.HIT
     assert {"x-amz-meta-a": "1", "content-type": "text/plain"}.items() <= {
@@ -155,7 +155,7 @@ async def test_uploads_in_parallel_never_mix(bench: Bench, tmp_path: Path) -> No
     await asyncio.gather(*(put(bench, tmp_path, cut(body)) for body in bodies))
     await bench.settle()
     last = bench.origin.buckets.objects["b"]["k"]
-    found = await bench.engine.find(bench.ask("k"))
+    found = await bench.find(bench.ask("k"))
     assert (await bench.read("k"), found.entry.record.meta.etag) == (last.body, last.etag)
 
 

@@ -35,15 +35,15 @@ async def test_an_answer_proves_nothing_about_the_time_after_the_question(
         await bench.read("k")
         bench.now[0] += 601
     gate = bench.origin.inject(Hang()).gate
-    finding = asyncio.create_task(bench.engine.find(bench.ask("k", metadata_first=metadata_first)))
+    finding = asyncio.create_task(bench.find(bench.ask("k", metadata_first=metadata_first)))
     await gate.reached()
     bench.engine.services.heard.since = bench.now[0] + 1
     bench.now[0] += 2
     gate.open()
     assert isinstance(await finding, Found)
     before = bench.origin.count()
-    await bench.engine.find(bench.ask("k"))
-    await bench.engine.find(bench.ask("k"))
+    await bench.find(bench.ask("k"))
+    await bench.find(bench.ask("k"))
     assert bench.origin.count() == before + 1
 
 
@@ -53,7 +53,7 @@ async def test_asking_for_the_header_does_not_hide_what_a_fill_stores(bench: Ben
     gate = bench.origin.inject(Hang(after=10)).gate
     reader = asyncio.create_task(bench.read("k"))
     await gate.reached()
-    await bench.engine.find(bench.ask("k", metadata_first=True)._replace(head=True))
+    await bench.find(bench.ask("k", metadata_first=True)._replace(head=True))
     gate.open()
     await reader
     await bench.settle()
@@ -76,7 +76,7 @@ async def test_a_burst_of_first_reads_fills_no_more_than_allowed(bench: Bench) -
     for number in range(12):
         bench.origin.put("b", f"k{number}", LARGE)
         bench.origin.inject(Hang(path=f"/b/k{number}", after=10, gate=gate))
-    found = await asyncio.gather(*(bench.engine.find(bench.ask(f"k{number}")) for number in range(12)))
+    found = await asyncio.gather(*(bench.find(bench.ask(f"k{number}")) for number in range(12)))
     assert bench.engine.blocks.active == 4
     relayed = [each for each in found if isinstance(each, Relay)]
     assert [each.reason for each in relayed] == [Reason.OVERLOAD] * 8
@@ -116,14 +116,14 @@ async def test_a_reader_who_is_refused_the_rest_of_an_object_takes_it_from_nobod
     await bench.settle()
     bench.origin.deny(bench.identity.access_key_id, "b/k")
     ask = bench.ask("k", metadata_first=True)
-    found = await bench.engine.find(ask)
+    found = await bench.find(ask)
     assert isinstance(found, Found)
     with pytest.raises(ReaderRefused):
-        await bench.engine.open(ask, found, 5 * BLOCK, 6 * BLOCK)
+        await bench.body(ask, found, 5 * BLOCK, 6 * BLOCK)
     record = await bench.store.lookup(ask.key)
     assert record is not None
     assert await bench.store.grants(record.row_id) == {}
-    refused = await bench.engine.find(ask)
+    refused = await bench.find(ask)
     assert isinstance(refused, Relay)
     assert refused.reason is Reason.REFUSED
 
@@ -141,10 +141,10 @@ async def shared(bench: Bench, tmp_path: Path) -> AsyncIterator[Bench]:
 async def test_what_a_sibling_stored_is_found_by_who_knew_only_the_header(shared: Bench) -> None:
     """One worker asked for the metadata, another one read the object: the first one reads it from the cache."""
     shared.origin.put("b", "k", b"x" * 5000)
-    await shared.engine.find(shared.ask("k", metadata_first=True))
+    await shared.find(shared.ask("k", metadata_first=True))
     entry = shared.engine._entries.get(shared.ask("k").key)
     assert entry is not None
-    shared.engine._entries.drop(entry.key)
+    shared.engine._entries.pop(entry.key, None)
     await shared.read("k")
     await shared.settle()
     shared.engine._entries.put(entry)

@@ -57,7 +57,7 @@ async def test_freshness_and_grant_are_renewed_by_one_head(bench: Bench) -> None
     bench.origin.put("b", "k", b"x" * 5000)
     await bench.read("k")
     bench.now[0] += 601
-    found = await asyncio.gather(*(bench.engine.find(bench.ask("k")) for _ in range(20)))
+    found = await asyncio.gather(*(bench.find(bench.ask("k")) for _ in range(20)))
     assert {(each.outcome, each.reason) for each in found if isinstance(each, Found)} == {
         (Outcome.HIT, Reason.REVALIDATED)
     }
@@ -70,7 +70,7 @@ async def test_a_changed_object_is_fetched_again(bench: Bench) -> None:
     await bench.read("k")
     bench.origin.put("b", "k", b"newer")
     bench.now[0] += 601
-    found = await bench.engine.find(bench.ask("k"))
+    found = await bench.find(bench.ask("k"))
     assert isinstance(found, Found)
     assert (found.outcome, found.reason) == (Outcome.MISS, Reason.CHANGED)
     assert await bench.read("k") == b"newer"
@@ -83,7 +83,7 @@ async def test_a_refusal_ends_the_grant_and_not_the_object(bench: Bench) -> None
     await bench.settle()
     bench.origin.deny(bench.identity.access_key_id, "b/k")
     bench.now[0] += 601
-    refused = await bench.engine.find(bench.ask("k"))
+    refused = await bench.find(bench.ask("k"))
     assert isinstance(refused, Relay)
     assert refused.document is not None
     assert (refused.reason, b"<Code>AccessDenied<" in refused.document) == (Reason.REFUSED, True)
@@ -98,7 +98,7 @@ async def test_an_object_that_is_gone_is_forgotten(bench: Bench) -> None:
     await bench.read("k")
     bench.origin.delete("b", "k")
     bench.now[0] += 601
-    assert await bench.engine.find(bench.ask("k")) == Forward(Reason.NOT_FOUND, miss=True)
+    assert await bench.find(bench.ask("k")) == Forward(Reason.NOT_FOUND, miss=True)
     assert await bench.store.lookup(bench.ask("k").key) is None
 
 
@@ -108,7 +108,7 @@ async def test_an_unreachable_origin_gives_stale_bytes_within_the_rule(bench: Be
     await bench.read("k")
     bench.origin.inject(DieBeforeHeaders(times=1000))
     bench.now[0] += 700
-    found = await bench.engine.find(bench.ask("k"))
+    found = await bench.find(bench.ask("k"))
     assert isinstance(found, Found)
     assert (found.outcome, found.reason) == (Outcome.STALE, Reason.ORIGIN_DOWN)
 
@@ -129,7 +129,7 @@ async def test_a_hot_read_needs_bytes_freshness_and_grant(bench: Bench) -> None:
 async def test_metadata_alone_answers_nothing(bench: Bench) -> None:
     """An entry with headers but no bytes serves to plan ranges and is not a hit."""
     bench.origin.put("b", "k", b"x" * 100)
-    await bench.engine.find(bench.ask("k", metadata_first=True))
+    await bench.find(bench.ask("k", metadata_first=True))
     assert bench.engine.hot(bench.ask("k").key, bench.identity, bench.now[0]) is None
 
 
@@ -140,10 +140,10 @@ async def test_a_reader_who_insists_shares_no_check_that_began_before(bench: Ben
     bench.now[0] += 601
     gate = Gate()
     bench.origin.inject(Hang(gate=gate, method="HEAD"))
-    earlier = asyncio.create_task(bench.engine.find(bench.ask("k")))
+    earlier = asyncio.create_task(bench.find(bench.ask("k")))
     await gate.reached()
     bench.origin.put("b", "k", b"newer")
-    found = await bench.engine.find(bench.ask("k", forced=True))
+    found = await bench.find(bench.ask("k", forced=True))
     assert isinstance(found, Found)
     assert found.entry.record.meta.size == len(b"newer")
     gate.open()
@@ -155,9 +155,9 @@ async def test_a_reader_who_insists_joins_no_read_that_began_before(bench: Bench
     bench.origin.put("b", "k", b"old")
     gate = Gate()
     bench.origin.inject(Hang(gate=gate))
-    earlier = asyncio.create_task(bench.engine.find(bench.ask("k")))
+    earlier = asyncio.create_task(bench.find(bench.ask("k")))
     await gate.reached()
-    assert await bench.engine.find(bench.ask("k", forced=True)) == Forward(Reason.JOINED, miss=True)
+    assert await bench.find(bench.ask("k", forced=True)) == Forward(Reason.JOINED, miss=True)
     gate.open()
     await earlier
 

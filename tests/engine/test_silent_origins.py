@@ -33,7 +33,7 @@ async def old(tmp_path: Path) -> AsyncIterator[Bench]:
 
 async def how(bench: Bench, key: str) -> tuple[Outcome, Reason | None]:
     """Find an object; return outcome and reason."""
-    found = await bench.engine.find(bench.ask(key))
+    found = await bench.find(bench.ask(key))
     assert isinstance(found, Found)
     return found.outcome, found.reason
 
@@ -94,7 +94,7 @@ async def test_a_slow_check_of_an_origin_that_answers(old: Bench) -> None:
 async def test_a_reader_without_a_choice_waits(old: Bench) -> None:
     """Rule: where stale bytes are not allowed the check has all the time that the origin has."""
     hang = old.origin.inject(Hang(path="/b/one", times=1))
-    forced = asyncio.create_task(old.engine.find(old.ask("one", forced=True)))
+    forced = asyncio.create_task(old.find(old.ask("one", forced=True)))
     await hang.gate.reached()
     assert await how(old, "one") == STALE  # this one has waited for check_timeout
     assert not forced.done()
@@ -129,6 +129,6 @@ async def test_a_hasty_reader_waits_for_no_lost_origin(old: Bench) -> None:
     ask = old.ask("cold")._replace(hasty=True)
     for _ in range(3):
         with pytest.raises(OriginUnavailable):
-            await old.engine.find(ask)
+            await old.find(ask)
     assert old.origin.count("GET", "/b/cold") == 1
     hang.gate.open()

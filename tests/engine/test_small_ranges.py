@@ -79,7 +79,7 @@ async def test_a_cold_small_range_is_one_request(large: Bench) -> None:
 async def test_a_suffix_is_read_alone(large: Bench, value: str, known: bool) -> None:
     """Rule: the end of an object, where many formats have their index, does not cost a block, if its length can be told."""
     if known:
-        await large.engine.find(large.ask("k", metadata_first=True))
+        await large.find(large.ask("k", metadata_first=True))
     answer = await ask(large, range=value)
     assert isinstance(answer.content, Body)
     assert await take(answer.content) == DATA[-1000:]
@@ -262,7 +262,7 @@ async def test_the_origin_decides_for_each_reader(large: Bench) -> None:
     bob = OriginIdentity("default", BOB.access_key_id)
     await got(large, 0, 1000)
     large.origin.deny(BOB.access_key_id, "b/*")
-    refused = await large.engine.find(
+    refused = await large.find(
         large.ask("k", metadata_first=True)._replace(identity=bob, span=parse_range("bytes=0-999"))
     )
     assert isinstance(refused, Relay)
@@ -274,10 +274,10 @@ async def test_a_reader_whose_right_was_withdrawn_is_refused(large: Bench) -> No
     await got(large, 0, 1000)
     large.origin.deny(ALICE.access_key_id, "b/*")
     asks = large.ask("k", metadata_first=True)._replace(span=parse_range("bytes=0-9"))
-    found = await large.engine.find(asks)
+    found = await large.find(asks)
     assert isinstance(found, Found)
     with pytest.raises(ReaderRefused):
-        await large.engine.open(asks, found, 2 * BLOCK, 2 * BLOCK + 10)
+        await large.body(asks, found, 2 * BLOCK, 2 * BLOCK + 10)
 
 
 async def test_whole_readers_get_the_checksums(large: Bench) -> None:
@@ -315,7 +315,7 @@ async def test_an_answer_that_is_not_what_was_asked_for_is_not_believed(large: B
     """Rule: bytes of an odd answer reach no client as something else."""
     large.origin.inject(fault)  # type: ignore[type-var]
     asks = large.ask("k", metadata_first=True)._replace(span=parse_range("bytes=0-999"))
-    found = await large.engine.find(asks)
+    found = await large.find(asks)
     assert isinstance(found, Forward) or found.part is None  # type: ignore[union-attr]
 
 
@@ -334,7 +334,7 @@ async def test_conditions_hold_for_cold_ranges(large: Bench) -> None:
 async def test_an_origin_that_fails_is_an_error_of_the_origin(large: Bench) -> None:
     """Rule: an error of the origin is the answer, without a second request."""
     large.origin.inject(Refuse(status=404, code="NoSuchKey"))
-    found = await large.engine.find(large.ask("k", metadata_first=True)._replace(span=parse_range("bytes=0-9")))
+    found = await large.find(large.ask("k", metadata_first=True)._replace(span=parse_range("bytes=0-9")))
     assert isinstance(found, Relay)
     assert (found.reason, len(large.origin.seen)) == ("not-found", 1)
     found.response.abort()
@@ -357,11 +357,11 @@ async def test_object_changed_is_raised_to_the_engine(large: Bench) -> None:
     """Rule: the engine's callers learn before the first byte that the object is another one."""
     await got(large, 0, 1000)
     asks = large.ask("k", metadata_first=True)
-    found = await large.engine.find(asks)
+    found = await large.find(asks)
     assert isinstance(found, Found)
     large.origin.put("b", "k", b"short")
     with pytest.raises(ObjectChanged):
-        await large.engine.open(asks, found, 5 * BLOCK, 5 * BLOCK + 10)
+        await large.body(asks, found, 5 * BLOCK, 5 * BLOCK + 10)
 
 
 async def test_who_knew_only_a_range_finds_what_a_sibling_stored(large: Bench, tmp_path: Path) -> None:
@@ -369,11 +369,11 @@ async def test_who_knew_only_a_range_finds_what_a_sibling_stored(large: Bench, t
     leases = FillLeases(tmp_path / "fills")
     large.engine.blocks.leases = large.engine.services.leases = leases
     asks = large.ask("k", metadata_first=True)._replace(span=parse_range("bytes=0-9"))
-    found = await large.engine.find(asks)
+    found = await large.find(asks)
     assert isinstance(found, Found)
-    assert await take(await large.engine.open(asks, found, 0, 10)) == DATA[:10]
+    assert await take(await large.body(asks, found, 0, 10)) == DATA[:10]
     assert not found.entry.has_bytes
-    large.engine._entries.drop(asks.key)
+    large.engine._entries.pop(asks.key, None)
     await large.read("k")
     await large.settle()
     large.engine._entries.put(found.entry)

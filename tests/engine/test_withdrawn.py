@@ -30,7 +30,7 @@ def outcome(found: object) -> tuple[Outcome, Reason | None]:
 async def is_refused(bench: Bench, key: str) -> bool:
     """Whether a read gets the origin's refusal, with its document, for one request."""
     before = bench.origin.count()
-    found = await bench.engine.find(bench.ask(key))
+    found = await bench.find(bench.ask(key))
     assert isinstance(found, Relay), found
     assert bench.origin.count() == before + 1
     return found.reason is Reason.REFUSED and b"<Code>AccessDenied<" in (found.document or b"")
@@ -67,7 +67,7 @@ async def test_rights_withdrawn_in_a_bucket_end_its_grants(tmp_path, by_prefix, 
             assert await is_refused(bench, "k")
             assert await is_refused(bench, "other")
         bench.origin.allow_again()
-        assert outcome(await bench.engine.find(bench.ask("k"))) == (Outcome.HIT, Reason.REVALIDATED)
+        assert outcome(await bench.find(bench.ask("k"))) == (Outcome.HIT, Reason.REVALIDATED)
         record = await bench.store.lookup(bench.ask("other").key)
         assert record is not None
         assert await bench.store.grants(record.row_id) == {}
@@ -79,12 +79,12 @@ async def test_rights_in_one_bucket_are_not_those_in_another(bench: Bench) -> No
     bench.origin.put("b", "k", b"x")
     ask = bench.ask("k")._replace(key=ObjectKey("default", "c", "k"))
     for each in (ask, bench.ask("k")):
-        found = await bench.engine.find(each)
+        found = await bench.find(each)
         assert isinstance(found, Found)
-        await take(await bench.engine.open(each, found, 0, 1))
+        await take(await bench.body(each, found, 0, 1))
     await bench.settle()
     await withdraw(bench)
-    assert outcome(await bench.engine.find(ask)) == (Outcome.HIT, None)
+    assert outcome(await bench.find(ask)) == (Outcome.HIT, None)
 
 
 async def test_a_refused_change_of_rights_forgets_nothing(bench: Bench) -> None:
@@ -93,7 +93,7 @@ async def test_a_refused_change_of_rights_forgets_nothing(bench: Bench) -> None:
     await bench.read("k")
     await bench.settle()
     await withdraw(bench, 404)
-    assert outcome(await bench.engine.find(bench.ask("k"))) == (Outcome.HIT, None)
+    assert outcome(await bench.find(bench.ask("k"))) == (Outcome.HIT, None)
 
 
 async def test_a_grant_from_before_a_change_of_rights_is_not_noted_after_it(bench: Bench) -> None:
@@ -104,7 +104,7 @@ async def test_a_grant_from_before_a_change_of_rights_is_not_noted_after_it(benc
     bench.now[0] += 601
     gate = Gate()
     bench.origin.inject(Hang(gate=gate, method="HEAD"))
-    checking = asyncio.create_task(bench.engine.find(bench.ask("k")))
+    checking = asyncio.create_task(bench.find(bench.ask("k")))
     await gate.reached()
     await withdraw(bench)
     bench.origin.deny(bench.identity.access_key_id, "b/*")
@@ -127,7 +127,7 @@ async def test_an_object_that_may_no_longer_be_kept_is_dropped(bench: Bench, fre
     await bench.settle()
     bench.origin.put("b", "k", b"x", [("Cache-Control", directive)])
     bench.now[0] += 601
-    assert await bench.engine.find(bench.ask("k")) == Forward(Reason.CACHE_CONTROL)
+    assert await bench.find(bench.ask("k")) == Forward(Reason.CACHE_CONTROL)
     assert bench.engine.hot(bench.ask("k").key, bench.identity, bench.now[0]) is None
     assert await bench.store.lookup(bench.ask("k").key) is None
 
@@ -141,11 +141,11 @@ async def test_what_was_learned_before_the_clock_was_set_back_is_checked(bench: 
         await bench.read(key)
     await bench.settle()
     bench.now[0] -= 3600
-    assert outcome(await bench.engine.find(bench.ask("soon"))) == (Outcome.HIT, Reason.REVALIDATED)
-    assert outcome(await bench.engine.find(bench.ask("soon"))) == (Outcome.HIT, None)
+    assert outcome(await bench.find(bench.ask("soon"))) == (Outcome.HIT, Reason.REVALIDATED)
+    assert outcome(await bench.find(bench.ask("soon"))) == (Outcome.HIT, None)
     await bench.store.sweep()
     bench.now[0] += 3601
-    assert outcome(await bench.engine.find(bench.ask("late"))) == (Outcome.HIT, Reason.REVALIDATED)
+    assert outcome(await bench.find(bench.ask("late"))) == (Outcome.HIT, Reason.REVALIDATED)
 
 
 async def partly(bench: Bench, key: str = "k") -> None:
@@ -178,7 +178,7 @@ async def test_a_change_is_not_held_against_the_newer_object(bench: Bench) -> No
     await bench.settle()
     with pytest.raises(ObjectChanged):
         await take(slow)
-    assert outcome(await bench.engine.find(bench.ask("k"))) == (Outcome.HIT, None)
+    assert outcome(await bench.find(bench.ask("k"))) == (Outcome.HIT, None)
 
 
 async def test_a_reader_refused_in_the_middle_of_a_body_loses_its_grant(bench: Bench) -> None:
@@ -194,14 +194,14 @@ async def test_a_reader_is_not_refused_for_another(bench: Bench) -> None:
     """Rule: a fill that the origin refuses to one identity is started again by the others that followed it."""
     await partly(bench)
     other = bench.ask("k", metadata_first=True)._replace(identity=OriginIdentity("default", BOB.access_key_id))
-    found = await bench.engine.find(other)
+    found = await bench.find(other)
     assert isinstance(found, Found)
     gate = Gate()
     bench.origin.deny(bench.identity.access_key_id, "b/k")
     bench.origin.inject(Hang(gate=gate))
     refused = asyncio.create_task(bench.read("k"))
     await gate.reached()
-    following = asyncio.create_task(take(await bench.engine.open(other, found, 0, len(LARGE))))
+    following = asyncio.create_task(take(await bench.body(other, found, 0, len(LARGE))))
     (fill,) = bench.engine.blocks._fills
     await until(lambda: fill.readers == 2)
     gate.open()

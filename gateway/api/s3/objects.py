@@ -10,9 +10,7 @@ from gateway.api.s3.errors import AboutCached
 from gateway.engine.engine import Engine
 from gateway.engine.objects.body import Body
 from gateway.engine.objects.found import Ask, Forward, Found, Relay
-from gateway.engine.objects.ranged import ObjectChanged
-from gateway.model.errors import DiskUnavailable, OriginUnavailable, S3Error
-from gateway.model.keys import ObjectKey
+from gateway.model.errors import OriginUnavailable, S3Error
 from gateway.model.objects import Header, ObjectMeta
 from gateway.model.outcomes import Outcome, Reason
 from gateway.model.s3.conditions import Conditions, cache_directives, range_applies
@@ -21,8 +19,6 @@ from gateway.model.s3.ranges import ByteRange, content_range, parse_range, unsat
 from gateway.origin.headers import entity_headers
 from gateway.server.asgi_types import RawHeaders
 from gateway.server.head import encode_lines
-
-_ATTEMPTS = 3
 
 
 class ObjectReads:
@@ -40,46 +36,23 @@ class ObjectReads:
             OriginUnavailable: the origin is needed and cannot be reached.
         """
         assert call.key is not None
-        conditions, wanted = None, None
-        if call.plain:
-            identity = call.auth.principal.identity
-            ask = Ask(call.key, identity, forced=self._engine.owes(call.key), hasty=hasty)
-        else:
+        wanted = None
+        ask = Ask(call.key, call.auth.principal.identity, forced=self._engine.owes(call.key), hasty=hasty)
+        if not call.plain:
             fields = call.request.fields
             range_value = fields.get(b"range")
             wanted = parse_range(range_value.decode("latin-1")) if range_value is not None else None
             if range_value is not None and wanted is None:
                 return Forward(Reason.RANGE_FORM)
-            conditions = Conditions.read(fields.get)
-            ask = self._asked(call, call.key, wanted, conditions, hasty)
-        found = await self._engine.find(ask)
-        for _attempt in range(_ATTEMPTS):
-            if not isinstance(found, Found):
-                return _judged(found, ask, wanted)
-            try:
-                return await self._answer(call, ask, found, conditions, wanted)
-            except ObjectChanged:
-                found = await self._engine.find(ask)
-            except DiskUnavailable as refusal:
-                return Forward(Reason(refusal.reason), miss=True)
-        return Forward(Reason.WRITE_RACE, miss=True)
-
-    def _asked(
-        self, call: S3Call, key: ObjectKey, wanted: ByteRange | None, conditions: Conditions | None, hasty: bool
-    ) -> Ask:
-        head = call.request.method == "HEAD"
-        # An If-Range that no entity tag can meet leaves a read of the whole.
-        part = None if head or (conditions is not None and not conditions.may_apply_range) else wanted
-        return Ask(
-            key,
-            call.auth.principal.identity,
-            head=head,
-            metadata_first=head or part is not None,
-            span=part,
-            forced=is_forced(call) or self._engine.owes(key),
-            hasty=hasty,
-            conditions=conditions,
-        )
+            conditions, head = Conditions.read(fields.get), call.request.method == "HEAD"
+            # An If-Range that no entity tag can meet leaves a read of the whole.
+            part = None if head or (conditions is not None and not conditions.may_apply_range) else wanted
+            forced, first = ask.forced or is_forced(call), head or part is not None
+            ask = ask._replace(head=head, metadata_first=first, span=part, forced=forced, conditions=conditions)
+        found = await self._engine.open(ask)
+        if isinstance(found, Found):
+            return self._answer(call, ask, found, wanted)
+        return _judged(found, ask, wanted)
 
     async def resident(self, call: S3Call) -> tuple[Answer, float] | None:
         """The whole object, if the cache can give it at once to this reader; and the seconds since it was confirmed.
@@ -92,17 +65,13 @@ class ObjectReads:
         found = await self._engine.resident(ask)
         if found is None:
             return None
-        entry, age = found
-        answer = await self._answer(call, ask, Found(entry, Outcome.HIT), None, None)
-        return (answer, age) if isinstance(answer, Answer) else None
+        answer = self._answer(call, ask, found[0], None)
+        return (answer, found[1]) if isinstance(answer, Answer) else None
 
-    async def _answer(
-        self, call: S3Call, ask: Ask, found: Found, conditions: Conditions | None, wanted: ByteRange | None
-    ) -> Answer | Forward:
+    def _answer(self, call: S3Call, ask: Ask, found: Found, wanted: ByteRange | None) -> Answer | Forward:
         if found.reason is Reason.COLD and ask.key in self._generations.evicted:
             found = found._replace(reason=Reason.EVICTED)
-        entry = found.entry
-        meta = entry.record.meta
+        meta, conditions, body = found.entry.record.meta, ask.conditions, found.body
         headers = _entity_headers(meta, pays=ask.identity.pays)
         if conditions is not None:
             verdict = conditions.evaluate(meta.etag, meta.last_modified)
@@ -129,9 +98,8 @@ class ObjectReads:
             head.append((b"content-range", content_range(start, stop, meta.size).encode()))
         elif meta.checksums and call.wants_checksums:
             head += _raw(meta.checksums)
-        if ask.head:
+        if body is None:
             return Answer(status, head, b"", found.outcome, found.reason)
-        body = await self._engine.open(ask, found, start, stop)
         outcome, reason = found.outcome, found.reason
         if body.missed and outcome is Outcome.HIT and reason is not Reason.MOVED:
             outcome = Outcome.MISS

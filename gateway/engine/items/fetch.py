@@ -156,7 +156,7 @@ class ItemFetches:
         # This may replace another reader's fetch, whose failure may not apply to this one. The fetch has no name here: the
         # traceback of a cancelled reader would keep it, and the file of its outcome open.
         run = self._begin_run(wanted)
-        waiter = self._flight.begin(digest, self._run(digest, wanted, run), wanted.who).waiters[0]
+        waiter = self._flight.begin(digest, self._run(digest, wanted, run), wanted.who)
         return await self._outcome(waiter, wanted, patient=patient)
 
     def _begin_run(self, wanted: Wanted) -> ItemRun | None:
@@ -177,7 +177,7 @@ class ItemFetches:
             if index != wanted.index:
                 other = replace(wanted, index=index, purpose=Purpose.PREFETCH, source=source)
                 # Nobody waits, and a result that is kept would keep the file open.
-                self._flight.begin(other.digest, self._run(other.digest, other, run), other.who).waiters[0].cancel()
+                self._flight.begin(other.digest, self._run(other.digest, other, run), other.who).cancel()
         return run
 
     async def _outcome(self, waiter: asyncio.Future[Outcome], wanted: Wanted, *, patient: bool) -> Outcome:

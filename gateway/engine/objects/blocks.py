@@ -121,8 +121,8 @@ class Blocks:
         if self._growing.get(slot, (None,))[0] is fill:
             del self._growing[slot]
 
-    async def open(self, ask: Ask, answer: Found, start: int, stop: int) -> Body:
-        """A body whose first byte is guaranteed to be available.
+    async def open(self, ask: Ask, answer: Found, start: int, stop: int) -> Found:
+        """The answer with a body whose first byte is guaranteed to be available.
 
         Args:
             ask: the reader's request.
@@ -143,13 +143,14 @@ class Blocks:
             if block.join():
                 self._accesses.record(Access(entry.key, block.number, b"", False, self._services.now(), identity))
                 body = Body(self, entry, identity, start, stop, (fill, block))
-                body.memory = None if answer.whole is None else memoryview(answer.whole)[start:stop]
-                return body
+                if answer.whole is not None:
+                    body.memory = memoryview(answer.whole)[body.first : body.first + stop - start]
+                return answer._replace(body=body)
         body = Body(self, entry, identity, start, stop)
         try:
             body.data = None if answer.part is None else answer.part.piece(start, stop)
             if body.data is not None:
-                return body
+                return answer._replace(body=body)
             await self.load(entry, body.numbers[0], body.numbers[-1])
             body.missed = self.lacks(entry, body.numbers)
             body.partial = body.missed and entry.has_bytes and entry.record.block_count > 1
@@ -159,7 +160,7 @@ class Blocks:
         except BaseException:
             body.close()
             raise
-        return body
+        return answer._replace(body=body)
 
     async def block(self, body: Body, number: int) -> OpenBlob | tuple[Fill, GrowingBlob]:
         """See ``BlockSource.block``."""

@@ -12,10 +12,11 @@ again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import repeat
 from typing import Any, NamedTuple
 
 from gateway.base.tasks import SingleFlight
@@ -36,7 +37,7 @@ from gateway.origin.headers import entity_headers
 from gateway.origin.reach import Reach
 from gateway.policies.reads.admission import refusal
 from gateway.policies.reads.rules import Caching
-from gateway.policies.reads.sources import InFlight, ReadFacts, ReadKind, Source, next_source
+from gateway.policies.reads.sources import ReadFacts, ReadKind, Source, next_source
 from gateway.store.shared.generations import slots_of
 
 CHECKSUMS = [("x-amz-checksum-mode", "ENABLED")]
@@ -47,9 +48,9 @@ _OF_ONE_READER = (304, 412, 416)
 """Statuses of answers to a reader's own conditions or range."""
 _Slot = tuple[ObjectKey, int]
 """A key with its generation: a read does not wait for one that began before the last write."""
-_Answer = Found | Relay | Forward | None
+Answer = Found | Relay | Forward | None
 """The outcome of a question to the origin; ``None``: look again."""
-_AskOrigin = Callable[[Ask, Caching, int], Coroutine[Any, Any, _Answer]]
+_AskOrigin = Callable[[Ask, Caching, int], Coroutine[Any, Any, Answer]]
 """A question about an object under a rule, with the generation of its key."""
 
 
@@ -73,7 +74,7 @@ class ColdReads:
         self._blocks = blocks
         self._entries = entries
         self._grants = grants
-        self._cold: SingleFlight[_Slot, _Answer] = SingleFlight(blocks.tasks)
+        self._cold: SingleFlight[_Slot, Answer] = SingleFlight(blocks.tasks, _abort)
         self._heads: SingleFlight[tuple[_Slot, str, bool], Found | Relay] = SingleFlight()
 
     def current(self, entry: ObjectEntry) -> bool:
@@ -99,36 +100,26 @@ class ColdReads:
         entry.record = replace(entry.record, meta=meta, confirmed_at=learned.asked_at)
         self._grants.grant(entry, identity, rule, learned.generation, learned.asked_at)
 
-    async def find(self, ask: Ask, rule: Caching) -> _Answer:
+    def find(self, ask: Ask, rule: Caching) -> Awaitable[Answer]:
         """Find an object at the origin, for one reader or several; ``None``: look again.
 
-        Raises: see ``Reads.find``.
+        Raises: see ``Reads.open``.
         """
-        store = self._services.store
-        if not store.usable:
-            return Forward(Reason.DISK, miss=True)
-        if not self._blocks.has_room:
-            return Forward(Reason.OVERLOAD, miss=True)
         reach = self._services.origin.reach(ask.identity) if ask.hasty else None
         if reach is not None:
             reach.require()
         # A read that begins after a write must get the new object.
-        generation = store.generations.of(ask.key)
+        generation = self._services.store.generations.of(ask.key)
         slot = ask.key, generation
-        fill = InFlight.OTHERS if slot in self._cold else InFlight.NONE
-        if next_source(ReadFacts(ReadKind.OBJECT, fill=fill, reads=True)).source is Source.FILL:
-            return await self._join(ask, self._cold.waiter(slot), reach)
+        pending = self._cold.joined(slot)
+        if pending is not None:  # hot: what ``next_source`` says of a read in progress here
+            return self._join(ask, pending, reach)
         ask_origin = self._question(ask)
         if ask_origin is None:
-            return await self._head(ask, rule, generation, by_get=ask.span is not None)
+            return self._head(ask, rule, generation, by_get=ask.span is not None)
         # A task that is no reader's: it carries out the fill that comes of the question, too.
-        question = self._cold.begin(slot, ask_origin(ask, rule, generation))
-        answer = question.waiters[0]
-        try:
-            return await (answer if reach is None else reach.result(answer))
-        except (asyncio.CancelledError, OriginUnavailable):
-            question.task.add_done_callback(_abandon)
-            raise
+        answer = self._cold.begin(slot, ask_origin(ask, rule, generation))
+        return answer if reach is None else reach.result(answer)
 
     def asks(self, slot: tuple[ObjectKey, int]) -> bool:
         """Whether the origin is being asked about a key of this generation."""
@@ -153,7 +144,7 @@ class ColdReads:
             return None
         return partial(self._open_leased, self._open_blocks, span.first // block_size) if leased else self._open_blocks
 
-    async def _join(self, ask: Ask, pending: asyncio.Future[_Answer], reach: Reach | None) -> _Answer:
+    async def _join(self, ask: Ask, pending: asyncio.Future[Answer], reach: Reach | None) -> Answer:
         """The outcome of another reader's question, if it answers this one too; ``None``: look again."""
         if ask.forced:
             return Forward(Reason.JOINED, miss=True)
@@ -205,7 +196,7 @@ class ColdReads:
         entry = self.keep(ask, rule, Learned(meta, generation, asked_at))
         return Found(entry, Outcome.MISS, Reason.COLD)
 
-    async def _open_range(self, ask: Ask, rule: Caching, generation: int) -> _Answer:
+    async def _open_range(self, ask: Ask, rule: Caching, generation: int) -> Answer:
         """Learn an object's metadata from the answer that has the small range its reader wants."""
         services, asked_at, span = self._services, self._services.now(), ask.span
         assert span is not None
@@ -240,7 +231,7 @@ class ColdReads:
 
     async def _open_leased(
         self, ask_origin: _AskOrigin, number: int, ask: Ask, rule: Caching, generation: int
-    ) -> _Answer:
+    ) -> Answer:
         """A question that begins a fill at block ``number``; ``None`` if another worker turned out to have stored the object."""
         leases = self._services.leases
         try:
@@ -251,7 +242,7 @@ class ColdReads:
         try:
             if await self._services.store.lookup(ask.key) is not None:
                 # An entry of this worker's without bytes, made by a small range, would hide the row.
-                self._entries.drop(ask.key)
+                self._entries.pop(ask.key, None)
                 return None
             opened = await ask_origin(ask, rule, generation)
             started = isinstance(opened, Found) and opened.fill is not None and number == min(opened.fill.blocks)
@@ -260,7 +251,7 @@ class ColdReads:
             if not started:
                 leases.release(ask.key, number, generation)
 
-    async def _open_cold(self, ask: Ask, rule: Caching, generation: int) -> _Answer:
+    async def _open_cold(self, ask: Ask, rule: Caching, generation: int) -> Answer:
         """Ask for the whole object, and carry out the fill that comes of it; this worker has the lease of its first block.
 
         The readers are answered when the fill has its first bytes: they would wait for these next.
@@ -269,7 +260,8 @@ class ColdReads:
         former = [] if moves is None else moves.former(ask.key)
         doubted = bool(former) and (ask.forced or ask.key in services.store.generations.forgotten)
         while (
-            next_source(ReadFacts(ReadKind.OBJECT, reads=True, former=bool(former), doubted=doubted)).source
+            former
+            and next_source(ReadFacts(ReadKind.OBJECT, reads=True, former=True, doubted=doubted)).source
             is Source.FORMER
         ):
             assert moves is not None
@@ -281,9 +273,7 @@ class ColdReads:
                 return await self._fill(ask, rule, taken, moved.body, Reason.MOVED)
             former.clear()  # the others have no better copy
         asked_at = services.now()
-        response = await services.origin.send(
-            ask.identity, "GET", ask.key.raw_path, "", [*CHECKSUMS, *ask.lines] if ask.lines else CHECKSUMS
-        )
+        response = await services.origin.send(ask.identity, "GET", ask.key.raw_path, "", [*CHECKSUMS, *ask.lines])
         if response.status != 200:
             return Relay(response, _reason_of(response.status))
         learned = Learned(entity_headers(response.headers), generation, asked_at)
@@ -291,7 +281,7 @@ class ColdReads:
             return Relay(response, forbidden)
         return await self._fill(ask, rule, learned, response)
 
-    async def _open_blocks(self, ask: Ask, rule: Caching, generation: int) -> _Answer:
+    async def _open_blocks(self, ask: Ask, rule: Caching, generation: int) -> Answer:
         """Ask for the blocks of a range, and carry out the fill; this worker has the lease of the first.
 
         The answer has the object's metadata. The reader is answered when the fill has its first bytes.
@@ -325,7 +315,7 @@ class ColdReads:
 
     async def _open_whole(
         self, ask: Ask, rule: Caching, learned: Learned, response: StreamedResponse, *, leased: bool
-    ) -> _Answer:
+    ) -> Answer:
         """Fill from a whole object that the origin sent to a reader of a range: it knows no ranges, or ``If-Range`` failed.
 
         ``leased``: the caller has the lease of the first block.
@@ -341,8 +331,8 @@ class ColdReads:
 
     def _unkept(self, meta: ObjectMeta, rule: Caching) -> Reason | None:
         """Why an answer is not kept: there was room before the origin was asked, but many may have been asking."""
-        forbidden = refusal(meta, rule, self._services.capacity)
-        return forbidden if forbidden is not None or self._blocks.has_room else Reason.OVERLOAD
+        overload = None if self._blocks.has_room else Reason.OVERLOAD
+        return refusal(meta, rule, self._services.capacity) or overload
 
     async def _fill(
         self,
@@ -354,21 +344,19 @@ class ColdReads:
         *,
         span: tuple[int, int] | None = None,
     ) -> Found:
-        """Carry out the fill of an answer with the whole object, or the bytes ``span`` of it, which are whole blocks."""
+        """Carry out the fill of an answer with the whole object, or the bytes ``span`` of it, which are whole blocks.
+
+        Its first bytes wake the readers, whose answer has the bytes of an only block for as long as they need them.
+        """
         entry = self.keep(ask, rule, learned)
         size = entry.record.block_size
         first, last = (0, entry.record.block_count - 1) if span is None else (span[0] // size, (span[1] - 1) // size)
         fill = self._blocks.begin_fill(entry, (first, last), ask.identity, response)
         answer = Found(entry, Outcome.HIT if reason is Reason.MOVED else Outcome.MISS, reason, fill=fill)
-        fill.blocks[first].on_progress = partial(self._answer_cold, (ask.key, learned.generation), answer)
+        readers = self._cold.hand_over((ask.key, learned.generation))
+        fill.blocks[first].waiters += zip(readers, repeat(answer._replace(whole=fill.whole)))
         await fill.run()
         return answer
-
-    def _answer_cold(self, slot: _Slot, answer: Found, whole: bytes | memoryview | None) -> None:
-        """Give the readers of a fill its first bytes, or ``whole``: a small object's bytes, for as long as they need them."""
-        if whole is not None and answer.entry.record.block_count == 1:
-            answer = answer._replace(whole=whole)
-        self._cold.answer(slot, answer)
 
     def _taken_over(self, ask: Ask, rule: Caching, generation: int, moved: Moved) -> Learned | None:
         """The former home's statement about an object that it hands over; ``None`` when that cannot be kept, or the reader doubts
@@ -393,9 +381,9 @@ class ColdReads:
         return entry
 
 
-def _abandon(question: asyncio.Task[_Answer]) -> None:
+def _abort(answer: Answer) -> None:
     """The reader left before the origin answered: abort an answer that is not being stored, as no one reads it."""
-    if not question.cancelled() and question.exception() is None and isinstance(answer := question.result(), Relay):
+    if isinstance(answer, Relay):
         answer.response.abort()
 
 

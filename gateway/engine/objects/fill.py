@@ -71,6 +71,10 @@ class Fill:
         identity: the keys to read the origin with.
         response: an open answer with the bytes of the blocks; ``None``: the fill asks for them.
         started_at: now, in seconds since the epoch: the first use of the blocks, perhaps long after the object was confirmed.
+
+    Attributes:
+        whole: the bytes of the only block, if they came with the head of the answer: it can no longer break off. Not kept while
+            the index is waited for.
     """
 
     def __init__(
@@ -99,6 +103,9 @@ class Fill:
         self.blocks: dict[int, GrowingBlob] = {}
         for number in range(self.current, self.last + 1):
             self.blocks[number] = GrowingBlob(self._store, record.block_length(number), number)
+        self.whole: bytes | memoryview | None = None
+        if response is not None and len(self.blocks) == 1:
+            self.whole = response.at_once(self.blocks[self.last].length)
 
     def __repr__(self) -> str:
         return f"<Fill {self.entry.key.path} blocks {self.current}..{self.last}, {self.readers} readers>"
@@ -124,20 +131,18 @@ class Fill:
         try:
             response = self._response = self._response or await self._reopen(start)
             await self._store.reserve(block)
-            # A body that came whole with its head, as for most objects, can no longer break off.
-            whole = response.at_once(block.length) if self.current >= self.last else None
-            if whole is None:
+            if self.whole is None:
                 # The end may have come nearer by then: the fill may have been cut short.
                 stream = ByteStream(response, self._stop() - start, lambda offset: self._reopen(start + offset))
             while True:
                 if stream is not None:
                     ref = await block.fill(stream)
                 else:
-                    assert whole is not None
-                    ref = await block.commit(whole)
+                    assert self.whole is not None
+                    ref = await block.commit(self.whole)
                 self.entry.blobs[block.number] = ref
-                block.progress(whole)
-                whole = None  # not kept while the index is waited for
+                self.whole = None
+                block.progress()
                 if self.current >= self.last:
                     (stream or response).release()
                     self._owner.reading.discard(self)  # the index has yet to take the block

@@ -2,7 +2,7 @@
 
 Each read gets one of three values, before any byte is sent:
 
-* ``Found``: the object's metadata is known, fresh and granted; its bytes are in the cache or will be.
+* ``Found``: the object's metadata is known, fresh and granted; the bytes of the answer are in the cache or will be.
 * ``Relay``: the origin has already answered this read, and its answer goes to the client as it is.
 * ``Forward``: the read is not for the cache; the edge forwards the client's request unchanged.
 """
@@ -12,13 +12,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from gateway.engine.objects.body import Body
 from gateway.engine.objects.entries import ObjectEntry
 from gateway.engine.objects.fill import Fill
 from gateway.engine.objects.small_ranges import Part
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.objects import Header, ObjectMeta
 from gateway.model.outcomes import Outcome, Reason
-from gateway.model.s3.conditions import Conditions, range_applies
+from gateway.model.s3.conditions import Conditions, ConditionVerdict, range_applies
 from gateway.model.s3.ranges import ByteRange
 from gateway.net.exchange import StreamedResponse
 
@@ -32,7 +33,8 @@ class Ask(NamedTuple):
     ``metadata_first`` says that the reader wants a range or only the header, so that the size and ETag must be known before it is
     decided which bytes are needed. ``span`` is the range of a GET. ``conditions`` may end the read without bytes, or name a
     version that the cache does not know. ``forced`` is a client's ``Cache-Control: no-cache``. ``hasty`` says that the reader has
-    another way to the object, and waits for no origin that is lost (gateway/origin/reach.py).
+    another way to the object, and waits for no origin that is lost (gateway/origin/reach.py). ``within`` limits a load of an
+    object of unknown size to the bytes from the first to before the last.
     """
 
     key: ObjectKey
@@ -43,6 +45,19 @@ class Ask(NamedTuple):
     forced: bool = False
     hasty: bool = False
     conditions: Conditions | None = None
+    within: tuple[int, int] | None = None
+
+    def bounds(self, meta: ObjectMeta) -> tuple[int, int] | None:
+        """The bytes of this version in the answer, from the first to before the last; ``None`` for an answer without any: to a
+        HEAD, or one that a condition or an unsatisfiable range decides."""
+        conditions, size = self.conditions, meta.size
+        if self.head or (
+            conditions and conditions.evaluate(meta.etag, meta.last_modified) is not ConditionVerdict.PASS
+        ):
+            return None
+        if self.within is not None:
+            return min(self.within[0], size), min(self.within[1], size)
+        return self.span.resolve(size) if self.span is not None and self.wants_part(meta) else (0, size)
 
     def wants_part(self, meta: ObjectMeta) -> bool:
         """Whether the answer is a part of this version of the object."""
@@ -68,7 +83,8 @@ class Found(NamedTuple):
     """The object is known and may be read by this reader.
 
     ``part`` is the small range whose answer had the object's metadata. ``fill`` came of the question to the origin: it is of the
-    whole object, and has its first bytes, or failed before. ``whole`` has all of the object's bytes, if they came in one piece.
+    whole object, and has its first bytes, or failed before. ``whole`` has all bytes of its only block, if they came in one piece.
+    ``body`` has the bytes of the answer, of which the first is available; its reader closes it.
     """
 
     entry: ObjectEntry
@@ -77,6 +93,7 @@ class Found(NamedTuple):
     part: Part | None = None
     fill: Fill | None = None
     whole: bytes | memoryview | None = None
+    body: Body | None = None
 
 
 @dataclass(frozen=True, slots=True)

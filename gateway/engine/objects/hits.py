@@ -1,7 +1,7 @@
 """The path of a repeated hit: no await, no thread, no database.
 
 It compares everything that may have changed since the last hit: the key's generation, the rules, revoked grants, the time, writes
-missed elsewhere, and the files. Anything else is left to ``Reads.find``, which gives the same answers.
+missed elsewhere, and the files. Anything else is left to ``Reads.open``, which gives the same answers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Finding an object for a reader: in memory, in the index, or at the origin, with the right to read it.
 
-``Reads.find`` answers before any byte is sent (found.py).
+``Reads.open`` answers before any byte is sent (found.py).
 
 The interleaving to keep in mind: a write may be accepted between any two awaits. A task that asks the origin reads the key's
 generation first, and trusts the answer only if the generation is still the same afterwards (``ColdReads.current``).
@@ -19,10 +19,11 @@ from gateway.base.metrics import CHECKS
 from gateway.base.tasks import SingleFlight
 from gateway.engine.base.services import Services
 from gateway.engine.objects.blocks import Blocks
-from gateway.engine.objects.cold import CHECKSUMS, ColdReads, Learned, of_head, one_byte
+from gateway.engine.objects.cold import CHECKSUMS, Answer, ColdReads, Learned, of_head, one_byte
 from gateway.engine.objects.entries import EntryCache, Grants, ObjectEntry
 from gateway.engine.objects.found import NO_CACHE, Ask, Forward, Found, Relay
-from gateway.model.errors import GatewayRefused, OriginUnavailable
+from gateway.engine.objects.ranged import ObjectChanged
+from gateway.model.errors import DiskUnavailable, GatewayRefused, OriginUnavailable
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.objects import Header, ObjectMeta
 from gateway.model.outcomes import Outcome, Reason
@@ -64,8 +65,8 @@ class Reads:
         forced = ask.forced or ask.doubts(meta)
         return decide(standing, obeyed(rule, meta.headers), self._services.now(), forced=forced)
 
-    async def find(self, ask: Ask) -> Found | Relay | Forward:
-        """Find an object for a reader.
+    async def open(self, ask: Ask) -> Found | Relay | Forward:
+        """Find an object for a reader, and open the bytes of the answer.
 
         Raises:
             OriginUnavailable: the origin is needed and cannot be reached.
@@ -74,26 +75,42 @@ class Reads:
         rule = rules.only or rules.for_path(ask.key.path)
         if not rule.cache:
             return Forward(Reason.RULE)
-        reason, asked_at = None, math.inf
+        reason, asked_at, asking = None, math.inf, ask
         for _attempt in range(_ATTEMPTS):
             entry = await self.known(ask.key)
             # A ranged answer tells no checksums, and the answer to a range needs none.
             complete = entry is not None and (
-                ask.wants_part(entry.record.meta) or entry.record.meta.checksums is not None
+                asking.wants_part(entry.record.meta) or entry.record.meta.checksums is not None
             )
-            if entry is not None and complete and self._serves(entry, ask, rule, asked_at):
-                return Found(entry, Outcome.HIT if reason is None else Outcome.MISS, reason)
-            if entry is None or not (entry.has_bytes or self._confirms(entry, ask, complete=complete)):
-                answer = await self.cold.find(ask, rule)
-                if answer is not None:
-                    return answer if not isinstance(answer, Found) or reason is None else answer._replace(reason=reason)
+            answer: Answer
+            if entry is not None and complete and self._serves(entry, asking, rule, asked_at):
+                answer = Found(entry, Outcome.HIT if reason is None else Outcome.MISS, reason)
+            elif entry is None or not (entry.has_bytes or self._confirms(entry, asking, complete=complete)):
+                if not self._services.store.usable:
+                    return Forward(Reason.DISK, miss=True)
+                if not self._blocks.has_room:
+                    return Forward(Reason.OVERLOAD, miss=True)
+                answer = await self.cold.find(asking, rule)
+                if isinstance(answer, Found) and reason is not None:
+                    answer = answer._replace(reason=reason)
+            else:
+                asked_at = self._services.now()
+                checked = await self._check(entry, asking, rule)
+                if checked is Reason.CHANGED:
+                    reason, asking = Reason.CHANGED, ask.settled()
+                    continue
+                answer = checked
+            if not isinstance(answer, Found):
+                if answer is None:
+                    continue
+                return answer
+            bounds = ask.bounds(answer.entry.record.meta)
+            try:
+                return answer if bounds is None else await self._blocks.open(ask, answer, *bounds)
+            except ObjectChanged:
                 continue
-            asked_at = self._services.now()
-            checked = await self._check(entry, ask, rule)
-            if checked is Reason.CHANGED:
-                reason, ask = Reason.CHANGED, ask.settled()
-            elif isinstance(checked, (Found, Relay, Forward)):
-                return checked
+            except DiskUnavailable as refusal:
+                return Forward(Reason(refusal.reason), miss=True)
         return Forward(Reason.WRITE_RACE, miss=True)
 
     def _confirms(self, entry: ObjectEntry, ask: Ask, *, complete: bool) -> bool:
@@ -126,8 +143,12 @@ class Reads:
         self._entries.put(entry)
         return entry
 
-    async def resident(self, ask: Ask) -> tuple[ObjectEntry, float] | None:
-        """An object that this reader may have whole and without waiting, and its age: seconds since the origin confirmed it."""
+    async def resident(self, ask: Ask) -> tuple[Found, float] | None:
+        """An object that this reader may have whole and without waiting, and its age: seconds since the origin confirmed it.
+
+        Raises:
+            LarderError: the object became unavailable in between.
+        """
         rule = self._services.rules.for_path(ask.key.path)
         entry = await self.known(ask.key) if rule.cache else None
         if (
@@ -141,7 +162,8 @@ class Reads:
         standing = self._grants.standing(entry, ask.identity.name, rule)
         if len(entry.blobs) < entry.record.block_count or standing.granted_at is None or not self.cold.current(entry):
             return None
-        return entry, max(0.0, self._services.now() - min(standing.confirmed_at, standing.granted_at))
+        age = max(0.0, self._services.now() - min(standing.confirmed_at, standing.granted_at))
+        return await self._blocks.open(ask, Found(entry, Outcome.HIT), 0, entry.record.meta.size), age
 
     # -- asking the origin about an object that is in the cache
 

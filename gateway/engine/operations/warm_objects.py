@@ -15,7 +15,7 @@ from typing import Any
 
 from gateway.engine.base.homes import PREFIX, Node, PeerNodes
 from gateway.engine.engine import Engine
-from gateway.engine.objects.found import Ask, Found, Relay
+from gateway.engine.objects.found import Ask, Found
 from gateway.engine.objects.ranged import ObjectChanged
 from gateway.fleet.nodes.peers import PeerUnavailable
 from gateway.model.errors import DiskUnavailable, LarderError, OriginUnavailable
@@ -93,7 +93,7 @@ class WarmObjects:
 
         async def load(key: ObjectKey) -> Warmed:
             try:
-                return await self._load(Ask(key, identity, metadata_first=span is not None), span)
+                return await self._load(Ask(key, identity, metadata_first=span is not None, within=span))
             except OriginUnavailable as failure:
                 return Warmed(failure=failure.told)
             except DiskUnavailable as failure:
@@ -116,22 +116,17 @@ class WarmObjects:
         finally:
             loading.cancel()
 
-    async def _load(self, ask: Ask, span: Span) -> Warmed:
+    async def _load(self, ask: Ask) -> Warmed:
         for _ in range(_ATTEMPTS):
-            answer = await self._engine.find(ask)
-            if isinstance(answer, Relay):
-                answer.response.abort()
-            if not isinstance(answer, Found):
-                return Warmed(failure=_phrase(answer.reason))
             try:
-                missed = await self._engine.read_through(ask, answer, span)
+                answer, missed = await self._engine.load(ask)
             except ObjectChanged:
                 continue
-            if missed is None:
+            if not isinstance(answer, Found):
+                return Warmed(failure=_phrase(answer.reason))
+            if missed is None or answer.body is None:
                 return Warmed(failure="the cache did not accept it")
-            size = answer.entry.record.meta.size
-            loaded = size if span is None else max(0, min(size, span[1]) - span[0])
-            return Warmed(loaded, answer.outcome is Outcome.HIT and not missed)
+            return Warmed(answer.body.stop - answer.body.start, answer.outcome is Outcome.HIT and not missed)
         return Warmed(failure=_phrase(Reason.WRITE_RACE))
 
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
 from zlib import crc32
 
 from gateway.model.errors import LarderError
@@ -108,7 +108,7 @@ class GrowingBlob:
         ref: its name, once it is committed.
         inode: of the file, once it is committed.
         failure: why no more bytes will come.
-        on_progress: called once: when the first bytes arrived, or the blob ended before; with all bytes, if they are in memory.
+        waiters: get their results when more bytes arrive, or the blob ends.
     """
 
     def __init__(
@@ -122,7 +122,6 @@ class GrowingBlob:
         self.ref: BlobRef | None = None
         self.inode = 0
         self.failure: LarderError | None = None
-        self.on_progress: Callable[[bytes | memoryview | None], None] | None = None
         self._host = host
         self._clock = clock
         self._took = 0.0  # seconds, by the last write
@@ -132,7 +131,7 @@ class GrowingBlob:
         """The bytes of a small blob, which is written in one step when it is complete."""
         self.blob: OpenBlob | None = None
         """Owns the descriptor from when the blob has its name; ``None`` before, and if it was cached already."""
-        self._waiters: list[asyncio.Future[None]] = []
+        self.waiters: list[tuple[asyncio.Future[Any], object]] = []
         self._users = 1  # the one who fills it
         self._ended = False
         self._using = threading.Lock()
@@ -195,15 +194,12 @@ class GrowingBlob:
         self._name(written)
         return written.ref
 
-    def progress(self, whole: bytes | memoryview | None = None) -> None:
-        """Wake the readers: bytes arrived, or the blob ended; ``whole`` are all its bytes."""
-        if self.on_progress is not None:
-            self.on_progress(whole)
-            self.on_progress = None
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
+    def progress(self) -> None:
+        """Wake the readers: bytes arrived, or the blob ended."""
+        waiters, self.waiters = self.waiters, []
+        for waiter, result in waiters:
             if not waiter.done():
-                waiter.set_result(None)
+                waiter.set_result(result)
 
     def end(self, failure: LarderError | None = None) -> None:
         """Tell readers that no more bytes will come, and why; a file without a name is discarded. Idempotent, never fails."""
@@ -248,7 +244,7 @@ class GrowingBlob:
             if self.failure is not None:
                 raise self.failure
             waiter = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
+            self.waiters.append((waiter, None))
             await waiter
         return self.received
 
