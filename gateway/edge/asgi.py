@@ -102,7 +102,7 @@ class Edge(ABC):
         reply = send if self.breaks_off else watched
         place = scope[PLACE] = RequestPlace(self.places)
         try:
-            if self.full:
+            if self.places.used >= self.places.limit:
                 raise self._shed()
             await self.answer(scope, receive, reply)
         except (ClientGone, BrokenBody):

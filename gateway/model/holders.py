@@ -9,15 +9,8 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 
-from gateway.model.keys import Principal
-
 Holder = str | None
 """A tenant's name, ``OWN``, or ``None`` for requests without a key."""
 OWN = ""
 """The gateway's own work, and that of other nodes."""
 HOLDER: ContextVar[Holder] = ContextVar("larder.holder", default=OWN)
-
-
-def holder_of(principal: Principal) -> Holder:
-    """The account of a caller."""
-    return principal.tenant if principal.access_key_id else None

@@ -11,6 +11,8 @@ from re import compile as compile_pattern
 from typing import NamedTuple
 from urllib.parse import quote
 
+from gateway.model.holders import Holder
+
 _PAYING = "?payer=requester"
 _BUCKET_BYTES = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_")
 
@@ -80,16 +82,19 @@ class Principal:
     identity: OriginIdentity
     allow: tuple[str, ...] = ()
     read_only: bool = False
+    holder: Holder = field(init=False, repr=False, compare=False)
+    """The account of the caller."""
+    reader: str = field(init=False, repr=False, compare=False)
+    """The access key, with a mark if it accepts the charges of its reads; ``reader_of`` finds the principal again."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "holder", self.tenant if self.access_key_id else None)
+        object.__setattr__(self, "reader", self.access_key_id + _PAYING * self.identity.pays)
 
     @property
     def anonymous(self) -> bool:
         """Whether the request carried no credentials."""
         return not self.access_key_id
-
-    @property
-    def reader(self) -> str:
-        """The access key, with a mark if it accepts the charges of its reads; ``reader_of`` finds the principal again."""
-        return self.access_key_id + _PAYING if self.identity.pays else self.access_key_id
 
     def paying(self) -> Principal:
         """The same caller, who accepts the charges of requester-pays buckets."""

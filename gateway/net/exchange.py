@@ -356,7 +356,8 @@ class Connections:
             LarderError: the other side is not alive.
         """
         holder = HOLDER.get()
-        await _place(self._places, holder)
+        if self._places is not None and (self._places.waiting or not self._places.claim(holder)):
+            await _place(self._places, holder)
         idle = self._idle.get(address) if kept else None
         while idle:
             connection = idle.pop()
@@ -393,7 +394,8 @@ class Connections:
 
     def ended(self, connection: ClientConnection, *, reusable: bool) -> None:
         """See ``ConnectionOwner``."""
-        _give_back(self._places, connection.holder)
+        if self._places is not None:
+            self._places.give_back(connection.holder)
         if reusable:
             self._idle.setdefault(connection.address, []).append(connection)
 

@@ -20,7 +20,8 @@ class Places(Shares):
 
     def __init__(self, limit: float) -> None:
         super().__init__(limit)
-        self._waiting: dict[Holder, deque[tuple[float, asyncio.Future[None]]]] = {}
+        self.waiting: dict[Holder, deque[tuple[float, asyncio.Future[None]]]] = {}
+        """Who waits: while anyone does, new requests ``wait`` rather than ``claim``."""
 
     async def wait(self, holder: Holder, amount: float = 1) -> None:
         """Take an amount as soon as the holder may; ``give_back`` returns it.
@@ -28,11 +29,11 @@ class Places(Shares):
         Raises:
             TimeoutError: that took longer than ``WITHIN`` seconds.
         """
-        if holder not in self._waiting and self.claim(holder, amount):
+        if holder not in self.waiting and self.claim(holder, amount):
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         entry = amount, turn
-        self._waiting.setdefault(holder, deque()).append(entry)
+        self.waiting.setdefault(holder, deque()).append(entry)
         try:
             async with asyncio.timeout(WITHIN):
                 await turn
@@ -46,33 +47,33 @@ class Places(Shares):
     def give_back(self, holder: Holder, amount: float = 1) -> None:
         """Return an amount, for waiting requests to take."""
         super().give_back(holder, amount)
-        if self._waiting:
+        if self.waiting:
             self._serve()
 
     def _leave(self, holder: Holder, entry: tuple[float, asyncio.Future[None]]) -> None:
-        queue = self._waiting.get(holder)
+        queue = self.waiting.get(holder)
         if queue is None or entry not in queue:
             return  # ``_serve`` has met it
         queue.remove(entry)
         if not queue:
-            del self._waiting[holder]
+            del self.waiting[holder]
         self._serve()  # the next one may want less
 
     def _serve(self) -> None:
         """Admit waiting requests, holder by holder in turn."""
-        served = bool(self._waiting)
+        served = bool(self.waiting)
         while served:
             served = False
-            for holder in tuple(self._waiting):
-                queue = self._waiting[holder]
+            for holder in tuple(self.waiting):
+                queue = self.waiting[holder]
                 amount, turn = queue[0]
                 if not turn.done() and not self.claim(holder, amount):
                     continue
                 queue.popleft()
                 if queue:
-                    self._waiting[holder] = self._waiting.pop(holder)  # to the end
+                    self.waiting[holder] = self.waiting.pop(holder)  # to the end
                 else:
-                    del self._waiting[holder]
+                    del self.waiting[holder]
                 served = True
                 if not turn.done():
                     turn.set_result(None)

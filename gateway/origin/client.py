@@ -141,13 +141,6 @@ class _LazyChain:
             self._chain = module.CredentialChain(self._now)
 
 
-def _charged(origin: Origin, identity: OriginIdentity, headers: Sequence[Header]) -> Sequence[Header]:
-    """The headers of a request that accepts its charges if its client does, or if its origin always does and it is signed."""
-    if not (identity.pays or (origin.requester_pays and identity.access_key_id)):
-        return headers
-    return [*(pair for pair in headers if pair[0].lower() != _PAYS[0]), _PAYS]
-
-
 class OriginClient:
     """Sends requests to all origins of one gateway worker. Create it inside a running event loop.
 
@@ -274,15 +267,16 @@ class OriginClient:
             raise IdentityGone("the origin, or the keys for it, are no longer configured") from None
         except OriginUnavailable as failure:
             raise self._refusals.without_keys(identity, failure) from failure
-        headers, target = _charged(link.origin, identity, headers), _target(raw_path, query)
-        host, region = link.address.name, link.origin.region
+        if identity.pays or (link.origin.requester_pays and identity.access_key_id):
+            headers = [*(pair for pair in headers if pair[0].lower() != _PAYS[0]), _PAYS]
+        target, host, region = _target(raw_path, query), link.address.name, link.origin.region
         pairs = self._signer.signed(method, raw_path, query, headers, keys, host, region, payload_hash)
-        began = time.perf_counter()
-        ask = partial(_sent, link, method, target, pairs, body, content_length)
-        share = self.hedges.quantile(method, raw_path)
+        began, ask = time.perf_counter(), partial(_sent, link, method, target, pairs, body, content_length)
+        share = self.hedges.services.rules.hedging and self.hedges.quantile(method, raw_path)
         response = await (self.hedges.sent(identity.origin, method, share, ask) if share else ask())
         # Relayed is a final HTTP status (RFC 9110 section 15), with what was asked for.
-        if not 200 <= response.status < 600 or (method == "GET" and not has_what_was_asked(response, headers, query)):
+        parted = method == "GET" and (response.status == 206 or "content-range" in response.fields)
+        if not 200 <= response.status < 600 or (parted and not has_what_was_asked(response, headers, query)):
             raise _invalid(link, method, response)
         link.reach.heard()
         _series(link.origin.name, method, response.status // 100).observe(time.perf_counter() - began)

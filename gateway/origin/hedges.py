@@ -9,7 +9,8 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Callable, Coroutine
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Protocol
 from urllib.parse import unquote
 
 from gateway.base.metrics import ORIGIN_HEDGES
@@ -23,22 +24,24 @@ _ISSUED, _WON = ORIGIN_HEDGES.labels("issued"), ORIGIN_HEDGES.labels("won")
 _READS = ("GET", "HEAD")
 
 
+class HasRules(Protocol):
+    """The owner of the rules, which are replaced when they change."""
+
+    rules: Rules
+
+
 class Hedges:
     """The hedged reads of one worker."""
 
     def __init__(self) -> None:
-        none = Rules()
-        self._rules: Callable[[], Rules] = lambda: none
+        self.services: HasRules = SimpleNamespace(rules=Rules())
+        """Has the rules in force; until it is set, there are none."""
         self._times: defaultdict[tuple[str, str], WaitingTimes] = defaultdict(WaitingTimes)
         self._budgets: defaultdict[str, HedgeBudget] = defaultdict(HedgeBudget)
 
-    def follow(self, rules: Callable[[], Rules]) -> None:
-        """Use the rules that ``rules`` returns at each request; until this call there are none."""
-        self._rules = rules
-
     def quantile(self, method: str, raw_path: str) -> float:
         """After which quantile of the waiting times a request is sent again; 0 for never."""
-        rules = self._rules()
+        rules = self.services.rules
         if not rules.hedging or method not in _READS or "/" not in raw_path[1:].rstrip("/"):
             return 0.0
         return QUANTILES[rules.for_path(unquote(raw_path[1:])).hedge]

@@ -69,7 +69,7 @@ class Shares:
     def give_back(self, holder: Holder, amount: float = 1) -> None:
         """Count an amount that a holder has given back."""
         self.used -= amount
-        left = self.held(holder) - amount
+        left = self._held.get(holder, 0.0) - amount
         if left > 0:
             self._held[holder] = left
         else:

@@ -76,7 +76,13 @@ class Space(NamedTuple):
 
 def marks_of(space: Space) -> Watermarks:
     """The watermarks of a cache: strides are needed for bytes that turn over, not for steady ones."""
-    return _marks_at(min(1.0, max(0.0, space.steady / space.capacity)) if space.capacity else 0.0)
+    if not space.steady or not space.capacity:
+        return MARKS
+    steady = min(1.0, max(0.0, space.steady / space.capacity))
+    return Watermarks(
+        MARKS.high + steady * (STEADY.high - MARKS.high),
+        MARKS.low + steady * (STEADY.low - MARKS.low),
+    )
 
 
 def low_mark(capacity: int, steady: int) -> int:
@@ -92,15 +98,6 @@ def turning(size: float) -> int:
 def turned(room: float) -> int:
     """Bytes that may turn over in ``room`` bytes that datasets could use."""
     return max(0, int(room / TURNING))
-
-
-def _marks_at(steady: float) -> Watermarks:
-    if not steady:
-        return MARKS
-    return Watermarks(
-        MARKS.high + steady * (STEADY.high - MARKS.high),
-        MARKS.low + steady * (STEADY.low - MARKS.low),
-    )
 
 
 @dataclass(frozen=True, slots=True)

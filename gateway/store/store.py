@@ -190,10 +190,11 @@ class Store:
             The row; ``None`` if the key was written since ``generation``, or if nothing could be stored. Then
             blobs that no other object uses are removed.
         """
-        kept = {number: self.kept(ref) for number, ref in blocks.items()}
-        size = sum(ref.size for ref in blocks.values())
-        valid = partial(self.generations.holds, key, generation)
-        used_at = max(used_at, confirmed_at)
+        kept, size = {}, 0
+        for number, ref in blocks.items():
+            kept[number] = self.kept(ref)
+            size += ref.size
+        valid, used_at = partial(self.generations.holds, key, generation), max(used_at, confirmed_at)
         wanted = Recording(key, meta, block_size, kept, confirmed_at, grants or {}, used_at, valid)
         # These bytes are on disk but not in the index yet, so they must not count as free.
         self._space.filling += size
@@ -339,8 +340,7 @@ class Store:
             if not self.directory.locked:
                 return await self._wait_for_keeper(size)
             await self._evictor.free(size)
-            self.opened.trim()
-            # An unlinked file's space is free once it is closed.
+            self.opened.trim()  # an unlinked file's space is free once it is closed
             with suppress(TimeoutError):
                 async with asyncio.timeout(HUNG_AFTER):
                     await closer.done()
@@ -453,7 +453,7 @@ class Store:
         mtime_ns = self._fresh.pop(ref.digest, 0)
         if not mtime_ns and (blob := self.opened.get(ref)) is not None:
             mtime_ns = blob.mtime_ns
-        return Kept(ref, self.directory.blob_path, mtime_ns, self.directory.boot)
+        return Kept(ref, self.directory.blob_path, mtime_ns, self.directory.start.boot)
 
     def settle(self, recorded: Recorded, counts: Counts | None) -> ObjectRecord | None:
         """Take note of the totals, and remove files without a row."""

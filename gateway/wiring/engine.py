@@ -58,7 +58,7 @@ async def open_engine(
     )
     heard = channel.heard if shared else HeardWrites()
     services = _services(settings, store, origin, fleet, management, heard, stack)
-    origin.hedges.follow(lambda: services.rules)
+    origin.hedges.services = services
     engine = Engine(
         services,
         channel if shared else NullInvalidations(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import pytest
 
@@ -68,7 +69,7 @@ async def hedging() -> AsyncIterator[tuple[PromptedServer, OriginClient]]:
     server = await asyncio.start_server(prompted.serve, "127.0.0.1", 0)
     client = await client_for(origin_at(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"))
     rules = Rules([Caching(hedge="p95")])
-    client.hedges.follow(lambda: rules)
+    client.hedges.services = SimpleNamespace(rules=rules)
     try:
         for _ in range(ENOUGH):
             await body_of(client)
@@ -176,7 +177,7 @@ async def test_the_first_matching_rule_decides() -> None:
     """A rule without hedges keeps its objects from a later rule that has them; paths are decoded before they are matched."""
     client = await client_for(origin_at("http://127.0.0.1:1"))
     rules = Rules([Caching(match="b/a b/**", hedge="p99"), Caching(match="b/**", hedge=OFF), Caching(hedge="p90")])
-    client.hedges.follow(lambda: rules)
+    client.hedges.services = SimpleNamespace(rules=rules)
     shares = [client.hedges.quantile("GET", path) for path in ("/b/a%20b/k", "/b/k", "/c/k")]
     assert shares == [0.99, 0, 0.9]
     await client.close()

@@ -123,6 +123,11 @@ class Record(BaseModel):
         return create_model(cls.singular.title(), __doc__=state.__doc__, __base__=ResponseModel, **fields)
 
     @classmethod
+    @cache
+    def _lists(cls) -> frozenset[str]:
+        return frozenset(name for name, field in cls.model_fields.items() if get_origin(field.annotation) is tuple)
+
+    @classmethod
     def table(cls, metadata: MetaData) -> Table:
         """The table of the records; the column ``secrets`` has the fields that are not shown."""
         shown = {**cls.fields(show=True), "revision": cls.model_fields["revision"]}
@@ -152,7 +157,7 @@ class Record(BaseModel):
         if before is not None and sealed and (before._sealed, before.revision) == (sealed, row["revision"]):
             return before
         values = {name: row[name] for name in cls.model_fields if name in row}
-        values |= {name: _LIST.validate_json(values[name]) for name in values if _is_list(cls.model_fields[name])}
+        values |= {name: _LIST.validate_json(values[name]) for name in cls._lists() & values.keys()}
         opened = vault.open(f"{cls.plural}/{row[cls.key]}", sealed) if sealed else {}
         values |= {name: SecretStr(value) for name, value in opened.items()}
         record: Self = cls.model_construct(None, **values)  # type: ignore[assignment]  # the plugin knows Record only
@@ -214,10 +219,6 @@ def _declared(field: FieldInfo, default: Any = PydanticUndefined) -> Any:
     return Field(default, description=field.description, examples=field.examples)
 
 
-def _is_list(field: FieldInfo) -> bool:
-    return get_origin(field.annotation) is tuple
-
-
 def _required(annotation: Any) -> Any:
     """The type without ``None``."""
     return next((member for member in get_args(annotation) if type(None) in get_args(annotation)), annotation)
@@ -227,7 +228,7 @@ def _shown_type(field: FieldInfo) -> Any:
     """The type in an answer. Values of a configuration file may violate the constraints of requests."""
     if TIME in field.metadata:
         return str | None
-    return list[str] if _is_list(field) else field.annotation
+    return list[str] if get_origin(field.annotation) is tuple else field.annotation
 
 
 def _shown(field: FieldInfo, value: Any) -> Any:

@@ -20,7 +20,7 @@ from gateway.edge.asgi import Edge
 from gateway.fleet.nodes.peer_gate import REFUSED
 from gateway.model.datasets import ApiError
 from gateway.model.errors import LarderError
-from gateway.model.holders import OWN, holder_of
+from gateway.model.holders import OWN
 from gateway.model.keys import OriginIdentity, Principal
 from gateway.model.peer.auth import Verified
 from gateway.model.peer.principal import PRINCIPAL, read_principal
@@ -206,7 +206,7 @@ class PeerApp(Edge):
         if isinstance(admitted, LarderError):
             raise admitted
         kind, address, caller, _, principal, names = admitted
-        self.admit(scope, OWN if principal is _NOBODY else holder_of(principal))
+        self.admit(scope, OWN if principal is _NOBODY else principal.holder)
         async with room_for(scope, address.longest):
             body = await large_body(receive, address.longest)
             self._gate.confirm(caller, body)

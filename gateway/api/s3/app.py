@@ -36,7 +36,6 @@ from gateway.edge.problems import encoded, note_refusal
 from gateway.engine.objects.body import Body
 from gateway.engine.objects.found import Forward, Relay
 from gateway.model.errors import BrokenBody, LarderError, S3Error
-from gateway.model.holders import holder_of
 from gateway.model.keys import ObjectKey
 from gateway.model.outcomes import Outcome, Reason
 from gateway.model.s3.navigation import confined, opens_document
@@ -143,7 +142,7 @@ class S3App(Edge):
     async def _finish_hit(self, scope: Scope, trace: Trace, hit: Hit, rest: Awaitable[None]) -> None:
         place = scope[PLACE] = RequestPlace(self.places)
         assert trace.auth is not None
-        place.enter(holder_of(trace.auth.principal))
+        place.enter(trace.auth.principal.holder)
         try:
             await rest
         finally:
@@ -157,7 +156,7 @@ class S3App(Edge):
             raise trace.refusal
         auth, hit = trace.auth, trace.found
         assert auth is not None
-        self.admit(scope, holder_of(auth.principal))
+        self.admit(scope, auth.principal.holder)
         if isinstance(hit, Hit):
             await self._send_hit(scope, send, trace, hit)
             return
@@ -258,9 +257,10 @@ class S3App(Edge):
 
     def _route(self, scope: Scope, trace: Trace, call: S3Call, receive: Receive) -> Awaitable[Answer | Relay | Forward]:
         """Begin to answer a request that is no plain GET, in the way that it needs."""
-        if is_form_upload(call):
+        method = call.request.method
+        if method == "POST" and is_form_upload(call):
             return self._upload(scope, trace, call, receive)
-        if self._listings.concerns(call):
+        if method == "GET" and self._listings.concerns(call):
             return self._listings.read(call, lambda: request_body(receive))
         reason = not_cacheable(call)
         if reason is Reason.SUBRESOURCE and self._presented.concerns(call):
@@ -287,7 +287,7 @@ class S3App(Edge):
         trace.signer = form_signer(form.fields)
         trace.key = key_of(call, form)
         upload = self._posts.verify(call, form, trace.key, partial(self._admit_form, trace))
-        self.admit(scope, holder_of(upload.put.auth.principal))
+        self.admit(scope, upload.put.auth.principal.holder)
         return await self._posts.store(call, form, upload)
 
     def _admit_form(self, trace: Trace, auth: Authenticated) -> None:

@@ -43,7 +43,6 @@ from gateway.model.s3.ranges import content_range
 from gateway.model.s3.request_headers import FORWARDED, FORWARDED_PREFIXES
 from gateway.net.exchange import StreamedResponse
 from gateway.origin.headers import relayable
-from gateway.policies.reads.rules import Caching
 from gateway.server.asgi_types import RawHeaders
 from gateway.server.received import counted
 
@@ -182,7 +181,10 @@ class Forwarder:
             bucket = ObjectKey(call.auth.principal.identity.origin, call.bucket, "")
             send = partial(self._send, call, _headers(call, prepared), prepared)
             return await relay_write(await self._engine.change_rights(bucket, send), outcome, reason)
-        upload = self._passing(call, prepared) if keys else None
+        rules = self._engine.services.rules
+        rule = (rules.only or rules.for_path(keys[0].path)) if keys else None
+        keeps = rule is not None and rule.warm_on_write and rule.cache
+        upload = self._passing(call, prepared) if keeps else None
         send = partial(self._send, call, _headers(call, prepared), prepared, upload)
         if not keys:
             return relay(call, await send(), outcome, reason)
@@ -191,8 +193,8 @@ class Forwarder:
             ended = written.response.status == 200 and "content-length" in written.response.fields
             if upload is not None and not ended:
                 upload.drop()
-            if written.response.status == 200 and call.request.method != "DELETE":
-                written.then = partial(self._warm_if_wanted, call, upload, written.response)
+            if keeps and written.response.status == 200 and call.request.method != "DELETE":
+                written.then = partial(self._warm, call, upload, written.response)
             return await relay_write(written, outcome, reason)
         except BaseException:
             if upload is not None:
@@ -200,10 +202,8 @@ class Forwarder:
             raise
 
     def _passing(self, call: S3Call, prepared: PreparedBody) -> PassingUpload | None:
-        """What is kept of an upload while it passes, if a rule wants it: for another node, only what is in memory anyway."""
+        """What is kept of an upload while it passes: for another node, only what is in memory anyway."""
         if not (uploads_bytes(call) and call.names <= {"x-id"} and len(call.keys) == 1):
-            return None
-        if not (self._rule(call).warm_on_write and self._rule(call).cache):
             return None
         if prepared.whole is None and not self._homes.keeps(call):
             return None
@@ -255,10 +255,8 @@ class Forwarder:
             payload_hash=prepared.payload_hash,
         )  # fmt: skip
 
-    def _warm_if_wanted(
-        self, call: S3Call, upload: PassingUpload | None, response: StreamedResponse
-    ) -> Awaitable[None] | None:
-        key, rule = call.key, self._rule(call)
+    def _warm(self, call: S3Call, upload: PassingUpload | None, response: StreamedResponse) -> Awaitable[None] | None:
+        key = call.key
         assert key is not None
         if upload is not None:
             version = response.header("x-amz-version-id") or ""
@@ -266,14 +264,9 @@ class Forwarder:
             if (whole := upload.whole) is not None and not self._homes.keeps(call):
                 return self._homes.hand_over(call, whole, accepted)
             self._engine.uploads.keep(key, call.reader.identity, upload, accepted)
-        elif rule.warm_on_write and rule.cache and not call.names - {"x-id", "uploadId"}:
+        elif not call.names - {"x-id", "uploadId"}:
             self._homes.warm(call)
         return None
-
-    def _rule(self, call: S3Call) -> Caching:
-        key, rules = call.key, self._engine.services.rules
-        assert key is not None
-        return rules.only or rules.for_path(key.path)
 
 
 def _headers(call: S3Call, prepared: PreparedBody | None = None) -> list[Header]:

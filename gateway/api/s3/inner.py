@@ -19,7 +19,6 @@ from gateway.api.s3.auth import Authenticated
 from gateway.api.s3.hot import Hit
 from gateway.engine.objects.body import Body
 from gateway.model.errors import LarderError
-from gateway.model.holders import holder_of
 from gateway.model.keys import Principal
 from gateway.model.s3.aws_chunked import payload_form
 from gateway.model.s3.request_headers import EXPECTED_OWNER, PAYER
@@ -85,7 +84,7 @@ class CallerReads:
     def __init__(self, edge: S3App, accounting: Accounting, scope: Scope, principal: Principal) -> None:
         self.principal = principal
         self.places: Shares = edge.places
-        self.holder = holder_of(principal)
+        self.holder = principal.holder
         self._edge = edge
         self._accounting = accounting
         self._auth = Authenticated(principal, payload_form(""), "")

@@ -62,9 +62,7 @@ _REPLACED = frozenset({b"content-length", b"content-type", b"location"})
 
 
 def is_form_upload(call: S3Call) -> bool:
-    """Whether a request is an upload by HTML form, or the origin would treat it as one."""
-    if call.request.method != "POST":
-        return False
+    """Whether a POST is an upload by HTML form, or the origin would treat it as one."""
     return is_multipart(call.request) or (call.key is None and not call.names - _NAMES_OPERATION)
 
 

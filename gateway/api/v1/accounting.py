@@ -183,5 +183,7 @@ class AccountedCalls:
 def _kind_of(path: str) -> str:
     """The name of a kind of requests, from a path without "/-": there are as many as ``_KINDS``."""
     parts = path.split("/")[2:]
-    named = [part for part in (*parts[:1], *parts[2:3]) if part in _KINDS]
-    return f"({named[-1]})" if named else _OTHERS
+    for part in (*parts[2:3], *parts[:1]):
+        if part in _KINDS:
+            return f"({part})"
+    return _OTHERS

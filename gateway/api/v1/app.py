@@ -68,9 +68,9 @@ class DataApp(Edge):
     @staticmethod
     def handles(path: str) -> bool:
         """Whether a path (without "/-") is one of the data paths."""
-        return path == _MANY or (
-            path.startswith("/v1/") and any(pattern.fullmatch(path) for pattern in (_DATASET, _BLOB, _RESULTS))
-        )
+        if not path.startswith("/v1/"):
+            return False
+        return bool(path == _MANY or _DATASET.fullmatch(path) or _BLOB.fullmatch(path) or _RESULTS.fullmatch(path))
 
     def headers(self, scope: Scope, status: int) -> Headers:
         """The headers that FastAPI's answers have too."""

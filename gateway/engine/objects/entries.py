@@ -73,10 +73,6 @@ class EntryCache(OrderedDict[ObjectKey, ObjectEntry]):
         if len(self) > self._limit:
             self.popitem(last=False)
 
-    def drop(self, key: ObjectKey) -> None:
-        """Forget a key."""
-        self.pop(key, None)
-
 
 class _Shared(NamedTuple):
     """When an identity was granted an object, and the generation of the bucket's rights then."""

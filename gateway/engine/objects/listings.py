@@ -79,7 +79,7 @@ class RecordedListings:
 
     def forget(self, keys: Sequence[ObjectKey]) -> None:
         """Forget the pages in which keys may be; effective at once, for all workers of the node."""
-        if not self._notes():
+        if not (self._recorded or self._services.rules.listings) or not self._notes():
             return
         rules, generations = self._services.rules, self._services.store.generations
         for slot in {_slot_of(key.origin, key.bucket, match) for key in keys for match in rules.listed(key.path)}:

@@ -85,7 +85,7 @@ class Sightings:
             if entry is not None and differs(entry.record.meta, sighting) and key not in stale:
                 stale.append(key)
         for key in stale:
-            self._entries.drop(key)
+            self._entries.pop(key, None)
         if stale:
             await self._services.store.expire(stale)
 

@@ -240,4 +240,4 @@ class Uploads:
         )
         if record is not None:
             FILLS.labels("uploaded").inc()
-            self._entries.drop(key)  # one without bytes would hide the row
+            self._entries.pop(key, None)  # one without bytes would hide the row

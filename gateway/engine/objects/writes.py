@@ -50,7 +50,7 @@ class Writes:
         self._listings.forget(keys)
         rights = []
         for key in keys:
-            self._entries.drop(key)
+            self._entries.pop(key, None)
             if not key.key:
                 rights.append(key)
         _forgotten(source).inc(len(keys))

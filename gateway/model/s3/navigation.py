@@ -44,7 +44,7 @@ def opens_document(fields: Mapping[bytes, bytes]) -> bool:
         return True
     if mode is not None or destination is not None:
         return False
-    return b"upgrade-insecure-requests" in fields or accepts_pages(fields)
+    return b"upgrade-insecure-requests" in fields or (b"accept" in fields and accepts_pages(fields))
 
 
 def confined(headers: Iterable[RawHeader]) -> list[RawHeader]:

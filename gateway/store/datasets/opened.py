@@ -117,13 +117,13 @@ class OpenRegistrations:
 
     def believed(self, tenant: str, name_or_id: str, within: float) -> Registration | None:
         """The registration, if it is open and was checked within the last ``within`` seconds."""
-        if is_dataset_id(name_or_id):
-            entries = [entry for (owner, _), entry in list(self._open.items()) if owner == tenant]
-            entries = [entry for entry in entries if entry.registration.content.id == name_or_id]
-        else:
-            entries = [entry for entry in [self._open.get((tenant, name_or_id))] if entry is not None]
-        since = self._clock() - within
-        return next((entry.registration for entry in entries if entry.checked_at > since), None)
+        since, entry = self._clock() - within, self._open.get((tenant, name_or_id))
+        if not is_dataset_id(name_or_id):
+            return entry.registration if entry is not None and entry.checked_at > since else None
+        for (owner, _), entry in list(self._open.items()):
+            if owner == tenant and entry.registration.content.id == name_or_id and entry.checked_at > since:
+                return entry.registration
+        return None
 
     def _found(self, tenant: str, name_or_id: str, now: bool) -> Registration | None:
         look = self.refreshed if now else self.named

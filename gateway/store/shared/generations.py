@@ -198,7 +198,10 @@ class Generations:
 
         Then no worker can hold, or record, anything of them that it read since.
         """
-        return all(self.numbers[slot] == number for slot, number in marks)
+        for slot, number in marks:  # noqa: SIM110  # in Python 3.11 a generator is two calls
+            if self.numbers[slot] != number:
+                return False
+        return True
 
     def bump_all(self) -> None:
         """``bump`` for every key."""
@@ -237,7 +240,8 @@ class Generations:
 
     def owes(self, key: ObjectKey) -> bool:
         """Whether the fleet may not know of a write of a key, or of a change of the rights in its bucket."""
-        return self.owes_at(slots_of(key))
+        slot, bucket = slots_of(key)
+        return bool(self._debts[slot] | self._debts[bucket])
 
     def owes_at(self, slots: tuple[int, int]) -> bool:
         """The same for the slots of a key, from ``slots_of``."""
