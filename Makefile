@@ -100,9 +100,10 @@ fuzz: $(VENV)/.dev-installed system-packages ## Explore for long: attack a gatew
 	cd clients/python && $(abspath $(BIN))/python -m pytest -n $(JOBS) --timeout 3600 -m hypothesis --hypothesis-profile fuzz tests
 
 .PHONY: clients
-clients: $(VENV)/.dev-installed system-packages ## Try a dozen S3 clients and write what passed into docs/s3-compatibility.md
+clients: $(VENV)/.dev-installed system-packages ## Try S3 clients and readers of formats, and write what passed into docs/s3-compatibility.md
 	scripts/install-system-packages clients
 	$(BIN)/python -m scripts.client_matrix
+	$(BIN)/python -m scripts.reader_matrix
 
 .PHONY: stores
 stores: $(VENV)/.dev-installed system-packages store-programs ## Ask moto, radosgw, SeaweedFS, rclone and JuiceFS, and write how they differ into docs/s3-compatibility.md

@@ -36,6 +36,7 @@ class Line:
     code: str
     cache: str
     request: str
+    reason: str = ""
 
 
 @dataclass
@@ -98,8 +99,10 @@ class World:
 def _parse(line: str) -> Line:
     match = _LINE.match(line.rstrip("\n"))
     assert match is not None, line
-    return Line(match["method"], unquote(match["key"]), int(match["status"]), match["code"], match["cache"].split(";")[0],
-                match["line"])  # fmt: skip
+    cache, _, reason = match["cache"].partition("; reason=")
+    return Line(
+        match["method"], unquote(match["key"]), int(match["status"]), match["code"], cache, match["line"], reason
+    )
 
 
 def _read(client: Any, bucket: str, key: str) -> bytes | None:
@@ -114,21 +117,24 @@ def _read(client: Any, bucket: str, key: str) -> bytes | None:
 
 
 @contextmanager
-def world(origin_endpoint: str, home: Path, certificates: Certificates | None) -> Iterator[World]:
-    """A gateway before an origin; over https when there are certificates."""
+def world(
+    origin_endpoint: str, home: Path, certificates: Certificates | None, *, record: bool = False, **settings: Any
+) -> Iterator[World]:
+    """A gateway before an origin, over https when there are certificates; ``record`` notes what reaches the origin."""
     home.mkdir(parents=True, exist_ok=True)
     log = home / "access.log"
     server = {"tls_cert": str(certificates.certificate), "tls_key": str(certificates.key)} if certificates else {}
-    with Road(origin_endpoint) as road:
-        settings = Settings(
+    with Road(origin_endpoint, record=record) as road:
+        configured = Settings(
             road.endpoint,
             home / "cache",
             capacity="1GB",
             origin_key=(ORIGIN_KEY, ORIGIN_SECRET),
             server=server,
             extra=f'[log]\naccess = "{log}"\n',
+            **settings,
         )
-        with gateway(settings, home) as running:
+        with gateway(configured, home) as running:
             authority = certificates.authority if certificates else None
             access = Access(running.endpoint, "GWA", "gateway-secret-a", authority)
             origin = s3_client(origin_endpoint, ORIGIN_KEY, ORIGIN_SECRET)
