@@ -124,8 +124,9 @@ wheels: | $(BIN)/python ## Build the packages of the gateway and of the client i
 	@ls dist/*.whl
 
 .PHONY: bench
-bench: $(VENV)/.dev-installed ## Measure the budgets side by side, in at most 20 minutes (ONLY="names" runs a part; accuracy, importance run by name only)
+bench: $(VENV)/.dev-installed ## Measure the budgets side by side, in at most 20 minutes (ONLY="names" runs a part; accuracy, importance, peers run by name only)
 	scripts/install-system-packages bench
+	$(if $(filter peers,$(ONLY)),scripts/install-system-packages peers && scripts/install-stores $(BIN)/python)
 	$(PIP_INSTALL) -e '.[bench]'
 	@$(COMPILE)
 	@mkdir -p build/bench

@@ -32,8 +32,9 @@ NAMES = (
     "cold_epoch",
 )
 """Benchmarks of ``make bench``, in at most 20 minutes on two cores."""
-LONG = ("shards", "closed_forms", "accuracy", "accuracy_sorted", "importance", "fleet_large", "index_large")
-"""Benchmarks that only their name starts: hit ratios, trainings, counts of messages, and an index of 12 GB."""
+LONG = ("peers", "shards", "formats", "closed_forms", "accuracy", "accuracy_sorted", "importance", "fleet_large", "index_large")
+"""Benchmarks that only their name starts: other caches, loaders and formats in environments of their own, trainings, hit ratios,
+counts of messages, and an index of 12 GB."""
 
 
 def main(names: Sequence[str]) -> None:

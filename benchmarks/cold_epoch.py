@@ -10,7 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import product
@@ -41,6 +41,8 @@ BATCHES = (8, 64)
 CAPACITIES = {"full": ITEMS * LENGTH * 4, "part": ITEMS * LENGTH * 3 // 10, "none": ITEMS * LENGTH}
 
 
+Contents = Callable[[], Mapping[str, bytes]]
+"""Makes objects: contents by key."""
 Pairs = list[tuple["Cost", "Cost", float]]
 """By round: boto3, the loader, and reads of the origin per item."""
 
@@ -51,21 +53,29 @@ def contents() -> dict[str, bytes]:
     return {f"item-{number:05}": generator.bytes(LENGTH) for number in range(ITEMS)}
 
 
-def _serve(connection: Connection) -> None:
+def _serve(connection: Connection, objects: Contents, counted: tuple[str, str]) -> None:
     with OriginThread([User("origin", "origin-secret")]) as store:
-        for key, content in contents().items():
+        store.public.append(f"{BUCKET}*")
+        for key, content in objects().items():
             store.put(BUCKET, key, content)
         connection.send(store.port)
         while (latency := connection.recv()) is not None:
             store.paces["/"] = SendingPace(10e9, latency)
-            connection.send(store.count("GET", f"/{BUCKET}/"))
+            connection.send(store.count(*counted))
 
 
 @contextmanager
-def distant_origin() -> Iterator[tuple[int, Connection]]:
-    """An origin in a separate process: its port, and a connection that takes a latency and returns the number of reads so far."""
+def distant_origin(
+    objects: Contents = contents, counted: tuple[str, str] = ("GET", f"/{BUCKET}/")
+) -> Iterator[tuple[int, Connection]]:
+    """An origin in a separate process: its port, and a connection that takes a latency and returns the number of reads so far.
+
+    Args:
+        objects: makes what the bucket has, in the other process; a function of a module.
+        counted: method (any, when empty) and path prefix of the requests that count as reads.
+    """
     here, there = multiprocessing.get_context("spawn").Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=_serve, args=(there,), daemon=True)
+    process = multiprocessing.get_context("spawn").Process(target=_serve, args=(there, objects, counted), daemon=True)
     process.start()
     try:
         yield here.recv(), here
@@ -81,21 +91,25 @@ class Cost(NamedTuple):
     cpu: float
 
 
-def with_boto3(port: int) -> Cost:
-    """All objects in random order."""
-    client = boto3.session.Session().client(
+def s3_client(port: int, access_key: str, secret_key: str) -> Any:
+    """A boto3 client for many threads."""
+    return boto3.session.Session().client(
         "s3",
         endpoint_url=f"http://127.0.0.1:{port}",
-        aws_access_key_id="origin",
-        aws_secret_access_key="origin-secret",
+        aws_access_key_id=access_key,
+        aws_secret_access_key=secret_key,
         region_name="us-east-1",
         config=Config(max_pool_connections=THREADS, s3={"addressing_style": "path"}),
     )
-    keys = np.random.default_rng(0).permutation(list(contents())).tolist()
+
+
+def with_boto3(client: Any, keys: Sequence[str]) -> Cost:
+    """These objects in random order; the processor time is the client's."""
+    keys = np.random.default_rng(0).permutation(list(keys)).tolist()
     began, cpu = time.perf_counter(), time.process_time()
     with ThreadPoolExecutor(THREADS) as pool:
         read = pool.map(lambda key: len(client.get_object(Bucket=BUCKET, Key=key)["Body"].read()), keys)
-        if sum(read) != ITEMS * LENGTH:
+        if sum(read) != len(keys) * LENGTH:
             raise RuntimeError("boto3 did not read everything")
     return Cost(time.perf_counter() - began, time.process_time() - cpu)
 
@@ -125,7 +139,7 @@ def _measured(directory: Path, origin: tuple[int, Connection], latency: float, c
         home.mkdir()
         ask.send(latency)
         ask.recv()
-        plain = with_boto3(port)
+        plain = with_boto3(s3_client(port, "origin", "origin-secret"), list(contents()))
         ask.send(latency)
         before = ask.recv()
         cost, _ = with_loader(home, port, caching, batch_size)

@@ -50,6 +50,11 @@ def raw_request(port: int, key: str, byte_range: tuple[int, int] | None = None) 
     return _signed("GET", port, f"/{BUCKET}/{key}", b"", headers)
 
 
+def raw_listing(port: int, query: str) -> bytes:
+    """A whole signed request for a listing of the bucket."""
+    return _signed("GET", port, f"/{BUCKET}?{query}", b"")
+
+
 def raw_upload(port: int, key: str, body: bytes) -> bytes:
     """A whole PUT request of an object; its SHA-256 is signed, as SDKs do it without TLS."""
     return _signed("PUT", port, f"/{BUCKET}/{key}", body)

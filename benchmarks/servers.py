@@ -135,9 +135,14 @@ def free_port() -> int:
 
 
 @contextmanager
-def _process(
+def started(
     name: str, port: int, command: list[str], log: Path, environ: dict[str, str] | None = None
 ) -> Iterator[Running]:
+    """A server from the moment that its port is open.
+
+    Raises:
+        RuntimeError: it did not start; the end of its log is in the message.
+    """
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **(environ or {})}
@@ -168,7 +173,7 @@ def _nginx(name: str, directory: Path, port: int, http: str) -> Iterator[Running
     directory.mkdir()
     config = directory / "nginx.conf"
     config.write_text(_NGINX.format(dir=directory, http=http))
-    with _process(name, port, ["nginx", "-p", str(directory), "-c", str(config)], directory / "log") as running:
+    with started(name, port, ["nginx", "-p", str(directory), "-c", str(config)], directory / "log") as running:
         yield running
 
 
@@ -212,7 +217,7 @@ def redis(directory: Path) -> Iterator[Running]:
     """A Redis that keeps nothing on disk."""
     port = free_port()
     command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(directory)]
-    with _process("redis", port, command, directory / "redis.log") as running:
+    with started("redis", port, command, directory / "redis.log") as running:
         yield running
 
 
@@ -260,7 +265,7 @@ def gateway(
         + extra
     )
     command = [str(program), "serve", "--config", str(config)]
-    with _process("larder", port, command, home / "log") as running:
+    with started("larder", port, command, home / "log") as running:
         _await_ready(port)
         yield running
 
@@ -282,5 +287,5 @@ def protocol_alone(directory: Path, root: Path) -> Iterator[Running]:
     """Larder's server protocol with an application that only opens files: the floor under the gateway."""
     port = free_port()
     command = [sys.executable, "-m", "benchmarks.files_app", str(port)]
-    with _process("protocol", port, command, directory / "protocol.log", {"BENCH_ROOT": str(root)}) as running:
+    with started("protocol", port, command, directory / "protocol.log", {"BENCH_ROOT": str(root)}) as running:
         yield running

@@ -1,0 +1,1 @@
+exec nginx -p "@DIR@" -c "@DIR@/nginx.conf"
