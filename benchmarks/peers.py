@@ -195,9 +195,9 @@ def run() -> dict[str, Any]:
     ):
         _asked(ask, 0.0)
         with all_sides(Path(temporary), port) as sides:
-            cold = measure_cold(sides, ask)
             for side in sides:
                 check(side)
+            cold = measure_cold(sides, ask)
             refusing = {side.title: verifies(side) for side in sides}
             warm = measure_warm(Path(temporary), sides)
             versions = {side.title: side.version for side in sides}
@@ -208,7 +208,7 @@ def run() -> dict[str, Any]:
 
 
 def _listed(versions: dict[str, str]) -> str:
-    return ", ".join(f"{title} {number}" for title, number in versions.items())
+    return "; ".join(f"{title}: {number}" for title, number in versions.items())
 
 
 def page(data: dict[str, Any]) -> str:
