@@ -148,10 +148,11 @@ def test_markers_of_folders_are_left_out(store):
     assert [key for key, *_ in store.items()] == ["a/1", "b/"]
 
 
-def test_nothing_below_the_prefix_is_an_empty_dataset(store):
-    """Zero objects give a valid file without rows."""
-    assert store.build("s3://b/none/").items == 0
-    assert len(digest.read(store.file)) == 0
+def test_nothing_below_the_prefix_is_an_error(store):
+    """A misspelt prefix makes no dataset: there is no file."""
+    with pytest.raises(digest.BuildIncomplete, match=r"nothing below s3://b/none/ is an item"):
+        store.build("s3://b/none/")
+    assert not store.file.exists()
 
 
 def test_a_bucket_that_does_not_exist_is_an_error(store):

@@ -133,10 +133,17 @@ def test_build_as_json(filled, capsys):
     assert (report["items"], report["id"]) == (9, digest.read(filled.file).id)
 
 
-def test_an_empty_dataset_is_warned_of(store, capsys):
-    """An empty dataset is valid but rarely intended, so the command warns."""
-    assert cli.main(command(store)) == 0
-    assert "empty dataset" in capsys.readouterr().err
+def test_a_build_of_nothing_is_a_problem(filled, capsys):
+    """A misspelt pattern or prefix exits with 1, leaves the file of an earlier build as it was, and no journal."""
+    assert cli.main(command(filled)) == 0
+    before = filled.file.read_bytes()
+    capsys.readouterr()
+    assert cli.main(command(filled, "--include", "*.jgp")) == 1
+    said = capsys.readouterr()
+    assert said.err == "larder: nothing below s3://b/ is an item, so no digest file was written\n"
+    assert said.out == ""
+    assert filled.file.read_bytes() == before
+    assert [path.name for path in filled.file.parent.iterdir()] == [filled.file.name]
 
 
 def test_a_build_that_fails_exits_with_1(filled, capsys):

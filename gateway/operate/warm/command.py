@@ -51,7 +51,8 @@ def add(command: ArgumentParser) -> None:
         _warm,
         "Load the objects below a prefix, or the items of a dataset, into the cache before they are needed, with the rights of\n"
         "an access key and at a lower priority than reads. The fleet does the work (--list shows the node), and continues if\n"
-        "this command is interrupted or a gateway ends. Exit status 1 if it did not complete, or anything failed to load.",
+        "this command is interrupted or a gateway ends. Exit status 1 if it did not complete, there was nothing to load, or\n"
+        "anything failed to load.",
         "larder-gateway warm datasets/imagenet/ --as GWVISION",
         "larder-gateway warm --dataset imagenet-train --as GWVISION --detach",
         "larder-gateway warm --list",
@@ -120,7 +121,7 @@ def follow(options: Namespace, admin: Admin, begun: Mapping[str, Any]) -> int:
     _tell(options, ended)
     if ended.get("state") in ("failed", "cancelled"):
         note(f"loaded objects stay; to resume: {hint('warm', '--resume', name)}")
-    return 0 if ended.get("state") == "done" and not ended.get("failed") else 1
+    return 0 if ended.get("state") == "done" and ended.get("total") != 0 and not ended.get("failed") else 1
 
 
 def _ways_back(name: str) -> str:
@@ -147,6 +148,8 @@ def _tell(options: Namespace, state: Mapping[str, Any]) -> None:
         document(state)
         return
     line(f"{_what(state)}: {printable(str(state.get('state')))}, {_amounts(state)}")
+    if state.get("total") == 0 and state.get("state") == "done":
+        line(f"There was nothing to load{': no object has this prefix' if state.get('bucket') else ''}.")
     if state.get("node"):
         line(f"run by node {printable(str(state['node']))}")
     if state.get("there"):

@@ -160,6 +160,15 @@ def test_warm(operator, running):
     assert again["id"] in operator("warm", "--list").out
 
 
+def test_a_warm_up_of_a_misspelt_prefix(operator):
+    """Rule: a prefix that no object has is a problem, in the console's words."""
+    done = operator("warm", "photos/trian/", "--as", GWA[0], status=1)
+    assert done.out.splitlines()[:2] == [
+        "photos/trian/: done, 0 of 0 objects, 0 B of 0 B",
+        "There was nothing to load: no object has this prefix.",
+    ]
+
+
 def test_a_warm_up_of_a_dataset(operator, origin, running, tmp_path):
     """Rule: --dataset reads the items of a dataset of the access key's tenant."""
     made = stock(origin, tmp_path, "warmed", bytes_of(20, 1000, 10))

@@ -22,7 +22,7 @@ function partOf({ state, done, total }) {
 
 function progress(warmup) {
   if (warmup.total === null) return warmup.state === "queued" ? "waiting" : GOING.includes(warmup.state) ? "counting" : "–";
-  if (warmup.total === 0 && warmup.state === "done") return "There was nothing to load: no object has this prefix.";
+  if (warmup.total === 0 && warmup.state === "done") return `There was nothing to load${warmup.bucket ? ": no object has this prefix" : ""}.`;
   const amount = `${count(warmup.done)} of ${count(warmup.total)}, ${bytes(warmup.done_bytes)} of ${bytes(warmup.total_bytes)}`;
   return `${share(partOf(warmup))}: ${amount}`;
 }

@@ -45,8 +45,6 @@ def build(arguments: Namespace) -> int:
         if journal.exists():
             output.note(f"what was read is kept in {journal}: the same command goes on from there")
         raise
-    if not report.items:
-        output.note(f"warning: nothing below {arguments.source} is an item, so {report.file} is an empty dataset")
     if arguments.json:
         output.document(asdict(report))
         return 0

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,7 +44,8 @@ class Failure(NamedTuple):
 
 
 class BuildIncomplete(LarderError):
-    """Some objects could not be read, so no digest file was written. The results are kept for the next build.
+    """Some objects could not be read, or there are no items, so no digest file was written. An earlier file stays, and results
+    are kept for the next build.
 
     Args:
         message: the full text.
@@ -146,7 +148,7 @@ def build(
     Raises:
         ValueError: the source or the endpoint is not an address, ``jobs`` is not positive, or members are not named.
         S3Error: the bucket cannot be listed.
-        BuildIncomplete: objects could not be read, or samples lack members.
+        BuildIncomplete: objects could not be read, samples lack members, or there are no items.
         DigestFileError: ``file`` is something else, damaged, or being built by another process.
     """
     if jobs < 1:
@@ -167,7 +169,7 @@ def build_with(run: Run, s3: S3, source: str, path: Path, options: Options) -> R
         with Journal(partial(path), f"{reader.items.name} of s3://{bucket}", fresh=options.fresh) as journal:
             if not journal.filled:
                 journal.fill(() if options.fresh else known)
-            work = _Build(journal, reader, options, Report(str(path)))
+            work = _Build(journal, reader, options, Report(str(path)), source)
             with shown(progress_of(options.progress), work.counts, lambda: reader.bytes):
                 work.read(lambda: s3.list(bucket, prefix), run)
             return work.write(path)
@@ -190,12 +192,13 @@ def partial(path: Path) -> Path:
 
 
 class _Build:
-    def __init__(self, journal: Journal, reader: Reader, options: Options, report: Report) -> None:
+    def __init__(self, journal: Journal, reader: Reader, options: Options, report: Report, source: str) -> None:
         self.counts = Counts()
         self._journal = journal
         self._reader = reader
         self._options = options
         self._report = report
+        self._source = source
         self._failures: list[Failure] = []
         self._missing: set[str] = set()
 
@@ -219,14 +222,18 @@ class _Build:
         self._report.vanished = len(self._missing)
 
     def write(self, path: Path) -> Report:
-        """Write the file from the journal, and remove the journal."""
+        """Write the file from the journal, and remove the journal. Raises BuildIncomplete if there are no items."""
         report = self._report
         hashed = hashlib.sha256()
         items = self._reader.items
         rows = self._rows(hashed.update)
         if items.members:
             rows = self._part_rows(hashed.update) if items.shared else self._sample_rows(hashed.update)
-        report.items = write(path, rows, items.name, items.members)
+        first = next(rows, None)
+        if first is None:
+            self._journal.discard()
+            raise BuildIncomplete(f"nothing below {self._source} is an item, so no digest file was written")
+        report.items = write(path, chain((first,), rows), items.name, items.members)
         report.id = hashed.hexdigest()
         report.bytes_read = self._reader.bytes
         self._journal.discard()
