@@ -94,6 +94,8 @@ exit status: 0 success; 1 a problem; 2 wrong usage or configuration; 130 Ctrl-C"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status (see above)."""
+    if "_ARGCOMPLETE" in os.environ:
+        _complete(os.environ.get("COMP_LINE", "").split())
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # keys that the terminal cannot show must not raise
@@ -127,6 +129,11 @@ def _run(words: Sequence[str]) -> int:
     return status
 
 
+def _complete(line: Sequence[str]) -> None:
+    """Answer a shell that completes a command line, and end the process."""
+    imported("gateway.commands.common.names").complete(parser(*line[1:2]))
+
+
 def completed(words: Sequence[str]) -> Sequence[str]:
     """``nodes --json`` is ``nodes list --json``."""
     usual = next((command.usual for command in COMMANDS if command.usual and command.name == (*words, "")[0]), "")
@@ -144,7 +151,6 @@ def parser(*named: str) -> ArgumentParser:
         formatter_class=_GroupedHelp,
     )
     top.add_argument("--version", action="version", version=f"larder-gateway {__version__}")
-    top.set_defaults(whole_grammar=whole)
     commands = top.add_subparsers(required=True, metavar="COMMAND", prog="larder-gateway")
     for command in COMMANDS:
         own = commands.add_parser(command.name, help=command.summary, formatter_class=Help)
@@ -171,11 +177,6 @@ def _listed() -> str:
         lines.append(f"{group}:")
         lines += [f"  {command.name:{width}}{command.summary}" for command in COMMANDS if command.place // 100 == at]
     return "\n".join(lines)
-
-
-def whole() -> ArgumentParser:
-    """The grammar of all commands; imports them all."""
-    return parser(*(command.name for command in COMMANDS))
 
 
 def _complain(message: str, status: int) -> int:

@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from gateway.base.imports import imported
 from gateway.commands.common.grammar import describe
 
-SHELLS = ("bash", "zsh", "tcsh")
+SHELLS = ("bash", "zsh", "fish")
 
 
 def add(command: ArgumentParser) -> None:
@@ -15,13 +15,15 @@ def add(command: ArgumentParser) -> None:
     describe(
         command,
         _run,
-        "Prints the script by which a shell completes the commands and options of larder-gateway.",
+        "Prints the script by which a shell completes the commands and options of larder-gateway, and names of datasets, jobs,\n"
+        "nodes, buckets and so on, which it asks the gateway of LARDER_ENDPOINT or --endpoint for.",
         'eval "$(larder-gateway completion bash)"    # in ~/.bashrc',
         'larder-gateway completion zsh > "${fpath[1]}/_larder-gateway"',
+        "larder-gateway completion fish > ~/.config/fish/completions/larder-gateway.fish",
     )
     command.add_argument("shell", metavar="SHELL", choices=SHELLS, help=f"one of {', '.join(SHELLS)}")
 
 
 def _run(options: Namespace) -> int:
-    print(imported("shtab").complete(options.whole_grammar(), shell=options.shell))
+    print(imported("argcomplete.shell_integration").shellcode(["larder-gateway"], shell=options.shell))
     return 0

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,12 @@ from tests.origins.processes import spawn
 WITHIN = 60.0
 OPERATOR = (sys.executable, "-m", "gateway")
 USER = (sys.executable, "-m", "larder")
+_ASK = """
+eval "$(${1%% *} completion bash)"
+COMP_LINE="$1" COMP_POINT=${#1} COMP_TYPE=9
+_python_argcomplete ${1%% *}
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
 
 
 @dataclass(frozen=True)
@@ -112,3 +119,18 @@ def at_terminal(*words: str, typed: str = "", variables: Mapping[str, str]) -> R
     finally:
         os.close(ours)
     return Ran(process.wait(WITHIN), seen.decode().replace("\r\n", "\n"), "")
+
+
+def propose(line: str, **variables: str) -> list[str]:
+    """What bash proposes at the end of a line; nothing else may be printed."""
+    programs = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    ran = subprocess.run(
+        ["bash", "-c", _ASK, "bash", line],
+        capture_output=True,
+        text=True,
+        env=environment(**variables) | {"PATH": programs},
+        timeout=WITHIN,
+        check=True,
+    )
+    assert ran.stderr == ""
+    return [word.strip() for word in ran.stdout.splitlines() if word.strip()]

@@ -1,20 +1,11 @@
-"""Words that the command line does not know, and their completion by a shell."""
+"""Words that the command line does not know."""
 
 from __future__ import annotations
-
-import subprocess
 
 import pytest
 
 from gateway.cli import main
 from larder.cli import main as users_main
-
-_ASK = """
-{script}
-COMP_WORDS=(larder-gateway {words}) COMP_CWORD={at}
-_shtab_larder_gateway
-echo "${{COMPREPLY[@]}}"
-"""
 
 
 @pytest.mark.parametrize(
@@ -34,19 +25,6 @@ def test_a_mistyped_word_is_answered_by_a_proposal(
         main(words)
     assert stop.value.code == 2
     assert said in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("words", "at", "proposed"), [("sta", 1, "status"), ("nodes dr", 2, "drain"), ("nodes drain --en", 3, "--endpoint")]
-)
-def test_bash_completes_commands_and_options(
-    words: str, at: int, proposed: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Rule: with the printed script, bash completes commands, their subcommands and options."""
-    assert main(["completion", "bash"]) == 0
-    script = _ASK.format(script=capsys.readouterr().out, words=words, at=at)
-    ran = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
-    assert proposed in ran.stdout.split()
 
 
 @pytest.mark.parametrize(

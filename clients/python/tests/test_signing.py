@@ -1,6 +1,6 @@
 """Signatures: AWS's published examples, and keys that are hard to write."""
 
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone
 
 import pytest
 
@@ -10,7 +10,7 @@ from larder.http.credentials import Credentials
 # "Signature Calculations for the Authorization Header: Transferring Payload in a Single Chunk", Amazon S3 API reference.
 EXAMPLE = Credentials("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
 HOST = {"Host": "examplebucket.s3.amazonaws.com"}
-MOMENT = datetime(2013, 5, 24, tzinfo=UTC)
+MOMENT = datetime(2013, 5, 24, tzinfo=timezone.utc)
 PUT_HASH = "44ce7dd67c959e0d3524ffac1771dfbba87d2b6b4b4e99e42034a8b803f8b072"
 PUT_HEADERS = {"Date": "Fri, 24 May 2013 00:00:00 GMT", "x-amz-storage-class": "REDUCED_REDUNDANCY"}
 

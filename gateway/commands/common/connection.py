@@ -227,8 +227,12 @@ def path(*parts: str) -> str:
 
 
 @contextmanager
-def connected(options: Namespace) -> Iterator[Admin]:
+def connected(options: Namespace, *, timeout: float = PATIENCE) -> Iterator[Admin]:
     """The gateway named by the options or the environment.
+
+    Args:
+        options: of the command line.
+        timeout: seconds to wait for an answer.
 
     Raises:
         ConfigError: none is named, or the token is malformed.
@@ -236,7 +240,7 @@ def connected(options: Namespace) -> Iterator[Admin]:
     endpoint = options.endpoint or os.environ.get("LARDER_ENDPOINT", "")
     if not endpoint:
         raise ConfigError("which gateway? Give --endpoint http://HOST:PORT, or set LARDER_ENDPOINT")
-    admin = Admin(endpoint, _token(options))
+    admin = Admin(endpoint, _token(options), timeout)
     try:
         yield admin
     finally:

@@ -67,4 +67,4 @@ def operator(variables: dict[str, str]) -> Operator:
 def user(running: Running) -> Operator:
     """Runs ``larder`` there."""
     keys = {"AWS_ACCESS_KEY_ID": GWA[0], "AWS_SECRET_ACCESS_KEY": GWA[1], "LARDER_ENDPOINT": running.endpoint}
-    return lambda *words: run(*words, program=USER, **keys)
+    return lambda *words, given="": run(*words, program=USER, given=given, **keys)

@@ -16,12 +16,16 @@ from larder.base.errors import CredentialsMissing, LarderError
 from larder.grammar import parser
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
+_EXTRAS = {"pyarrow": "digest", "numpy": "digest", "argcomplete": "completion"}
+"""The extras that install what a command needs."""
 _LISTED = frozenset({"datasets", "dataset", "jobs", "pipelines"})
 """Groups of commands of which one is ``list``."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; gives the exit status."""
+    if "_ARGCOMPLETE" in os.environ:
+        import_module("larder.commands.completion").complete(parser())
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a key that this terminal cannot show is no reason to fail
@@ -37,9 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         _drop_output()
         return FAILED
     except ModuleNotFoundError as error:
-        if error.name not in ("pyarrow", "numpy"):
+        if (extra := _EXTRAS.get(error.name or "")) is None:
             raise
-        return _complain(f"this needs {error.name}: pip install 'larder[digest]'", FAILED)
+        return _complain(f"this needs {error.name}: pip install 'larder[{extra}]'", FAILED)
     except CredentialsMissing as error:
         return _complain(str(error), USAGE)
     except LarderError as error:

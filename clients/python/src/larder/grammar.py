@@ -8,7 +8,9 @@ from difflib import get_close_matches
 from typing import Any, NoReturn
 
 import larder
+from larder.base.sizes import parse_size
 
+_SHELLS = ("bash", "zsh", "fish")
 _CACHING = ("auto", "full", "part", "none")
 _WRONG = re.compile(r"argument (?P<what>\S+): invalid choice: '(?P<given>.*)' \(choose from (?P<choices>.*)\)$")
 """Error text of argparse for an invalid choice."""
@@ -39,7 +41,7 @@ def parser() -> ArgumentParser:
     """The grammar of the command line."""
     top = Parser(
         "larder",
-        description="Digest files, and the datasets and jobs of a Larder gateway.",
+        description="Digest files, and the datasets, jobs and objects of a Larder gateway.",
         epilog=_EPILOG,
         formatter_class=RawDescriptionHelpFormatter,
     )
@@ -60,6 +62,9 @@ def parser() -> ArgumentParser:
     )
     _add_pipelines(pipelines.add_subparsers(metavar="COMMAND", required=True))
     _add_bench(commands)
+    _add_estimate(commands)
+    _add_objects(commands)
+    _add_completion(commands)
     commands.add_parser("help", help="explain a command: help digest build")
     return top
 
@@ -276,6 +281,79 @@ def _add_bench(commands: Any) -> None:
     _add_json(command)
 
 
+def _add_estimate(commands: Any) -> None:
+    command = _command(
+        commands,
+        "estimate",
+        "larder.commands.estimate:estimate",
+        "reads of the store per epoch, before you buy a cache",
+        "Print how many items an epoch of a dataset reads from the store, by the size of the cache (cache.capacity of all nodes\n"
+        "together), from the second epoch on: READS with Larder, for all jobs of the same speed together; WITHOUT a cache; and\n"
+        "BY PATH, for one job that reads through a cache that evicts what was read longest ago. It is arithmetic;\n"
+        "larder-gateway simulate runs jobs of any speeds and several datasets.",
+        "examples:\n"
+        "  larder estimate imagenet-train --cache 40GB --cache 100GB --jobs 4\n"
+        "  larder estimate --items 1281167 --bytes 140GB",
+    )
+    command.add_argument("dataset", metavar="NAME|FILE", nargs="?", help="a registered dataset, or a digest file")
+    command.add_argument("--items", metavar="N", type=_count, help="of a dataset that is not there yet")
+    command.add_argument("--bytes", metavar="SIZE", type=_size, help="of such a dataset")
+    command.add_argument(
+        "--cache", metavar="SIZE", type=_size, action="append", help="of the cache; repeatable (parts of the dataset)"
+    )
+    command.add_argument("--jobs", metavar="N", type=_count, default=1, help="jobs on it at the same time (1)")
+    _add_where(command)
+    _add_json(command)
+
+
+def _add_objects(commands: Any) -> None:
+    listed = _command(
+        commands,
+        "ls",
+        "larder.commands.objects:listing",
+        "list buckets, or objects",
+        "List your buckets, or the objects and folders below a prefix, with their bytes. Exit status 1 if no key begins with it.",
+        "examples:\n  larder ls s3://photos/train/\n  larder ls -r s3://photos/train/",
+    )
+    listed.add_argument("place", metavar="s3://BUCKET/PREFIX", nargs="?", help="without it, the buckets")
+    listed.add_argument("-r", "--recursive", action="store_true", help="all objects below it, instead of folders")
+    copied = _command(
+        commands,
+        "cp",
+        "larder.commands.objects:copy",
+        "copy an object to a file, or a file to an object",
+        "Copy one object to a local file, or one local file to an object; - is standard input or output. A name that ends in /\n"
+        "is a folder. A file is replaced when all bytes are there; an upload is one request, of up to 5 GiB at AWS. For whole\n"
+        "folders use any S3 client, such as aws s3 sync or rclone, with the gateway as its endpoint.",
+        "examples:\n"
+        "  larder cp s3://photos/train/0001.jpg .\n"
+        "  larder cp train.digest s3://photos/digests/\n"
+        "  larder cp s3://shards/train-0000.tar - | tar t",
+    )
+    copied.add_argument("source", metavar="SOURCE", help="s3://BUCKET/KEY, a file, or -")
+    copied.add_argument("target", metavar="TARGET", help="s3://BUCKET/KEY, a file or directory, or -")
+    for command in (listed, copied):
+        command.add_argument(
+            "--request-payer", action="store_true", help="accept the charges of a requester-pays bucket"
+        )
+        _add_where(command)
+    _add_json(listed, several=True)
+
+
+def _add_completion(commands: Any) -> None:
+    command = _command(
+        commands,
+        "completion",
+        "larder.commands.completion:script",
+        "the script by which a shell completes commands",
+        "Print the script by which a shell completes commands, options, names of datasets and jobs, and s3://BUCKET/PREFIX.\n"
+        "It needs pip install 'larder[completion]'.",
+        'examples:\n  eval "$(larder completion bash)"    # in ~/.bashrc\n'
+        "  larder completion fish > ~/.config/fish/completions/larder.fish",
+    )
+    command.add_argument("shell", metavar="SHELL", choices=_SHELLS, help=f"one of {', '.join(_SHELLS)}")
+
+
 def _command(commands: Any, name: str, run: str, summary: str, description: str, epilog: str = "") -> ArgumentParser:
     command: ArgumentParser = commands.add_parser(
         name, help=summary, description=description, epilog=epilog, formatter_class=RawDescriptionHelpFormatter
@@ -307,6 +385,13 @@ def _count(text: str) -> int:
     if not text.isdigit() or not int(text):
         raise ArgumentTypeError(f"{text!r} must be a positive integer")
     return int(text)
+
+
+def _size(text: str) -> int:
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
 
 
 def _seconds(text: str) -> float:

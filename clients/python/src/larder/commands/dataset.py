@@ -13,7 +13,7 @@ from larder.http.credentials import CredentialSource, endpoint_of
 
 def register(arguments: Namespace) -> int:
     """``larder dataset register``."""
-    registered = _client(arguments).register(
+    registered = client_of(arguments).register(
         arguments.name, arguments.source, caching=arguments.caching, request_payer=arguments.request_payer
     )
     _print_info(arguments, registered)
@@ -22,13 +22,13 @@ def register(arguments: Namespace) -> int:
 
 def show(arguments: Namespace) -> int:
     """``larder dataset show``."""
-    _print_info(arguments, _client(arguments).dataset(arguments.name))
+    _print_info(arguments, client_of(arguments).dataset(arguments.name))
     return 0
 
 
 def listing(arguments: Namespace) -> int:
     """``larder dataset list``."""
-    known = _client(arguments).datasets()
+    known = client_of(arguments).datasets()
     if arguments.json:
         output.document({"datasets": [asdict(info) for info in known]})
     elif known:
@@ -42,7 +42,7 @@ def listing(arguments: Namespace) -> int:
 
 def remove(arguments: Namespace) -> int:
     """``larder dataset remove``."""
-    _client(arguments).remove(arguments.name)
+    client_of(arguments).remove(arguments.name)
     if arguments.json:
         output.document({"removed": arguments.name})
     else:
@@ -50,7 +50,8 @@ def remove(arguments: Namespace) -> int:
     return 0
 
 
-def _client(arguments: Namespace) -> Client:
+def client_of(arguments: Namespace) -> Client:
+    """The gateway that the arguments name."""
     endpoint = endpoint_of(arguments.endpoint, profile=arguments.profile)
     return Client(endpoint, credentials=CredentialSource(profile=arguments.profile))
 

@@ -8,13 +8,14 @@ from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 
+from larder.base.sizes import format_size
 from larder.commands import output
 from larder.digest.building import build as build_digest_file
 from larder.digest.building import partial
 from larder.digest.comparing import Comparison, differences
 from larder.digest.file import read
 from larder.digest.items import OBJECTS, ROW_GROUPS, SAMPLES, TAR_MEMBERS, TAR_SAMPLES
-from larder.digest.progress import Counts, Silent, Written, size
+from larder.digest.progress import Counts, Silent, Written
 from larder.digest.summary import summarize
 from larder.digest.verifying import sample
 from larder.digest.verifying import verify as verify_items
@@ -51,9 +52,12 @@ def build(arguments: Namespace) -> int:
     what = f"{report.items:,} items"
     if report.samples:
         what = f"{report.samples:,} samples of {report.items // report.samples} items each"
-    output.line(f"{report.file}: {what} in {report.objects:,} objects of {size(report.bytes)}")
+    output.line(f"{report.file}: {what} in {report.objects:,} objects of {format_size(report.bytes)}")
     output.line(f"dataset id {report.id}")
-    done = [f"read {report.objects_read:,} objects ({size(report.bytes_read)})", f"{report.unchanged:,} unchanged"]
+    done = [
+        f"read {report.objects_read:,} objects ({format_size(report.bytes_read)})",
+        f"{report.unchanged:,} unchanged",
+    ]
     counted = {
         "with a checksum of the store's": report.supplied,
         "deleted during the build": report.vanished,
@@ -90,7 +94,7 @@ def show(arguments: Namespace) -> int:
         sizes = [{"below": upper, "items": count} for upper, count in summary.sizes]
         output.document({**asdict(summary), "sizes": sizes})
         return 0
-    duplicates = f"{summary.duplicates:,} ({size(summary.duplicate_bytes)})"
+    duplicates = f"{summary.duplicates:,} ({format_size(summary.duplicate_bytes)})"
     members = (
         []
         if not summary.members
@@ -103,7 +107,7 @@ def show(arguments: Namespace) -> int:
         ("dataset id", summary.id),
         ("items", f"{summary.items:,}"),
         *members,
-        ("bytes", f"{summary.bytes:,} ({size(summary.bytes)})"),
+        ("bytes", f"{summary.bytes:,} ({format_size(summary.bytes)})"),
         ("parts of objects", f"{summary.parts:,}"),
         ("of unknown length", f"{summary.unknown_lengths:,}"),
         ("duplicates", duplicates),
@@ -120,7 +124,8 @@ def show(arguments: Namespace) -> int:
 def _bars(sizes: list[tuple[int, int]]) -> list[tuple[str, int, str]]:
     most = max((count for _, count in sizes), default=1)
     return [
-        ("empty" if upper == 1 else f"< {size(upper)}", count, "#" * round(40 * count / most)) for upper, count in sizes
+        ("empty" if upper == 1 else f"< {format_size(upper)}", count, "#" * round(40 * count / most))
+        for upper, count in sizes
     ]
 
 

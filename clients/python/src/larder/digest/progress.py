@@ -10,13 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TextIO
 
+from larder.base.sizes import format_size
+
 _REDRAW_EVERY = 0.2
 """Seconds between updates on a terminal."""
 _LINE_EVERY = 30.0
 """Seconds between lines in a log."""
 _BAR = 24
 """Characters of the progress bar."""
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 @dataclass(slots=True)
@@ -141,26 +142,17 @@ def describe(counts: Counts, seconds: float) -> str:
     more = "+" if counts.listing else ""
     parts = [
         f"{counts.objects:,}/{counts.of_objects:,}{more} {counts.unit}",
-        f"{size(counts.bytes)}/{size(counts.of_bytes)}{more}",
+        f"{format_size(counts.bytes)}/{format_size(counts.of_bytes)}{more}",
     ]
     if counts.reused:
         parts.append(f"{counts.reused:,} unchanged")
     speed = counts.read_bytes / seconds if seconds > 0 else 0.0
-    parts.append(f"{size(speed)}/s")
+    parts.append(f"{format_size(speed)}/s")
     share = counts.bytes / counts.of_bytes if counts.of_bytes else float(not counts.listing)
     if speed and not counts.listing and counts.bytes < counts.of_bytes:
         parts.append(f"{duration((counts.of_bytes - counts.bytes) / speed)} left")
     filled = int(share * _BAR)
     return f"[{'#' * filled}{'.' * (_BAR - filled)}] {share:4.0%}  {', '.join(parts)}"
-
-
-def size(amount: float) -> str:
-    """Bytes for people: ``"1.5 MiB"``."""
-    for unit in _UNITS:
-        if amount < 1024 or unit == _UNITS[-1]:
-            break
-        amount /= 1024
-    return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
 
 
 def duration(seconds: float) -> str:

@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-PIECE = 1 << 20
-"""Bytes that are read from a store at a time."""
+from larder.http.stream import PIECE
+
 _WORTH_READING = 1 << 18
 """Bytes of a gap that cost less to read than another request: about what a store delivers in one round trip."""
 

@@ -12,10 +12,10 @@ from larder.base.errors import DigestFileError, LarderError, ObjectChanged
 from larder.base.tar import TarError
 from larder.digest.items import TAR_MEMBERS, TAR_SAMPLES, Index, IndexFailed, Items
 from larder.digest.journal import ItemDigest, Object
-from larder.digest.ranges import PIECE, Range, digests, runs
-from larder.digest.stream import Cancelled, Part, stream
+from larder.digest.ranges import Range, digests, runs
 from larder.digest.tar import Member, Read, members, samples
 from larder.http.s3 import S3
+from larder.http.stream import PIECE, Part, stream
 
 _ATTEMPTS = 4
 """Reads of an object that is overwritten while it is read."""
@@ -23,6 +23,10 @@ _MIN_LOOKUPS = 32
 """Lookups of supplied digests after which a store that supplies less than a quarter of them is not asked again."""
 
 _IN_TARS = {TAR_MEMBERS: members, TAR_SAMPLES: samples}
+
+
+class Cancelled(LarderError):
+    """The build was stopped while an object was being read."""
 
 
 class Task(NamedTuple):

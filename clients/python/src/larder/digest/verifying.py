@@ -13,9 +13,9 @@ from larder.base.errors import LarderError, ObjectChanged, ObjectMissing, S3Erro
 from larder.digest.file import DigestFile, Location
 from larder.digest.pool import concurrently
 from larder.digest.progress import BuildProgress, Counts, Silent, shown
-from larder.digest.ranges import PIECE, Range, digests, runs
-from larder.digest.stream import Part, stream
+from larder.digest.ranges import Range, digests, runs
 from larder.http.s3 import S3
+from larder.http.stream import PIECE, Part, stream
 
 
 @dataclass(frozen=True)

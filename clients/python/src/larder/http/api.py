@@ -9,7 +9,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from email.message import Message
 from http.client import HTTPResponse
 from typing import Any
@@ -143,7 +143,7 @@ def refusal(endpoint: str, status: int, headers: Message, body: bytes) -> Larder
         return UnexpectedAnswer(endpoint, status, body[:200].decode("utf-8", "replace"))
     code, detail = str(problem.get("code", "")), str(problem.get("detail") or problem.get("title") or "")
     if code == "RequestTimeTooSkewed":
-        here = datetime.now(UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
+        here = datetime.now(timezone.utc).strftime("%a, %d %b %Y %H:%M:%S GMT")
         detail += (
             f" (this machine's clock says {here}, the gateway's {headers.get('Date', 'nothing')}; set the wrong one)"
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from larder.base.retry import Retry
 from larder.http.api import Api
 from larder.http.credentials import Credentials, CredentialSource
 from larder.http.s3 import PAYS
-from larder.http.signing import encode_query
+from larder.http.signing import encode_query, payload_hash_of
 
 _REGISTER_TIMEOUT = 900.0
 """Seconds: a gateway checks a whole digest file before it answers, minutes for ten million items."""
@@ -212,7 +211,7 @@ def _upload(path: Path, stack: ExitStack) -> tuple[int, str, Callable[[], Binary
         file = stack.enter_context(path.open("rb"))
     except OSError as error:
         raise DigestFileError(f"{path} cannot be read: {error.strerror}") from error
-    sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    sha256 = payload_hash_of(file)
     size = file.tell()
 
     def opened() -> BinaryIO:

@@ -1,7 +1,7 @@
-"""A minimal S3 reader for stores and gateways: the objects and listings that datasets need.
+"""A minimal S3 client for stores and gateways: the objects and listings that datasets need, and uploads of one request.
 
-Addresses are path-style, keys are sent percent-encoded and never normalised. Sources: GetObject, HeadObject and ListObjectsV2 in
-the Amazon S3 API reference.
+Addresses are path-style, keys are sent percent-encoded and never normalised. Sources: GetObject, PutObject, HeadObject and
+ListObjectsV2 in the Amazon S3 API reference.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from email.message import Message
 from functools import partial
 from http.client import HTTPResponse
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 from urllib.parse import unquote_plus
 from xml.etree import ElementTree
 
@@ -24,7 +24,7 @@ from larder.base.errors import ObjectChanged, ObjectMissing, S3Error
 from larder.base.retry import Patience, Retry
 from larder.http.connection import TRANSIENT, Connection
 from larder.http.credentials import Credentials, CredentialSource, endpoint_of, source_of
-from larder.http.signing import encode_query, object_path
+from larder.http.signing import encode_query, object_path, payload_hash_of
 
 T = TypeVar("T")
 # Temporary errors. Codes complement statuses: S3 answers a slow client with 400 RequestTimeout.
@@ -64,7 +64,7 @@ class ListedObject:
 
 
 class S3:
-    """An S3 store, read-only. Safe to share between threads, to fork, to copy and to pickle.
+    """An S3 store. Safe to share between threads, to fork, to copy and to pickle.
 
     Args:
         endpoint: of the store or of a gateway; when left out, ``LARDER_ENDPOINT``, ``AWS_ENDPOINT_URL``, the profile's,
@@ -173,6 +173,29 @@ class S3:
                 if response.status != 200:
                     raise _error(response, b"", bucket, key)
                 return _head(response.headers)
+
+        return self._patiently(attempt, bucket, key)
+
+    def put(self, bucket: str, key: str, file: BinaryIO, *, content_type: str = "application/octet-stream") -> int:
+        """Upload a seekable file in one request, for which stores have a limit (5 GiB at AWS); returns its bytes.
+
+        Raises:
+            S3Error: as ``get`` does.
+        """
+        file.seek(0)
+        sha256 = payload_hash_of(file)
+        size = file.tell()
+        headers = {"Content-Type": content_type, "Content-Length": str(size), **(PAYS if self._request_payer else {})}
+
+        def attempt() -> int:
+            file.seek(0)
+            path = object_path(bucket, key)
+            sent = self._connection.exchange("PUT", path, headers=headers, body=file, payload_hash=sha256)
+            with sent as response:
+                body = response.read()
+                if response.status != 200:
+                    raise _error(response, body, bucket, key)
+                return size
 
         return self._patiently(attempt, bucket, key)
 

@@ -9,14 +9,16 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from functools import lru_cache
+from typing import BinaryIO
 from urllib.parse import quote
 
 from larder.http.credentials import Credentials
 
 EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 UNSIGNED_PAYLOAD = "UNSIGNED-PAYLOAD"
+_PIECE = 1 << 20
 _ALGORITHM = "AWS4-HMAC-SHA256"
 
 
@@ -33,6 +35,14 @@ def object_path(bucket: str, key: str = "") -> str:
     """The path-style address of a bucket or object, percent-encoded as it is sent and signed."""
     path = f"/{bucket}/{key}" if key else f"/{bucket}"
     return quote(path.encode("utf-8", "surrogateescape"), safe="/~")
+
+
+def payload_hash_of(file: BinaryIO) -> str:
+    """The hex SHA-256 of a file from its position to its end."""
+    digest = hashlib.sha256()
+    while piece := file.read(_PIECE):
+        digest.update(piece)
+    return digest.hexdigest()
 
 
 def encode_query(parameters: Iterable[tuple[str, str]]) -> str:
@@ -61,7 +71,7 @@ def sign(
         payload_hash: hex SHA-256 of the body, or ``UNSIGNED_PAYLOAD``.
         moment: when the request is made; now when left out.
     """
-    amz_date = (moment or datetime.now(UTC)).astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
+    amz_date = (moment or datetime.now(timezone.utc)).astimezone(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
     sent = {**headers, "x-amz-content-sha256": payload_hash, "x-amz-date": amz_date}
     if credentials.session_token:
         sent["x-amz-security-token"] = credentials.session_token

@@ -8,15 +8,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from http.client import HTTPResponse
 
-from larder.base.errors import LarderError, ObjectChanged, S3Error
+from larder.base.errors import ObjectChanged, S3Error
 from larder.base.retry import Patience, Retry
-from larder.digest.ranges import PIECE
 from larder.http.connection import TRANSIENT
 from larder.http.s3 import S3
 
-
-class Cancelled(LarderError):
-    """The build was stopped while an object was being read."""
+PIECE = 1 << 20
+"""Bytes that are read from a store at a time."""
 
 
 @dataclass(frozen=True, slots=True)

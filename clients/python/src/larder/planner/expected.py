@@ -1,0 +1,45 @@
+"""What jobs will read of the store in an epoch, by arithmetic: before there is a cache to measure.
+
+An epoch reads each item once. Items that are held when it begins come from the cache, and a job takes early what others have just
+loaded, so all jobs on a dataset together read the rest about once (docs/evaluation/bound.md compares real gateways). Items are
+taken for equally large.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+USABLE = 0.989
+"""Share of ``cache.capacity`` that datasets may have, as gateways plan it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedReads:
+    """Reads of the store while the fastest job goes through the dataset once, from the second epoch on; the first reads all.
+
+    Args:
+        held: share of the dataset that the cache holds.
+        reads: items read, for all jobs together.
+        uncached: items read without a cache.
+        by_path: items read by one job that reads by path through an LRU cache of this size.
+    """
+
+    held: float
+    reads: float
+    uncached: float
+    by_path: float
+
+
+def expected_reads(items: int, size: int, capacity: float, jobs: int = 1) -> ExpectedReads:
+    """The expected reads of ``jobs`` of the same speed on a dataset of so many items and bytes, with this ``cache.capacity`` of
+    all nodes together.
+
+    Raises:
+        ValueError: the dataset is empty, or there is no job.
+    """
+    if items < 1 or size < 1 or jobs < 1 or capacity < 0:
+        raise ValueError(f"need items, bytes and jobs, not {items} items of {size} bytes and {jobs} jobs")
+    held = min(1.0, USABLE * capacity / size)
+    rest = 1 - held
+    return ExpectedReads(held, items * rest, items * jobs, items * rest * (1 - math.log(rest)) if rest else 0.0)
