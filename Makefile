@@ -65,6 +65,8 @@ check: $(VENV)/.dev-installed ## Lint, format, types, floors of the architecture
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	@# The client for its oldest Python; numpy's types are for newer ones, and some are unknown then.
+	$(BIN)/mypy --python-version 3.10 --disable-error-code no-any-return clients/python/src/larder
 	$(BIN)/lint-imports
 
 .PHONY: system-packages
@@ -104,6 +106,12 @@ clients: $(VENV)/.dev-installed system-packages ## Try S3 clients and readers of
 	scripts/install-system-packages clients
 	$(BIN)/python -m scripts.client_matrix
 	$(BIN)/python -m scripts.reader_matrix
+
+.PHONY: keras
+keras: $(VENV)/.dev-installed ## Run the recipe for tf.data and Keras of docs/frameworks.md, with TensorFlow (1.6 GB on disk)
+	$(BIN)/python -m venv build/keras
+	build/keras/bin/python -m pip install --disable-pip-version-check -q keras==3.15.1 tensorflow-cpu==2.21.0 ./clients/python
+	$(BIN)/python -m scripts.keras_recipe build/keras/bin/python
 
 .PHONY: stores
 stores: $(VENV)/.dev-installed system-packages store-programs ## Ask moto, radosgw, SeaweedFS, rclone and JuiceFS, and write how they differ into docs/s3-compatibility.md

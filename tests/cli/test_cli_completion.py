@@ -81,7 +81,13 @@ def test_fish_gets_a_description_beside_each_command() -> None:
     script = run("completion", "fish").out
     assert "complete --command larder-gateway -f -a '(__fish_larder-gateway_complete)'" in script
     line = "larder-gateway sta"
-    variables = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_SHELL": "fish", "_ARGCOMPLETE_IFS": "\n", "_ARGCOMPLETE_DFS": "\t"}
+    variables = {
+        "_ARGCOMPLETE": "1",
+        "_ARGCOMPLETE_SHELL": "fish",
+        "_ARGCOMPLETE_IFS": "\n",
+        "_ARGCOMPLETE_DFS": "\t",
+        "_ARGCOMPLETE_SUPPRESS_SPACE": "1",
+    }
     assert all(f"set -lx {name} " in script for name in variables)
     ran = subprocess.run(
         ["bash", "-c", 'exec "$@" 8>&1 1>/dev/null', "bash", *OPERATOR],

@@ -31,7 +31,9 @@ CachedDataset = partial(larder.torch.CachedDataset, source=MemorySource(ITEMS))
 """
 
 
-def run_recipe(first: str, folder: Path, before: str, after: str) -> str:
+def run_recipe(
+    first: str, folder: Path, before: str, after: str, *, items: str = _ITEMS, python: str = sys.executable
+) -> str:
     """Run a program around a block of the page and return its output.
 
     Args:
@@ -39,12 +41,14 @@ def run_recipe(first: str, folder: Path, before: str, after: str) -> str:
         folder: of the process.
         before: of the program; it has ``CachedDataset`` of ``ITEMS`` items, each its own number as text.
         after: of the program.
+        items: its first lines.
+        python: that runs it.
     """
     (block,) = (block for block in blocks(PAGE) if block.text.startswith(first))
     program = folder / "recipe.py"
-    program.write_text(f"{_ITEMS}{before}\n{block.text}\n{after}", encoding="utf-8")
+    program.write_text(f"{items}{before}\n{block.text}\n{after}", encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, str(program)],
+        [python, str(program)],
         cwd=folder,
         env=os.environ | ENVIRONMENT | {"HF_HUB_OFFLINE": "1", "HOME": str(folder), "PYTHONPATH": str(ROOT)},
         capture_output=True,

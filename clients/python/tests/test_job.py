@@ -49,6 +49,35 @@ def test_a_job_is_registered_once(jobs):
     assert len(jobs.registrations) == 20
 
 
+def test_a_job_takes_the_access_of_its_loader(jobs, monkeypatch):
+    """Rule: as with a loader, no endpoint is that of the environment, and ``access`` has the key."""
+    access = larder.Access(credentials=larder.Credentials("GWOTHER", "secret"))
+    monkeypatch.setenv("LARDER_ENDPOINT", jobs.endpoint)
+    with larder.Job(None, "run", "train", batch_size=16, access=access) as job:
+        job.join()
+    assert "Credential=GWOTHER/" in jobs.server.asked[0].headers["Authorization"]
+    with pytest.raises(ValueError, match="credentials and retry in access, or without it"):
+        job_at(jobs, access=access)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: larder.Loader(None, "train", batch_size=16),
+        lambda: larder.Job(None, "run", "train", batch_size=16),
+        lambda: larder.pipeline("train"),
+    ],
+    ids=["loader", "job", "pipeline"],
+)
+def test_no_endpoint(made, monkeypatch, tmp_path):
+    """Rule: without an endpoint, given or in the environment, all say at once where one is looked for."""
+    for name in ("LARDER_ENDPOINT", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(ValueError, match="no endpoint: give one, or set LARDER_ENDPOINT"):
+        made()
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

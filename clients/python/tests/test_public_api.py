@@ -33,7 +33,8 @@ def described(value: Any) -> Any:
     if not inspect.isclass(value):
         return parameters(value) if callable(value) else type(value).__name__
     members: dict[str, Any] = {"bases": [base.__name__ for base in value.__mro__[1:-1]]}
-    for name in dir(value):
+    own = set(dir(value)) - (set(dir(BaseException)) - {"__init__"} if issubclass(value, BaseException) else set())
+    for name in sorted(own):
         if name.startswith("_") and name not in ("__init__", "__iter__", "__len__", "__enter__", "__exit__"):
             continue
         member = inspect.getattr_static(value, name)

@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, SupportsIndex, TypedDict, Unpack
+from typing import Any, SupportsIndex, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
+from larder.base.later import Unpack
 from larder.base.options import refuse_unknown
 from larder.base.stats import Stats
 from larder.reading.mixing import refuse_mix

@@ -305,8 +305,10 @@ def test_what_was_not_handled_is_handled_in_the_next_epoch():
             super().start(worker)
 
     crew = crew_of(Telling(random.Random(3), 0.0))
-    with pytest.raises(LarderWarning, match="the cache is full"), warnings.catch_warnings(action="error"):
-        list(crew.elements(partial(ledger_of, 60, 8)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(LarderWarning, match="the cache is full"):
+            list(crew.elements(partial(ledger_of, 60, 8)))
     again = crew.elements(partial(ledger_of, 60, 8))
     assert [each.item for each in again] == in_order(60, 8)
     assert crew.working == 2

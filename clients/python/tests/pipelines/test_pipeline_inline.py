@@ -343,17 +343,18 @@ def test_without_a_gateway_the_iteration_says_so():
         iter(pipeline)
 
 
-def test_options_are_checked(monkeypatch):
+def test_options_are_checked(monkeypatch, tmp_path):
     """An unknown option, a value out of range, and a missing endpoint are errors at once."""
-    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
-    monkeypatch.delenv("AWS_ENDPOINT_URL_S3", raising=False)
+    for name in ("LARDER_ENDPOINT", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(TypeError, match="unknown option worker"):
         larder.pipeline("train", worker=1)
     with pytest.raises(ValueError, match="timeout must be at least 0"):
         pipeline_of(timeout=-1)
     with pytest.raises(ValueError, match='on_error must be "raise" or "skip"'):
         pipeline_of(on_error="ignore")
-    with pytest.raises(ValueError, match="no endpoint=, and neither AWS_ENDPOINT_URL_S3 nor AWS_ENDPOINT_URL is set"):
+    with pytest.raises(ValueError, match="no endpoint: give one, or set LARDER_ENDPOINT"):
         larder.pipeline("train")
     with pytest.raises(TypeError, match="a stage needs a function, not 3"):
         pipeline_of().map(3)

@@ -335,7 +335,11 @@ def program(tmp_path):
         file = tmp_path / "train.py"
         file.write_text(textwrap.dedent(PROGRAM).format(here=str(HERE), main=main))
         process = subprocess.Popen(
-            [sys.executable, str(file)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
+            [sys.executable, str(file)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
         started.append(process)
         return process

@@ -8,10 +8,11 @@ import { plural } from "./words.js";
 
 const GOING = ["queued", "running"];
 const ENDED = ["done", "refused"];
+const ID = /^[0-9a-f]{64}$/;
 const NODES = 10; // that a preview names
 
 function what(warmup) {
-  if (warmup.dataset) return `dataset ${warmup.dataset.slice(0, 12)}`;
+  if (warmup.dataset) return ID.test(warmup.dataset) ? `a dataset by its id, ${warmup.dataset.slice(0, 12)}` : `dataset ${warmup.dataset}`;
   return warmup.profile ? `profile ${warmup.profile}` : `${warmup.bucket}/${warmup.prefix ?? ""}`;
 }
 

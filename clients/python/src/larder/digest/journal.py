@@ -12,9 +12,10 @@ import struct
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from larder.base.errors import DigestFileError
+from larder.base.later import Self
 from larder.base.tar import split_name
 
 _FORMAT = "1"

@@ -20,17 +20,18 @@ and maps after ``batch``, run in the training process.
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict
 
 from larder.base.errors import LarderWarning
+from larder.base.later import Unpack
 from larder.base.options import refuse_unknown, whole_number
 from larder.base.ranks import Ranks, environment_ranks, given_ranks
+from larder.http.credentials import endpoint_of
 from larder.pipelines.fingerprint import fingerprints
 from larder.pipelines.options import RunOptions, filtered, refuse_uneven_elements
 from larder.pipelines.running import EpochElements, EpochStart, PipelineRuntime
@@ -42,7 +43,6 @@ from larder.reading.source import Access, DatasetName, Source, name_of
 from larder.training.job import Job
 from larder.training.loader import Loader, Shard
 
-_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _RUN_OPTIONS = frozenset(field.name for field in fields(RunOptions))
 _UNBATCHED = 32
 """Items that a pipeline without ``batch`` takes from the plan of an epoch at a time."""
@@ -52,7 +52,7 @@ class PipelineOptions(TypedDict, total=False):
     """Everything about a pipeline that has a default.
 
     Args:
-        endpoint: address of the gateway; by default that of AWS's tools, ``AWS_ENDPOINT_URL_S3`` or ``AWS_ENDPOINT_URL``.
+        endpoint: address of the gateway; by default ``LARDER_ENDPOINT``, or that of AWS's tools.
         seed: seed of the order and of all random numbers (0).
         workers: number of input workers; 0: compute in the training process. ``"ray"``, or ``"ray:4"`` for four: actors of a
             Ray cluster. By default one per usable core, or this rank's part of the cluster's free CPUs; with a `larder.Job`, as
@@ -137,7 +137,7 @@ class Pipeline:
         passed: dict[str, Any] = {name: value for name, value in options.items() if name in _RUN_OPTIONS}
         self._runtime = PipelineRuntime(RunOptions(**passed))
         if options.get("source") is None:
-            _endpoint(options)
+            endpoint_of(options.get("endpoint"))
         self._loader: Loader | None = None
         self._place = _Place()
         self._iteration: EpochElements | None = None
@@ -376,7 +376,7 @@ class Pipeline:
                 name: options[name] for name in ("seed", "on_missing", "job", "access", "source") if name in options
             }
             self._loader = Loader(
-                "memory:" if options.get("source") is not None else _endpoint(options),
+                options.get("endpoint"),
                 self._dataset,
                 batch_size=self._stages.batch or _UNBATCHED,
                 substitute=1,
@@ -397,13 +397,6 @@ class Pipeline:
     def _before_batch(self, kind: str) -> None:
         if self._stages.batch:
             raise ValueError(f"{kind}() is for single elements; put it before batch()")
-
-
-def _endpoint(options: PipelineOptions) -> str:
-    endpoint = options.get("endpoint") or next((os.environ[name] for name in _ENDPOINTS if os.environ.get(name)), None)
-    if endpoint is None:
-        raise ValueError(f"no endpoint=, and neither {' nor '.join(_ENDPOINTS)} is set")
-    return endpoint
 
 
 def _callable(function: Any) -> Callable[[Any], Any]:

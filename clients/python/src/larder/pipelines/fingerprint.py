@@ -239,7 +239,8 @@ class _Walk:
         return _token("function", *parts)
 
     def _code(self, code: types.CodeType, names: dict[str, Any], path: str) -> bytes:
-        parts = [code.co_code, code.co_exceptiontable, "\0".join([*code.co_names, "", *code.co_varnames]).encode()]
+        handlers = getattr(code, "co_exceptiontable", b"")  # Python 3.10 has them in the code
+        parts = [code.co_code, handlers, "\0".join([*code.co_names, "", *code.co_varnames]).encode()]
         parts.append(f"{code.co_argcount}/{code.co_posonlyargcount}/{code.co_kwonlyargcount}/{code.co_flags}".encode())
         for constant in code.co_consts:
             nested = isinstance(constant, types.CodeType)
@@ -312,14 +313,20 @@ class _Walk:
 _BUILTINS: dict[str, Any] = dict(vars(sys.modules["builtins"]))
 
 
+def _line_of(instruction: dis.Instruction) -> int | None:
+    if sys.version_info >= (3, 11):
+        return None if instruction.positions is None else instruction.positions.lineno
+    else:
+        return instruction.starts_line
+
+
 def _references(code: types.CodeType) -> Iterator[tuple[list[str], int]]:
     """Each global name in the code with the attributes that follow it, and its line; attributes of other values after ``""``."""
     chain: list[str] = []
     loaded: deque[Any] = deque((0, 0), maxlen=2)  # before an import: how many packages up it begins, and what it wants
     line = first = code.co_firstlineno
     for instruction in dis.get_instructions(code):
-        if instruction.positions is not None and instruction.positions.lineno is not None:
-            line = instruction.positions.lineno
+        line = _line_of(instruction) or line
         if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD"):
             chain, first = (chain, first) if chain else ([""], line)
             chain.append(instruction.argval)

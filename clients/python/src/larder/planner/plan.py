@@ -5,13 +5,16 @@ the rest pending. Pure: the caller fetches and reports what it received. Whateve
 item of the share is delivered once: it leaves the pending window in ``deliver`` or ``skip``, and nothing returns it.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
-from typing import Required, TypedDict, Unpack
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from larder.base.errors import StateError
+from larder.base.later import Required, Unpack
 from larder.planner.layout import Shard
 from larder.planner.numbers import GrowingSet
 from larder.planner.order import EpochOrder

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Literal, Unpack, overload
+from typing import Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from larder.base.errors import S3Error
+from larder.base.later import Unpack
 from larder.reading.batch import BatchReader, Indices
 from larder.reading.many import Many, ManyOptions, get_many
 from larder.reading.merging import Fetched

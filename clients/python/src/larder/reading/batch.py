@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from http.client import HTTPException, HTTPResponse
-from typing import Any, Protocol, TypedDict, TypeVar, Unpack
+from typing import Any, Protocol, TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from larder.base.errors import (
     UnexpectedAnswer,
     UnknownDataset,
 )
+from larder.base.later import Unpack
 from larder.base.options import refuse_unknown
 from larder.base.retry import Patience, Retry
 from larder.base.stats import BY_NODE, BY_WAY

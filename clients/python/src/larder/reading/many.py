@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import islice
-from typing import Any, Literal, TypedDict, Unpack, overload
+from typing import Any, Literal, TypedDict, overload
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from larder.base.errors import (
     TruncatedBatch,
     UnexpectedAnswer,
 )
+from larder.base.later import Unpack
 from larder.base.options import refuse_unknown
 from larder.base.retry import Patience, Retry
 from larder.http.api import Api, Busy

@@ -21,7 +21,7 @@ from larder.base.retry import Patience, Retry
 from larder.base.stats import Stats
 from larder.base.tar import TarError, sample_members, split_name
 from larder.http.client import Client
-from larder.http.credentials import Credentials, CredentialSource
+from larder.http.credentials import Credentials, CredentialSource, endpoint_of
 from larder.http.s3 import S3
 from larder.reading.batch import BatchReader
 from larder.reading.merging import Fetched
@@ -122,14 +122,14 @@ class GatewaySource:
     """A dataset at a gateway.
 
     Args:
-        endpoint: address of the gateway.
+        endpoint: address of the gateway; ``None``: ``LARDER_ENDPOINT``, or that of AWS's tools.
         dataset: the name of a registered dataset, or the result of `Client.register`; or a digest file, which is registered
             under its stem and the first digits of its id: a path (a string with a ``/``, or ending in ``.parquet`` or
             ``.digest``) or an S3 address ``s3://bucket/key``, which the gateway reads itself.
         access: credentials, timeouts and fallback.
     """
 
-    def __init__(self, endpoint: str, dataset: DatasetName, access: Access | None = None) -> None:
+    def __init__(self, endpoint: str | None, dataset: DatasetName, access: Access | None = None) -> None:
         self._access = access or Access()
         self._dataset = dataset
         settings = self._access
@@ -137,11 +137,10 @@ class GatewaySource:
         self._in_training = (
             Retry(outage=OUTAGE) if settings.retry is None and settings.fallback is None else settings.retry
         )
-        self._client = Client(
-            endpoint, credentials=settings.credentials, timeout=settings.timeout, retry=settings.retry
-        )
+        address = endpoint_of(endpoint)
+        self._client = Client(address, credentials=settings.credentials, timeout=settings.timeout, retry=settings.retry)
         self._patient_client = Client(
-            endpoint, credentials=settings.credentials, timeout=settings.timeout, retry=self._in_training
+            address, credentials=settings.credentials, timeout=settings.timeout, retry=self._in_training
         )
 
     def describe(self) -> DatasetInfo:

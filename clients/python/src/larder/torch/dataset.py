@@ -7,11 +7,12 @@ import sys
 import weakref
 from collections.abc import Mapping
 from multiprocessing.context import get_spawning_popen
-from typing import Any, Protocol, Unpack, cast
+from typing import Any, Protocol, cast
 
 from torch.utils.data import IterableDataset
 
 from larder.base.errors import StateError
+from larder.base.later import Unpack
 from larder.base.options import refuse_unknown, whole_number
 from larder.base.ranks import Ranks, environment_ranks, given_ranks
 from larder.base.stats import Stats
@@ -94,7 +95,7 @@ class CachedDataset(IterableDataset[Any]):
     has its own epoch.
 
     Args:
-        endpoint: address of the gateway.
+        endpoint: address of the gateway; ``None``: ``LARDER_ENDPOINT``, or that of AWS's tools.
         dataset: its name, its digest file (a path or ``s3://bucket/key``), the result of `larder.Client.register`,
             or a `larder.Mix`.
         batch_size: items of a batch.
@@ -106,7 +107,7 @@ class CachedDataset(IterableDataset[Any]):
     """
 
     def __init__(
-        self, endpoint: str, dataset: DatasetName | Mix, *, batch_size: int, **options: Unpack[DatasetOptions]
+        self, endpoint: str | None, dataset: DatasetName | Mix, *, batch_size: int, **options: Unpack[DatasetOptions]
     ) -> None:
         refuse_unknown(options, "batch_size", *DatasetOptions.__annotations__)
         rest = cast(LoaderOptions, {name: value for name, value in options.items() if name not in _OWN_OPTIONS})

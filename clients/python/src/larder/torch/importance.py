@@ -20,7 +20,7 @@ learned when an iteration begins, which is a collective call: every rank iterate
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sized
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from torch import distributed
 from torch.utils.data import IterableDataset, Sampler
 
+from larder.base.later import Unpack
 from larder.base.options import refuse_unknown, whole_number
 from larder.base.ranks import Ranks, environment_ranks, given_ranks
 from larder.planner.draw import REPEATS, DrawRule

@@ -5,13 +5,14 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from multiprocessing.context import get_spawning_popen
-from typing import Any, SupportsIndex, TypedDict, Unpack, cast
+from typing import Any, SupportsIndex, TypedDict, cast
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset
 
 from larder.base.dataset import DatasetInfo
+from larder.base.later import Unpack
 from larder.base.options import refuse_unknown, whole_number
 from larder.base.stats import Stats
 from larder.reading.mixing import refuse_mix
@@ -65,7 +66,7 @@ class CachedMapDataset(Dataset[Any]):
     The sampler decides which items come, and how often, so the gateway cannot prefer cached items; `CachedDataset` lets it.
 
     Args:
-        endpoint: address of the gateway.
+        endpoint: address of the gateway; ``None``: ``LARDER_ENDPOINT``, or that of AWS's tools.
         dataset: its name, its digest file (a path or ``s3://bucket/key``), or the result of `larder.Client.register`.
         options: see `MapOptions`.
 
@@ -74,7 +75,7 @@ class CachedMapDataset(Dataset[Any]):
         TypeError: unknown option.
     """
 
-    def __init__(self, endpoint: str, dataset: DatasetName, **options: Unpack[MapOptions]) -> None:
+    def __init__(self, endpoint: str | None, dataset: DatasetName, **options: Unpack[MapOptions]) -> None:
         refuse_unknown(options, *MapOptions.__annotations__)
         self._name = name_of(refuse_mix(dataset, type(self).__name__))
         self._pipeline = SamplePipeline.of(options)

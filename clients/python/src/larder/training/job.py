@@ -20,16 +20,18 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from types import TracebackType
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import Any, TypedDict, TypeVar
 
 from larder.base.dataset import DatasetInfo
 from larder.base.errors import GatewayUnavailable, RequestRefused
+from larder.base.later import Unpack
 from larder.base.options import refuse_unknown
 from larder.base.retry import Patience, Retry
 from larder.http.api import Api, Busy
 from larder.http.connection import TRANSIENT
-from larder.http.credentials import Credentials, CredentialSource, source_of
+from larder.http.credentials import Credentials, CredentialSource, endpoint_of, source_of
 from larder.reading.source import OUTAGE, Access, DatasetName, GatewaySource, is_file
 from larder.training.heartbeat import HeartbeatThread, JobDirectives, PipelineDirective, Registration
 from larder.training.importance import ImportanceReport, ImportanceSender
@@ -39,6 +41,7 @@ from larder.training.timing import TimedLoader
 T = TypeVar("T")
 _TIMEOUT = 5.0
 """Seconds of silence after which a request about a job fails."""
+_OF_ACCESS = ("access", "credentials", "retry")
 _SIGN_OFF = 1.0
 """Seconds that closing a job waits for the fleet."""
 
@@ -51,14 +54,17 @@ class JobOptions(TypedDict, total=False):
         ranks: number of training processes (1).
         rank: number of this training process (0).
         caching: ``"auto"``: the fleet measures whether the job gains from the cache. ``"on"``, ``"off"``: fixed.
-        credentials: an access key of the gateway. If left out, the usual places of AWS's tools are searched.
-        retry: repetition of the registration. If left out, it is repeated for two minutes, as batches are.
+        access: as of a loader: credentials, repetition of the registration (by default for two minutes), and how a digest file
+            is registered.
+        credentials: an access key of the gateway, instead of ``access``.
+        retry: repetition of the registration, instead of ``access``.
     """
 
     gpus: int
     ranks: int
     rank: int
     caching: str
+    access: Access
     credentials: Credentials | Callable[[], Credentials] | CredentialSource | None
     retry: Retry | None
 
@@ -87,28 +93,27 @@ class Job:
     Copies in other processes (forked or unpickled), such as `DataLoader` workers, register if need be, but send no heartbeats.
 
     Args:
-        endpoint: address of a gateway.
+        endpoint: address of a gateway; ``None``: ``LARDER_ENDPOINT``, or that of AWS's tools.
         name: of the training run, 1 to 128 of ``A-Z a-z 0-9 . _ -``; the same in all ranks, and unique within the tenant.
         dataset: its name, its digest file, or the result of `Client.register`.
         batch_size: items of a mini-batch of one rank.
         options: see `JobOptions`.
 
     Raises:
-        ValueError: an argument is out of range; the message names it.
+        ValueError: an argument is out of range; the message names it. Or there is no endpoint.
         TypeError: unknown option.
     """
 
     def __init__(
-        self, endpoint: str, name: str, dataset: DatasetName, *, batch_size: int, **options: Unpack[JobOptions]
+        self, endpoint: str | None, name: str, dataset: DatasetName, *, batch_size: int, **options: Unpack[JobOptions]
     ) -> None:
         refuse_unknown(options, "batch_size", *JobOptions.__annotations__)
         self.name = name
-        self._retry = options.get("retry")
-        credentials = source_of(options.get("credentials"))
-        reference = _DatasetReference(endpoint, dataset, Access(credentials=credentials, retry=self._retry))
-        described: dict[str, Any] = {
-            key: value for key, value in options.items() if key not in ("credentials", "retry")
-        }
+        access = _access(options)
+        self._retry, credentials = access.retry, source_of(access.credentials)
+        endpoint = endpoint_of(endpoint)
+        reference = _DatasetReference(endpoint, dataset, replace(access, credentials=credentials))
+        described: dict[str, Any] = {key: value for key, value in options.items() if key not in _OF_ACCESS}
         registration = Registration(name, reference, batch_size, **described)
         self._heartbeat = HeartbeatThread(Api(endpoint, credentials=credentials, timeout=_TIMEOUT), registration)
         self._stop = _stop_with(self, self._heartbeat)
@@ -318,6 +323,18 @@ class Job:
             if drawn is None:
                 raise GatewayUnavailable(self._heartbeat.api.endpoint, patience.failures, failure) from failure
             time.sleep(max(drawn, pause))
+
+
+def _access(options: JobOptions) -> Access:
+    """The access that a job's options give.
+
+    Raises:
+        ValueError: they give it twice.
+    """
+    access, given = options.get("access"), (options.get("credentials"), options.get("retry"))
+    if access is not None and given != (None, None):
+        raise ValueError("give credentials and retry in access, or without it")
+    return access or Access(credentials=given[0], retry=given[1])
 
 
 class _DatasetReference:

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict
 
 from larder.base.background import BackgroundThread
 from larder.base.dataset import DatasetInfo, MixtureInfo
 from larder.base.errors import StateError
+from larder.base.later import Unpack
 from larder.base.options import refuse_unknown, whole_number
 from larder.base.stats import Stats
 from larder.planner import EpochOrder, EpochPlan, Layout, Progress, Shard
@@ -176,18 +177,18 @@ class Loader:
     calls ``epoch``.
 
     Args:
-        endpoint: address of the gateway.
+        endpoint: address of the gateway; ``None``: ``LARDER_ENDPOINT``, or that of AWS's tools.
         dataset: its name, its digest file (a path or ``s3://bucket/key``), the result of `Client.register`, or a `Mix`.
         batch_size: items of a batch.
         options: see `LoaderOptions`.
 
     Raises:
-        ValueError: invalid value of an option.
+        ValueError: invalid value of an option, or there is no endpoint.
         TypeError: unknown option.
     """
 
     def __init__(
-        self, endpoint: str, dataset: DatasetName | Mix, *, batch_size: int, **options: Unpack[LoaderOptions]
+        self, endpoint: str | None, dataset: DatasetName | Mix, *, batch_size: int, **options: Unpack[LoaderOptions]
     ) -> None:
         refuse_unknown(options, "batch_size", *LoaderOptions.__annotations__)
         self.settings = Settings(batch_size=batch_size, **options)
@@ -424,7 +425,7 @@ class Loader:
             self.stats.order.items = self._info.samples
 
 
-def _source(endpoint: str, dataset: DatasetName | Mix, access: Access | None) -> Source:
+def _source(endpoint: str | None, dataset: DatasetName | Mix, access: Access | None) -> Source:
     if not isinstance(dataset, Mix):
         return GatewaySource(endpoint, dataset, access)
     return MixedSource(dataset, [GatewaySource(endpoint, name, access) for name in dataset.datasets])
