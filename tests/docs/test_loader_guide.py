@@ -16,7 +16,7 @@ from tests.docs.guide import left_out, run, typed
 
 PAGE = ROOT / "docs/loader.md"
 PAGES = (PAGE, ROOT / "docs/loader-resume.md", ROOT / "docs/loader-jobs.md")
-LEFT_OUT = {PAGE: ["make", "python"]}
+LEFT_OUT = {PAGE: ["make", "python"], PAGES[1]: ["before"]}
 TIMEOUT = 240
 
 pytestmark = pytest.mark.timeout(TIMEOUT + 60)
