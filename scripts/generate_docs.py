@@ -1,16 +1,19 @@
-"""Write the tables of docs/ that repeat declarations of the code: settings, metrics, reasons.
+"""Write the tables of docs/ that repeat declarations of the code, and the runbook that gateways serve.
 
-A page keeps its prose; the text between ``<!-- generated: NAME -->`` and ``<!-- end -->`` is replaced.
-`make docs` runs it; tests/house/test_docs.py fails while a page is out of date.
+A page keeps its prose; the text between ``<!-- generated: NAME -->`` and ``<!-- end -->`` is replaced. docs/runbook.md becomes a
+page of HTML. `make docs` runs it; tests/house/test_docs.py fails while a page is out of date.
 """
 
 import argparse
 import inspect
 import re
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
 
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -24,11 +27,33 @@ from gateway.model import outcomes, units
 from gateway.operate.features import FEATURES
 from larder import grammar
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+RUNBOOK = ROOT / "gateway/admin/static/runbook/index.html"
+_HTML = """\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<title>Larder: when it breaks</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta name="robots" content="noindex">
+<link rel="icon" href="/-/static/dashboard/icon.svg" type="image/svg+xml">
+<link rel="stylesheet" href="/-/static/dashboard/base.css">
+<link rel="stylesheet" href="/-/static/runbook/runbook.css">
+</head>
+<body>
+<header class="top"><a href="/-/">Dashboard</a><a href="/-/docs">API</a></header>
+<main>
+{}</main>
+</body>
+</html>
+"""
 
 
 def pages() -> dict[Path, str]:
-    """Every page with generated parts, as it should be."""
+    """Every page that is generated, or has generated parts, as it should be."""
     tables: dict[str, Callable[[], str]] = {
         "settings": _settings,
         "metrics": _metrics,
@@ -37,7 +62,7 @@ def pages() -> dict[Path, str]:
         "user_commands": lambda: _commands(grammar.parser()),
         "admin_endpoints": lambda: admin_endpoints(admin_description()),
     }
-    wanted = {}
+    wanted = {RUNBOOK: runbook((DOCS / "runbook.md").read_text(encoding="utf-8"))}
     for path in sorted(DOCS.glob("*.md")):
         text = path.read_text(encoding="utf-8")
         new = re.sub(
@@ -49,6 +74,20 @@ def pages() -> dict[Path, str]:
         if "<!-- generated:" in text:
             wanted[path] = new
     return wanted
+
+
+def runbook(text: str) -> str:
+    """The runbook as HTML, with the anchors that GitHub gives its headings; a link to another page becomes the page's name."""
+    parser = MarkdownIt("commonmark").enable("table")
+    tokens = parser.parse(re.sub(r"\[([^\]]+)\]\(([\w./-]+)(?:#[\w-]+)?\)", r"\1 (docs/\2)", text))
+    for heading, words in pairwise(tokens):
+        if heading.type == "heading_open":
+            heading.attrSet("id", _anchor(words))
+    return _HTML.format(parser.renderer.render(tokens, parser.options, {}))
+
+
+def _anchor(heading: Token) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.content.lower()).replace(" ", "-")
 
 
 def _cell(text: str) -> str:

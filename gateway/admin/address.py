@@ -18,7 +18,7 @@ from gateway.server.asgi_types import Application, Receive, Scope, Send
 
 log = logging.getLogger("larder.admin")
 _EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104  # nothing is bound here
-_PAGES = ("/", "/docs")
+_PAGES = ("/", "/docs", "/runbook")
 _STATIC = "/static/"
 _ALIVE = "/healthz"
 _ELSEWHERE = ("/v1", "/peer")

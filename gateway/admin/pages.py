@@ -1,8 +1,8 @@
-"""The dashboard at ``/-/`` and the OpenAPI page at ``/-/docs``: static files, with a Content-Security-Policy.
+"""The dashboard at ``/-/``, the OpenAPI page at ``/-/docs`` and the runbook: static files, with a Content-Security-Policy.
 
 The pages contain no data: they fetch it from ``/-/admin`` with a token, so they need no authorization. Scripts and styles may
-come from this gateway only. On the dashboard, scripts cannot turn text into HTML (``require-trusted-types-for``), so names
-chosen by users stay text. Swagger UI needs that and inline styles; both are allowed on its own page only.
+come from this gateway only. Scripts cannot turn text into HTML (``require-trusted-types-for``), so names chosen by users stay
+text. Swagger UI needs that and inline styles; both are allowed on its own page only.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TYPES = MappingProxyType(
     }
 )
 _EVERYWHERE = "default-src 'none'; script-src 'self'; connect-src 'self'; base-uri 'none'; frame-ancestors 'none'"
-_DASHBOARD_POLICY = (
+_PAGE_POLICY = (
     f"{_EVERYWHERE}; style-src 'self'; img-src 'self'; form-action 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
@@ -68,13 +68,19 @@ router = APIRouter(include_in_schema=False)
 @router.api_route("/", methods=["GET", "HEAD"])
 async def dashboard(request: Request) -> Response:
     """The dashboard."""
-    return await _page(request, "dashboard/index.html", _DASHBOARD_POLICY)
+    return await _page(request, "dashboard/index.html", _PAGE_POLICY)
 
 
 @router.api_route("/docs", methods=["GET", "HEAD"])
 async def docs(request: Request) -> Response:
     """The OpenAPI page."""
     return await _page(request, "docs/index.html", _DOCS_POLICY)
+
+
+@router.api_route("/runbook", methods=["GET", "HEAD"])
+async def runbook(request: Request) -> Response:
+    """The runbook; a problem links to its entry."""
+    return await _page(request, "runbook/index.html", _PAGE_POLICY)
 
 
 @router.api_route("/openapi.json", methods=["GET", "HEAD"])

@@ -47,7 +47,7 @@ def at_pages(running: Running) -> Running:
     return replace(running, endpoint=running.console)
 
 
-@pytest.mark.parametrize("path", ["/", "/docs", "/static/dashboard/main.js?v=1"])
+@pytest.mark.parametrize("path", ["/", "/docs", "/runbook", "/static/dashboard/main.js?v=1"])
 def test_pages_are_at_their_own_address(running: Running, path: str) -> None:
     """Rule: the address for clients serves no page, and leads to the one that does under the name that the browser used."""
     assert send(at_pages(running), "GET", path, b"", {}).status == 200

@@ -67,7 +67,7 @@ def in_trouble() -> dict[str, Any]:
             "since": stamp(NOW - timedelta(minutes=6)),
             "what": "The cache disk is down: 5 of the last 5 writes failed with EIO.",
             "remedy": "Look at the kernel's log for the device of cache.dir and replace it; reads go to the origin meanwhile.",
-            "runbook": "docs/runbook.md#larderdisk",
+            "runbook": "/-/runbook#larderdisk",
             "node": "gw-2",
         },
         {
@@ -78,7 +78,7 @@ def in_trouble() -> dict[str, Any]:
             "since": stamp(NOW - timedelta(hours=19)),
             "what": "Redis is not reachable.",
             "remedy": "Start it, or mend the way to redis.internal:6379; cached objects are checked with the origin until then.",
-            "runbook": "docs/runbook.md#larderredislost",
+            "runbook": "/-/runbook#larderredislost",
             "node": "gw-3",
         },
         *(
@@ -90,7 +90,7 @@ def in_trouble() -> dict[str, Any]:
                 "since": stamp(NOW - timedelta(minutes=14)),
                 "what": "12 of 80 requests to the origin failed within the last minute.",
                 "remedy": "Check the origin and the network to it. Cached objects are served within stale_if_error.",
-                "runbook": "docs/runbook.md#larderoriginfailing",
+                "runbook": "/-/runbook#larderoriginfailing",
                 "node": node,
             }
             for node in ("gw-1", "gw-3")

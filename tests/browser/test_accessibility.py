@@ -12,6 +12,7 @@ from playwright.sync_api import Page, expect
 from tests.browser import figures
 from tests.browser.chromium import PATIENCE, TOKEN, Played
 from tests.browser.console import admin, console
+from tests.browser.looks import overflow
 from tests.gateways import Running, Settings, gateway
 
 expect.set_options(timeout=PATIENCE)
@@ -96,3 +97,13 @@ def test_the_api_page_has_no_serious_violation(window: Any, running: Running, op
     page.get_by_role("button", name="Authorize", exact=True).click()
     expect(page.locator(".auth-container input")).to_be_visible()
     assert found(page) == []
+
+
+@pytest.mark.parametrize("options", [{}, {"color_scheme": "dark", "viewport": PHONE}], ids=["light", "dark phone"])
+def test_the_runbook_has_no_serious_violation(window: Any, options: dict[str, Any]) -> None:
+    """Rule: axe-core finds nothing serious in the runbook, and it fits a phone."""
+    page = window(**options).page
+    page.goto("/-/runbook#larderdisk")
+    expect(page.locator("#larderdisk")).to_be_in_viewport()
+    assert found(page) == []
+    assert overflow(page) <= 0

@@ -125,7 +125,9 @@ def test_a_gateway_is_killed_while_its_page_is_open(window: Any, tmp_path_factor
         )
         expect(dead.locator("#stale")).to_contain_text("The gateway does not answer.")
         problem = page.locator("#problems li").filter(has_text="Node node-2 is gone")
-        expect(problem).to_contain_text("docs/runbook.md#larderdown")
+        with page.expect_popup() as runbook:
+            problem.get_by_role("link", name="What to do").click()
+        expect(runbook.value.locator("#larderdown:target")).to_be_in_viewport()
         page.goto("/-/#/warmups")
         press(page, "Purge")
         field(page, "Bucket").fill("bucket")

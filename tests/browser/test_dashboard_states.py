@@ -307,7 +307,7 @@ def test_trouble_comes_with_its_remedy(window: Any) -> None:
     first = page.locator("#problems li").first
     expect(first).to_contain_text("Error")
     expect(first).to_contain_text("The cache disk is down")
-    expect(first).to_contain_text("Runbook: docs/runbook.md#larderdisk")
+    expect(first.get_by_role("link", name="What to do")).to_have_attribute("href", "/-/runbook#larderdisk")
     expect(first).to_contain_text("Look at the kernel's log")
     expect(first).to_contain_text("gw-2")
     expect(page.locator("#no-problems")).to_be_hidden()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from gateway.admin.pages import STATIC
 from gateway.base import metrics
 from gateway.policies.health.troubles import KINDS
 from tests.deploy.promql import ROOT, promtool, series, spoken, unknown, values
@@ -76,6 +77,13 @@ def test_every_problem_leads_to_an_entry_that_names_it() -> None:
     entries = re.findall(r"^### (.+)\n\n\*((?:.|\n)+?)\*", (ROOT / "docs/runbook.md").read_text(), re.MULTILINE)
     named = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-"): first for title, first in entries}
     assert [name for name, kind in KINDS.items() if f"`{name}`" not in named.get(kind.runbook, "")] == []
+
+
+def test_the_runbook_of_a_gateway_has_every_entry() -> None:
+    """Rule: what a problem links to is on the page that every gateway serves."""
+    served = (STATIC / "runbook/index.html").read_text(encoding="utf-8")
+    wanted = {"problems", *(kind.runbook for kind in KINDS.values())}
+    assert wanted - set(re.findall(r' id="([\w-]+)"', served)) == set()
 
 
 def test_the_runbook_names_metrics_that_exist() -> None:

@@ -256,13 +256,13 @@ class ProblemSeen(ResponseModel):
 
     name: str = Field(description="by which it is muted; the same while it lasts", examples=["origin gw-2"])
     muted_until: str | None = Field(description="an operator's mute, ISO 8601; null: it is not muted", examples=[None])
-    kind: str = Field(description="its name in /-/readyz and docs/runbook.md", examples=["origin"])
+    kind: str = Field(description="its name in /-/readyz and the runbook", examples=["origin"])
     severity: Literal["error", "warning"] = Field(examples=["warning"])
     since: str = Field(description="ISO 8601", examples=[_AT])
     what: str = Field(examples=["12 of 80 requests to the origin failed within the last minute."])
     remedy: str = Field(examples=["Check the origin and the network to it."])
     runbook: str = Field(
-        description="where the documentation says more", examples=["docs/runbook.md#larderoriginfailing"]
+        description="its entry in the runbook, which every gateway serves", examples=["/-/runbook#larderoriginfailing"]
     )
     node: str = Field(description="the affected node; empty: the whole zone", examples=["gw-2"])
 

@@ -109,7 +109,7 @@ def _seen(reading: FleetReading, problem: _Found) -> ProblemSeen:
         name=problem.name,
         muted_until=moment(muted) if muted > reading.at else None,
         since=moment(reading.begun.get(problem.name, reading.at) if problem.since is None else problem.since),
-        runbook=f"docs/runbook.md#{KINDS[kind].runbook if kind in KINDS else 'problems'}",
+        runbook=f"/-/runbook#{KINDS[kind].runbook if kind in KINDS else 'problems'}",
         node=problem.node,
     )
 

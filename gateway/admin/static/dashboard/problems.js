@@ -24,10 +24,10 @@ function create() {
     what: element("span", { class: "what" }),
     remedy: element("p", { class: "remedy" }),
     place: element("span", { class: "place" }),
-    runbook: element("code"),
+    runbook: element("a", { target: "_blank", rel: "noopener" }, "What to do"), // a new tab, because a reload asks for the token
     actions: element("div", { class: "actions" }),
   };
-  parts.more = element("p", { class: "runbook" }, "Runbook: ", parts.runbook);
+  parts.more = element("p", { class: "runbook" }, parts.runbook);
   const node = element("li", { class: "problem" }, element("p", {}, parts.severity, " ", parts.what, " ", parts.place), parts.remedy, parts.more, parts.actions);
   node.parts = parts;
   return node;
@@ -40,7 +40,7 @@ function update(node, problem) {
   setText(what, problem.what);
   setText(remedy, problem.remedy ?? "");
   remedy.hidden = !problem.remedy;
-  setText(node.parts.runbook, problem.runbook ?? "");
+  node.parts.runbook.href = problem.runbook ?? "";
   node.parts.more.hidden = !problem.runbook;
   const muted = problem.muted_until ? `muted until ${when(problem.muted_until)}` : "";
   setText(place, [problem.node, problem.since && `since ${when(problem.since)}`, muted].filter(Boolean).join(", "));
