@@ -54,9 +54,8 @@ gives in a simulated cache of a fifth with the shipped rules, alone and beside a
 seeds): [figures](../benchmarks/results/accuracy_sorted.md). A batch has [as many classes as by
 chance](../benchmarks/results/closed_forms.md), for 10, 100 and 1,000 sorted classes.
 
-Quiver, from which the method is taken (Kumar and Sivathanu, FAST 2020, table 1), reports for ResNet50 on ImageNet after 90
-epochs, averages of two runs: top-1 accuracy 75.87 % with uniform sampling and 75.89 % with its own, top-5 accuracy 92.82 %
-and 92.76 %.
+Quiver (FAST 2020, table 1) reports for ResNet50 on ImageNet a top-1 accuracy of 75.87 % with uniform sampling and 75.89 % with
+its own, top-5 92.82 % and 92.76 %.
 """
 
 

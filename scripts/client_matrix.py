@@ -180,19 +180,16 @@ def write_page(tried: dict[str, Tried]) -> None:
 
 
 def client_table(tried: dict[str, Tried]) -> str:
-    """One line for each client: the number of passed operations in each state, and the failed ones."""
-    states = list(trials.STATES)
-    lines = [
-        f"| client | version | {' | '.join(states)} | does not pass, and where |",
-        "|---" * (len(states) + 3) + "|",
-    ]
+    """One line for each client: the number of passed operations, by state where they differ, and the failed ones."""
+    lines = [f"| client | {', '.join(trials.STATES)} | does not pass, and where |", "|---|---|---|"]
     for name, result in tried.items():
         everything = result.passed | result.failures.keys()
         counts = []
-        for state in states:
+        for state in trials.STATES:
             there = [where for where in everything if where[1] == state]
             counts.append(f"{len([where for where in there if where in result.passed])} of {len(there)}")
-        lines.append(f"| {name} | {result.version} | {' | '.join(counts)} | {_failures(result) or 'none'} |")
+        numbers = ", ".join(counts if len(set(counts)) > 1 else counts[:1])
+        lines.append(f"| {name} {result.version} | {numbers} | {_failures(result) or 'none'} |")
     return "\n".join(lines)
 
 
@@ -207,15 +204,30 @@ def _failures(result: Tried) -> str:
 
 
 def form_table(tried: dict[str, Tried]) -> str:
-    """The forms of signature, payload and checksum that each client sends."""
+    """The forms of signature, payload and checksum that each client sends; signed headers are printed only."""
     forms: dict[str, list[str]] = defaultdict(list)
     for name, result in tried.items():
         for form, schemes in result.forms.items():
             only = "" if len(schemes) == 2 else f" ({schemes.copy().pop()})"
             forms[form].append(name + only)
     lines = ["| what is sent | by |", "|---|---|"]
-    lines += [f"| {form} | {', '.join(names)} |" for form, names in sorted(forms.items())]
+    for form, names in sorted(forms.items()):
+        if form.startswith("signed "):
+            print(f"{form}: {', '.join(names)}")
+        else:
+            lines.append(f"| {form} | {_shorter(names, list(tried))} |")
     return "\n".join(lines)
+
+
+def _shorter(names: list[str], every: list[str]) -> str:
+    """The names, or those that are absent if these are fewer; a name may have a scheme behind it."""
+    partial = [name for name in names if name not in every]
+    absent = [name for name in every if not any(there.startswith(name) for there in names)]
+    if not absent and not partial:
+        return "all"
+    if len(absent) + len(partial) >= len(names):
+        return ", ".join(names)
+    return "; ".join([f"all but {', '.join(absent)}" if absent else "all", *partial])
 
 
 if __name__ == "__main__":

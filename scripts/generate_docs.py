@@ -95,16 +95,16 @@ def _cell(text: str) -> str:
 
 
 def _settings() -> str:
-    lines = []
+    """One table, with a row for each section before its settings."""
+    lines = ["| setting | default | meaning |", "|---|---|---|"]
     for section, field in Settings.model_fields.items():
         inner = field.annotation if _is_section(field.annotation) else get_args(field.annotation)[0]
         several = inner is not field.annotation
-        lines += ["", f"### {'[[' if several else '['}{section}{']]' if several else ']'}", ""]
-        lines += [inspect.getdoc(inner) or "", ""]
-        lines += ["| setting | default | meaning |", "|---|---|---|"]
+        meaning = " ".join((inspect.getdoc(inner) or "").split())
+        lines.append(f"| **{'[[' if several else '['}{section}{']]' if several else ']'}** | | {_cell(meaning)} |")
         for name, setting in inner.model_fields.items():
             lines.append(f"| `{section}.{name}` | {_default(setting)} | {_cell(setting.description or '')} |")
-    return "\n".join(lines[1:]) + "\n"
+    return "\n".join(lines) + "\n"
 
 
 def _is_section(annotation: object) -> bool:
@@ -211,14 +211,14 @@ def admin_description() -> Document:
 
 
 def admin_endpoints(description: Document) -> str:
-    """A table for each tag: its addresses, and what each method is for."""
+    """A row for each address, and what each method is for; those of a tag follow each other."""
     by_tag: dict[str, list[str]] = {}
     for path, methods in description["paths"].items():
         purposes = [f"{method.upper()}: {operation['summary'].lower()}" for method, operation in methods.items()]
         tag = next(iter(methods.values()))["tags"][0]
         row = f"| `/-{path}` | {_cell('; '.join(purposes))} |"
-        by_tag.setdefault(tag, ["| address | what it is for |", "|---|---|"]).append(row)
-    return "\n\n".join(f"### {tag}\n\n" + "\n".join(rows) for tag, rows in by_tag.items())
+        by_tag.setdefault(tag, []).append(row)
+    return "\n".join(["| address | what it is for |", "|---|---|", *(row for rows in by_tag.values() for row in rows)])
 
 
 if __name__ == "__main__":

@@ -81,8 +81,8 @@ class CacheSettings(Section):
     )
     eviction: Literal["lru", "lfu", "arc"] = Field(
         "lru",
-        description="order in which blobs leave that no dataset's pool holds: least recently used, least frequently used, or "
-        "adaptive; a change ranks all of them anew, as if they had come now",
+        description="order in which blobs outside datasets' pools leave: least recently used, least frequently used, or "
+        "adaptive; a change ranks all anew",
     )
 
 
@@ -188,7 +188,7 @@ class ManagerSettings(Section):
     force_eviction: Seconds = Field(
         60.0,
         gt=0,
-        description="without effect: what leaves is decided by the demand for items; accepted from older files",
+        description="without effect; accepted from older files",
     )
     job_expire: Seconds = Field(30.0, ge=1, le=86_400, description="silence after which a job is dropped")
 

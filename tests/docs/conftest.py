@@ -48,10 +48,10 @@ def put_formats(origin: FakeOrigin) -> None:
                     member = tarfile.TarInfo(f"{number:04}.{name}")
                     member.size = len(body)
                     tar.addfile(member, io.BytesIO(body))
-        origin.put(data.BUCKET, f"shards/{shard}.tar", file.getvalue())
+        origin.put(data.BUCKET, f"tars/{shard}.tar", file.getvalue())
     rows, table = io.BytesIO(), pyarrow.table({"text": [str(n) for n in range(100)], "label": [0, 1] * 50})
     pyarrow.parquet.write_table(table, rows, row_group_size=20)
-    origin.put(data.BUCKET, "rows/0.parquet", rows.getvalue())
+    origin.put(data.BUCKET, "tables/0.parquet", rows.getvalue())
     for path in SHARDS.glob("*.mds"):
         origin.put(data.BUCKET, f"mds/{path.name}", path.read_bytes())
 

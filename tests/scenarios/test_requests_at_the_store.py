@@ -76,11 +76,16 @@ READS: dict[str, tuple[str, dict[str, str]]] = {
 
 
 def rows() -> list[Row]:
-    """The cells of the table: read, state of the cache, and requests."""
+    """The cells of the table: read, state of the cache, and requests. A line has all reads that make the same requests."""
     table = PAGE.read_text().partition("<!-- requests -->")[2].partition("<!-- end -->")[0]
     lines = [line for line in table.splitlines() if line.startswith("|")][2:]
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
-    return [(read, state, said) for read, *told in cells for state, said in zip(STATES, told, strict=True)]
+    return [
+        (read, state, said)
+        for reads, *counts in cells
+        for read in reads.split("; ")
+        for state, said in zip(STATES, counts, strict=True)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -206,5 +211,5 @@ def test_a_read_after_a_head_makes_one_request(
 
 
 def test_every_read_of_the_page_is_made_here() -> None:
-    """Rule: the table and the test have the same rows."""
-    assert list(dict.fromkeys(row for row, _, _ in rows())) == list(READS)
+    """Rule: the table and the test have the same reads, and the table each once."""
+    assert sorted(row for row, state, _ in rows() if state == STATES[0]) == sorted(READS)
