@@ -1,7 +1,7 @@
 """The files in which workers share counters: prometheus_client's, with every page allocated before it is written.
 
 prometheus_client makes its files longer without allocating them, and maps them. On a full file system the first write to such a
-page kills the process (SIGBUS), and so it does every process that replaces it; /dev/shm is small in containers and other programs
+page kills the process (SIGBUS), and then every process that replaces it; /dev/shm is small in containers, and other programs
 fill it. So pages are allocated first. A worker that gets none counts in its own memory: it serves as before, its later counts are
 missing in ``/-/metrics``, and the log says so.
 """
@@ -28,7 +28,7 @@ _complained: list[int] = []
 
 
 class AllocatedDict(MmapedDict):
-    """One file of counters; of memory alone where the file system has no room for it."""
+    """One file of counters, or memory of this process alone where the file system has no room."""
 
     _f: Any
     _m: Any

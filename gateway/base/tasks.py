@@ -149,18 +149,18 @@ class SingleFlight(Generic[K, T]):
         return waiters[0]
 
     def waiter(self, key: K) -> asyncio.Future[T]:
-        """The result of the call in flight for a key, for one caller, which may cancel it."""
+        """A future for the result of the call in flight for a key. Cancelling it affects this caller only."""
         call = self._calls[key]
         waiter: asyncio.Future[T] = call.task.get_loop().create_future()
         call.waiters.append(waiter)
         return waiter
 
     def joined(self, key: K) -> asyncio.Future[T] | None:
-        """``waiter``, or ``None`` if there is no call in flight."""
+        """A future for the result of the call in flight for a key; ``None`` if there is none."""
         return self.waiter(key) if key in self._calls else None
 
     def join(self, key: K, call: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Future[T]:
-        """``waiter``, after starting a call if there is none."""
+        """A future for the result of the call in flight for a key; starts ``call`` if there is none."""
         return self.waiter(key) if key in self._calls else self.begin(key, call())
 
     async def result(self, key: K, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -185,7 +185,7 @@ class SingleFlight(Generic[K, T]):
         self._calls.pop(key, None)
 
     def _end(self, key: K, waiters: list[asyncio.Future[T]], task: asyncio.Task[T]) -> None:
-        """A call is over, perhaps cancelled before it began."""
+        """Pass on the result of a call that has ended, or was cancelled before it began."""
         self._tasks.forget(task)
         call = self._calls.get(key)
         if call is not None and call.task is task:

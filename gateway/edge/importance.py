@@ -1,4 +1,4 @@
-"""Parts of scores, refused the same to jobs (``/-/v1/jobs/{job}/importance``) and to other nodes."""
+"""Applies parts of scores, with the same errors for jobs (``/-/v1/jobs/{job}/importance``) and for other nodes."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ Workers = Mapping[int, Sequence[WorkersChange]]
 
 
 class PipelineStage(ResponseModel):
-    """A point of a pipeline, as one of the job's ranks measured it last."""
+    """A point of a pipeline, as last measured by one of the job's ranks."""
 
     stage: int = Field(description="its place in the pipeline", examples=[2])
     mark: bool = Field(description="whether results can be stored there", examples=[True])
@@ -38,7 +38,7 @@ class ProjectedMode(ResponseModel):
 
 
 class DecisionDocument(ResponseModel):
-    """A decision where a pipeline caches, with its inputs."""
+    """A decision on where a pipeline caches, with its inputs."""
 
     at: str = Field(description="ISO 8601, by Redis's clock", examples=[_AT])
     epoch: int = Field(description="in which it was made; in force from the next one on", examples=[0])

@@ -113,7 +113,7 @@ def index_head(entries: Iterable[FrameEntry]) -> tuple[bytes, bytes, int]:
 def resident_head(
     positions: Sequence[int], indices: NDArray[np.uint32], lengths: Sequence[int], crcs: Sequence[int]
 ) -> tuple[bytes, bytes, int]:
-    """``index_head`` for items of the cache, by column: of a batch's answer, objects for its items are the largest part.
+    """``index_head`` for cached items, given as columns: an object per item would be the most expensive part of an answer.
 
     Args:
         positions: in the request.

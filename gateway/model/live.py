@@ -1,4 +1,4 @@
-"""A request that an operator follows live, and the filter of what they follow."""
+"""A request that operators follow live, and their filter."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ class LiveRequest(NamedTuple):
     """An answered S3 request, or a batch of a dataset.
 
     Attributes:
-        at: of its end, in seconds since the epoch by its node's clock.
+        at: when it ended, in seconds since the epoch, by its node's clock.
         node: the gateway that answered.
         request_id: as in the answer and in logs; empty for a batch.
         trace_id: of OpenTelemetry; empty without tracing.
-        tenant: of the caller; empty for a request that was refused before.
+        tenant: of the caller; empty if the request was refused before its tenant was known.
         access_key_id: of the caller.
         address: of the caller's connection.
         method: of HTTP.
@@ -44,9 +44,9 @@ class LiveRequest(NamedTuple):
 
 
 class LiveFilter(NamedTuple):
-    """Which requests are followed; an empty field is any.
+    """Which requests to follow; an empty field matches all.
 
-    ``status`` is one such as ``404``, or a class such as ``4xx``; ``slower`` in seconds.
+    ``status`` is a status such as ``404`` or a class such as ``4xx``; ``slower`` is a duration in seconds.
     """
 
     tenant: str = ""

@@ -74,13 +74,13 @@ class Reach:
     # -- what requests report
 
     def asked(self) -> None:
-        """A request without a body begins to wait for an answer."""
+        """Note that a request without a body begins to wait for its answer."""
         self.waiting += 1
         if self._timer is None:
             self._timer = self._loop.call_later(self.patience / 2, self._look)
 
     def heard(self) -> None:
-        """An answer has begun."""
+        """Note that an answer has begun."""
         self._heard_at = self._loop.time()
         if self._state.contact is not Contact.ANSWERS:
             self._hear(Contact.ANSWERS)
@@ -89,7 +89,7 @@ class Reach:
                 self._probing = None
 
     def doubt(self) -> None:
-        """A request failed, or got no answer for a while: check whether the origin answers."""
+        """Check whether the origin answers, because a request failed or got no answer for a while."""
         if self._probing is None:
             self._probing = self._loop.create_task(self._find_out())
 
@@ -104,7 +104,7 @@ class Reach:
     # -- what callers wait for
 
     def require(self) -> None:
-        """Raises OriginUnavailable if the origin is lost."""
+        """Raise OriginUnavailable if the origin is lost."""
         if self.lost:
             raise OriginUnavailable(self.problem)
 

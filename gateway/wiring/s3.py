@@ -34,7 +34,10 @@ def serve_s3(
     note: Note,
     elsewhere: Begin,
 ) -> tuple[S3App, PeerObjects]:
-    """S3 for clients, which hands paths under ``/-`` to ``elsewhere``; and objects for other nodes. ``note`` hears of reads."""
+    """Build the S3 edge for clients, which passes paths under ``/-`` to ``elsewhere``, and the one that serves objects to nodes.
+
+    ``note`` is called with each read.
+    """
     BODIES.limit = settings.server.body_memory
     reads, hot = ObjectReads(engine), HotReads(engine, fleet.membership)
     relayed = RelayedReads(reads, engine, fleet.membership, fleet.peers)

@@ -97,7 +97,7 @@ class Follower:
         await self._wait(PAUSE)
 
     def wake(self) -> None:
-        """Look now."""
+        """Look at the catalog now instead of after the pause."""
         self._woken.set()
 
     def _set_trouble(self, kind: str, problem: str) -> bool:

@@ -1,4 +1,4 @@
-"""``pin``, ``never``, ``auto`` and ``quota``: what an operator decides in place of the plan, for datasets and for results."""
+"""``pin``, ``never``, ``auto`` and ``quota``: an operator's decisions in place of the plan, on datasets and results."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from gateway.commands.common.resources import answering
 
 @dataclass(frozen=True, slots=True)
 class Overridden:
-    """The subject of an override.
+    """What is overridden: datasets or results.
 
     Args:
-        command: that has the subcommands.
-        argument: of a subcommand, which names one.
-        example: of such a name.
-        pin: what ``pin`` does, in the help; ``never`` and ``quota`` alike.
-        address: in the admin API of the one with a name. Raises LarderError.
+        command: the group of the subcommands, such as ``datasets``.
+        argument: the subcommands' positional argument, a name.
+        example: an example of that name, for the help.
+        pin: help text of ``pin``; ``never`` and ``quota``: likewise.
+        address: maps a name to its address in the admin API. Raises LarderError.
     """
 
     command: str
@@ -36,7 +36,7 @@ class Overridden:
 
 
 def add_overrides(commands: Any, what: Overridden, metavar: str, meaning: str) -> None:
-    """Define the subcommands; their argument has this metavar and help."""
+    """Define the four subcommands; ``metavar`` and ``meaning`` describe their positional argument."""
     called = f"larder-gateway {what.command}"
     decided = [
         subcommand(commands, word, summary, _override(what, changes, word), f"{called} {word} {what.example}")
@@ -64,8 +64,8 @@ def _bytes(text: str) -> int | None:
 
 
 def _override(what: Overridden, changes: Mapping[str, Any] | None, word: str = "") -> Run:
-    """A command that sets an override; without ``changes``, the quota of the option. Other fields stay, and a concurrent change
-    is not overwritten."""
+    """A command that sets an override: ``changes``, or else the quota on the command line. Other fields stay, and a concurrent
+    change is not overwritten."""
 
     def ask(admin: Admin, options: Namespace) -> Any:
         address = what.address(admin, getattr(options, what.argument))

@@ -1,4 +1,4 @@
-"""Residency by demand, performed: who reads, what others still need, and what makes room for what (policies/items/demand.py).
+"""Carries out residency by demand: who reads, what others still need, and what makes room for what (policies/items/demand.py).
 
 It governs datasets in mode ``part``. Each node decides alone about the items that are at home there: it has seen every batch
 that delivered them. The facts are in a table that all workers of the node share (store/datasets/demand.py).
@@ -62,7 +62,7 @@ class Consumer:
 
 
 class Reserved:
-    """Room in the cache for one item about to be read, if there is some; whoever has it calls ``end``.
+    """Room in the cache for one item about to be read, if there is any; its owner calls ``end``.
 
     Args:
         blob: begun for the item; ``None``: there is no room.
@@ -75,7 +75,7 @@ class Reserved:
 
     @property
     def instead(self) -> bool:
-        """Whether others were evicted for the item, so that it is stored whatever came meanwhile."""
+        """Whether other items were evicted for this one, so that it is stored even if the room was needed since."""
         return self._ended is not None
 
     @property
@@ -106,7 +106,7 @@ class _Entering:
     reserved: Reserved = field(default_factory=Reserved)
 
     def settle(self) -> None:
-        """Hand over the room."""
+        """Give the item its room, or give the room back if its reader has gone."""
         if self.room.done():
             self.reserved.end()
         else:
@@ -122,7 +122,7 @@ class ItemDemand:
 
     Args:
         store: of the node.
-        share: of the cache, that a dataset may take; ``None``: nobody has decided.
+        share: share of the cache that a dataset may take; ``None``: not decided yet.
         elsewhere: by item, whether another node is its home.
         clock: seconds.
     """
@@ -311,7 +311,7 @@ class ItemDemand:
         return need
 
     def _may_leave(self, content: Content, table: DemandTable, index: int, need: int) -> bool:
-        """Whether nobody needs an item's bytes more: as another item of the dataset, or as one of another dataset."""
+        """Whether nobody needs an item's bytes more than ``need``, be it as another item of this dataset or of another one."""
         digest = content.digest(index)
         twins = content.indices_of(digest)
         if len(twins) > 1 and int(need_of(table.bits[twins], table.active()).max()) > need:

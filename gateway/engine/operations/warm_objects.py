@@ -106,7 +106,7 @@ class WarmObjects:
     async def progress(
         self, key: ObjectKey, identity: OriginIdentity, span: Span = None, kind: LoadClass = LoadClass.WARMUP
     ) -> AsyncGenerator[bytes]:
-        """``here`` for another node: a line every second while loading, and one with the result at the end."""
+        """Run ``here`` for another node: yields an empty line every second while loading, then a line with the result."""
         loading = asyncio.get_running_loop().create_task(self.here(key, identity, span, kind))
         try:
             yield b"\n"

@@ -34,12 +34,12 @@ class HeldReporter:
 
 
 def held_of(pools: Iterable[PoolRow]) -> dict[str, PoolReport]:
-    """The pools of results among some."""
+    """The pools of results among ``pools``, by name."""
     return {row.pool.name: report_of(row) for row in pools if row.pool.name.startswith(RESULTS) and not row.retired}
 
 
 def report_of(row: PoolRow) -> PoolReport:
-    """A pool in the form of reports."""
+    """A pool as nodes report it."""
     return PoolReport(
         row.ledger.size, row.blobs, row.pool.target, row.hits, row.misses, row.evicted_bytes, row.ghost_hits
     )

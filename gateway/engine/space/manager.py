@@ -127,7 +127,7 @@ class Electorate:
     may_lead: Callable[[], bool]
 
     def ready(self) -> list[Node]:
-        """The nodes that hold something."""
+        """The READY nodes, which are home of something."""
         return [node for node in self.nodes() if node.state is NodeState.READY]
 
 

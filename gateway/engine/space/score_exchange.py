@@ -2,8 +2,8 @@
 
 A client that reaches the nodes splits its scores by home, as it does with batches. One that reaches a single gateway sends all of
 them there; that gateway sends each other home its items. A home that is unreachable is left out: it does not know the base of the
-part after that, and the client, which hears of it, sends everything again. Nothing is applied here before the other homes have
-taken theirs, so a part that was answered well is with all homes that are alive.
+part after that, and the client, which learns of that, sends everything again. Nothing is applied here before the other homes have
+taken theirs, so once a part is accepted all live homes have it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class ScoreExchange:
             sender: the sender of the scores.
             content: the dataset.
             body: the bytes of the part.
-            forwarded: another node sent it, which has done the rest.
+            forwarded: whether another node sent it, which forwards the other homes' shares itself.
 
         Raises:
             MalformedPart: it does not fit this dataset.
@@ -142,6 +142,6 @@ def _held(text: bytes) -> int:
 
 
 class ScoresHeld(BaseModel):
-    """The member of a refusal with the home's last part."""
+    """The field of a refusal that names the last part that the home has."""
 
     sequence: int = 0

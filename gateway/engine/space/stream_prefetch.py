@@ -71,7 +71,7 @@ class PrefetchLinks:
         principal: finds the principal of an access key; ``None`` for a key that is no longer known.
         rules: in force.
         block_size: of new objects, in bytes.
-        most_bytes: that are loaded ahead of one stream and not read yet.
+        most_bytes: most bytes that may be loaded ahead of one stream and not be read yet.
     """
 
     objects: WarmObjects
@@ -87,7 +87,7 @@ class PrefetchLinks:
         return principal.may_touch(path) and rule.cache and rule.pattern not in without
 
     def span(self, block: int) -> Span:
-        """The bytes of a block."""
+        """The range of bytes of a block."""
         return block * self.block_size, (block + 1) * self.block_size
 
     async def load(self, key: ObjectKey, principal: Principal, span: Span) -> Warmed:
@@ -97,7 +97,7 @@ class PrefetchLinks:
 
 @dataclass(slots=True)
 class _Reader:
-    """A reader of a stream and its position: ``latest`` is the sibling read last, as listings name it: folders end in ``/``."""
+    """A reader of a stream, and its position: ``latest`` is the sibling it read last, named as in listings (``folder/``)."""
 
     key: ObjectKey
     access_key: str
@@ -112,9 +112,9 @@ class _Ahead:
         deep: whether siblings are all objects below the stream's prefix, by the rest of their keys, rather than its children.
         listed: siblings after the reader, as the listing names and orders them; ``True`` for objects.
         end: the last sibling of all, once the listing has come to it.
-        list_at: seconds of the loop's clock from which on the next page may be listed.
+        list_at: when the next page may be listed, in seconds of the loop's clock.
         seen: siblings that were read, in the order of a listing.
-        loaded: bytes that were loaded of siblings that were not read yet.
+        loaded: bytes loaded of siblings that were not read yet.
         last: the last sibling that each client read.
         gains: whether the last read missed, or hit data loaded ahead.
         logged: whether a failure was logged.

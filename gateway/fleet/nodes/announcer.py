@@ -89,9 +89,10 @@ class _Waiting:
 
 
 class Debts(Protocol):
-    """Shared by the workers of this node: the announcements that the node owes the fleet, and their effect here.
+    """The announcements that this node owes the fleet, and their effect here; its workers share them.
 
-    ``store.shared.generations.Generations`` is one. Two workers with the same ``name`` forget for each other.
+    ``store.shared.generations.Generations`` implements it. Workers with the same ``name`` share a table: what either one forgets,
+    both do.
     """
 
     name: str

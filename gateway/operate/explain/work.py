@@ -40,7 +40,7 @@ class Knowledge:
     without asking the origin (``None``: never asked, or never granted; far in the future: no limit), and ``resident``
     of ``blocks`` are on disk. ``serves`` combines freshness, grant and channel at this moment. ``former`` are the previous
     homes, asked in this order before the origin. ``pool`` is charged with the first block. ``evicted``: nothing of it is
-    resident, and it was. ``in_memory``: the worker that answered can send all of it from memory.
+    resident any more. ``in_memory``: the worker that answered can send all of it from memory.
     """
 
     node: str

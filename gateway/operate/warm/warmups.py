@@ -66,7 +66,7 @@ class WarmupRequest(RequestModel):
         return self
 
     def wanted(self) -> dict[str, Any]:
-        """The fields that count, for the row and the audit log."""
+        """The fields that matter for this kind of warm-up, for the row and the audit log."""
         payer = {"request_payer"} if self.request_payer else set()
         return self.model_dump(include={"access_key_id"} | payer | self._named)
 

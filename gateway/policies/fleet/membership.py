@@ -5,8 +5,8 @@ a node share its start token; and a node that listens at the holder's address, o
 once, because two processes cannot listen there.
 
 A node that one worker called READY stays READY when another worker says JOINING. An operator may drain a node: the decision names
-the start that is meant, so a restarted node is not drained. The workers of a drained node say READY, and its entry says LEAVING.
-They remember the decision for a Redis that has lost it. A node whose drain ends counts as ready from that moment: other nodes
+one start of it, so a restarted node is not drained. The workers of a drained node say READY, and its entry says LEAVING.
+They remember the decision in case Redis loses it. A node whose drain ends counts as ready from that moment: other nodes
 were the home of its keys until then, and have what it lacks.
 
 All times are milliseconds of Redis's clock (docs/decisions/0012).
@@ -29,7 +29,7 @@ _DRIFT = 1000
 
 @dataclass(frozen=True, slots=True)
 class RegisterEntry:
-    """A node's entry. ``expires``; ``ready``: since when it is ready, 0 for not ready; ``boot``: the token of its start."""
+    """A node's entry. ``ready``: when the node became ready, 0 if it is not; ``boot``: the token of its start."""
 
     expires: int
     ready: int
@@ -126,7 +126,7 @@ def take_heartbeat(
 
 
 def drain_decision(boot: str, drained: bool) -> str:
-    """An operator's decision as text: the start that it means, and 1 for drained."""
+    """An operator's decision as text: the start that it is for, and 1 for drained."""
     return f"{boot} {int(drained)}"
 
 

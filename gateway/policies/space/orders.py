@@ -72,7 +72,7 @@ class PoolOrder:
 
     @property
     def held(self) -> CachingMode:
-        """The mode under which its jobs' times are measured: a part chosen by importance is not a whole dataset."""
+        """The mode that counts when times of its jobs are measured: ``PART`` if importance keeps only a part of the dataset."""
         return CachingMode.PART if self.importance is not None and self.importance.partial else self.caching
 
     @property

@@ -34,7 +34,7 @@ class ReadModel:
     Args:
         latency: seconds.
         per_byte: seconds.
-        busy: seconds of processors in each of these seconds; readers in parallel may make it more than 1.
+        busy: processor seconds per second of reading; more than 1 if readers run in parallel.
     """
 
     latency: float

@@ -32,8 +32,8 @@ SAMPLES = 240
 @dataclass(frozen=True, slots=True)
 class JobResult:
     """The counts of one job in the measured time. ``rate`` in mini-batches per second; ``hits`` and ``reads`` are shares of its
-    items: found in the cache, and fetched from the origin by itself (the rest came with what others fetched). ``epochs`` that
-    its items come to."""
+    items: found in the cache, and fetched from the origin by itself (others fetched the rest). ``epochs`` is its items divided
+    by those of the dataset."""
 
     name: str
     kind: str

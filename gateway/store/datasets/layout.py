@@ -106,7 +106,7 @@ class IndexForm:
 
     @property
     def number_width(self) -> int:
-        """Bytes of the number of a digest."""
+        """Bytes that the number of a digest takes."""
         return width_of(self.distinct - 1)
 
     @property
@@ -116,12 +116,12 @@ class IndexForm:
 
     @property
     def second(self) -> int:
-        """Offset of the prefixes, or of the items sorted by the number of their digest."""
+        """Offset of the second column: the prefixes if ``plain``, else the items sorted by the number of their digest."""
         return self.digests + 32 * self.distinct
 
     @property
     def third(self) -> int:
-        """Offset of the order, or of the number of each item's digest."""
+        """Offset of the third column: the order if ``plain``, else the number of each item's digest."""
         return self.second + (8 * self.items if self.plain else padded(4 * self.items))
 
     @property

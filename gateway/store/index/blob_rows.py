@@ -49,8 +49,8 @@ class Counts:
 
 
 class Evicted(NamedTuple):
-    """Deleted rows: digests and sizes of blobs, the objects that lost their last block with them, and the sizes of those blobs
-    that were of an ended pool."""
+    """Deleted rows: digests and sizes of the blobs, the objects whose last block went with them, and the sizes of the blobs that
+    belonged to an ended pool."""
 
     blobs: list[tuple[bytes, int]]
     objects: list[ObjectKey]
@@ -72,7 +72,7 @@ class Kept(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Of the file; made in the index's thread, which alone needs it."""
+        """The path of the file, computed in the index's thread, the only one that needs it."""
         return self.path_of(self.ref.digest)
 
 
@@ -111,7 +111,7 @@ def held(connection: Connection, digests: Sequence[bytes]) -> set[bytes]:
 
 
 def fit(connection: Connection, sizes: Mapping[bytes, int], capacity: int) -> bool:
-    """Whether the node stays within its capacity with those of the blobs, sizes by digest, that are not cached yet."""
+    """Whether the node would stay within its capacity if the blobs that it lacks were added; ``sizes`` is by digest."""
     new = sizes.keys() - held(connection, tuple(sizes))
     return not new or counts(connection).size + sum(sizes[digest] for digest in new) <= capacity
 
@@ -171,7 +171,7 @@ def take_wanted(connection: Connection) -> int:
 
 
 def note_steady(connection: Connection, tag: str, size: int, now: float) -> None:
-    """Record the bytes that a dataset holds whose residents replace each other."""
+    """Record how many bytes a dataset holds, for one whose items replace each other (residency by demand)."""
     connection.executemany(
         "INSERT INTO meta VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
         ((f"{_STEADY}{tag}", size), (f"{_STEADY_AT}{tag}", int(now))),
@@ -179,7 +179,7 @@ def note_steady(connection: Connection, tag: str, size: int, now: float) -> None
 
 
 def steady(connection: Connection, since: float) -> int:
-    """The bytes of all such datasets that were noted since then."""
+    """The bytes of all such datasets noted since ``since``."""
     (size,) = connection.execute(
         "SELECT coalesce(sum(sizes.value), 0) FROM meta AS times JOIN meta AS sizes "
         "ON sizes.name = ? || substr(times.name, ?) WHERE times.name >= ? AND times.name < ? AND times.value >= ?",

@@ -11,18 +11,18 @@ def refuse_unknown(options: Iterable[str], *known: str) -> None:
     """Refuse options that do not exist.
 
     Args:
-        options: names of those that were given.
-        known: names of all that exist.
+        options: names of the given options.
+        known: names of all options.
 
     Raises:
-        TypeError: one is unknown; the message has all known ones.
+        TypeError: an option is unknown; the message lists the known ones.
     """
     if unknown := sorted(set(options).difference(known)):
         raise TypeError(f"unknown option {', '.join(unknown)}; the options are {', '.join(known)}")
 
 
 def whole_number(name: str, value: object, least: int | None = None, most: int | None = None) -> int:
-    """The value as an ``int``, if it is a whole number within bounds; those of numpy are, too.
+    """The value as an ``int``, if it is a whole number within bounds, numpy's integers included.
 
     Args:
         name: of the option, for the message.
@@ -31,7 +31,7 @@ def whole_number(name: str, value: object, least: int | None = None, most: int |
         most: largest value; ``None``: no bound.
 
     Raises:
-        ValueError: it is another number, or none.
+        ValueError: it is no whole number, or out of bounds.
     """
     number = as_whole_number(value)
     if number is None or (least is not None and number < least) or (most is not None and number > most):
@@ -41,7 +41,7 @@ def whole_number(name: str, value: object, least: int | None = None, most: int |
 
 
 def as_whole_number(value: object) -> int | None:
-    """The value as an ``int``, those of numpy and tensors of one included; ``None`` for truth values and anything else."""
+    """The value as an ``int``, also from numpy and from tensors of one element; ``None`` for booleans and anything else."""
     kind = str(getattr(value, "dtype", type(value).__name__))
     if kind.endswith("bool") or not isinstance(value, SupportsIndex):
         return None

@@ -153,7 +153,7 @@ class Stream:
 
 @contextmanager
 def stream(s3: S3, part: Part, passed: Callable[[int], None] = lambda count: None) -> Iterator[Stream]:
-    """A stream for the time of a ``with``."""
+    """A context manager of a stream, which closes its connection at the end."""
     opened = Stream(s3, part, passed)
     try:
         yield opened

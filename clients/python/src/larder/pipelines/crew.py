@@ -43,7 +43,7 @@ class CrewLimits:
 
     Args:
         elements: elements that may be computed ahead.
-        bytes: size of elements that may have come and not been used, beyond the splits that workers have.
+        bytes: total size of elements that may wait for the trainer; splits that workers already have may exceed it.
         timeout: seconds after which a function that has not returned counts as hanging.
     """
 
@@ -88,23 +88,23 @@ class Crew:
 
     @property
     def workers(self) -> int:
-        """Number of workers that are not about to end."""
+        """Number of workers, without those that are about to end."""
         return sum(not member.retiring for member in self._members.values())
 
     @property
     def working(self) -> int:
-        """Number of workers, when all of them are ready and none is about to end; else 0."""
+        """Number of workers if all are ready and none is about to end, else 0."""
         steady = all(member.ready and not member.retiring for member in self._members.values())
         return len(self._members) if steady and len(self._members) == self._target else 0
 
     @property
     def ready(self) -> int:
-        """Elements of the current epoch that have come and not left."""
+        """Elements of the current epoch that were computed and not delivered yet."""
         return 0 if self._ledger is None else self._ledger.ready
 
     @property
     def ahead(self) -> int:
-        """Elements of the current epoch that have come and not left, and those that workers have."""
+        """``ready``, and the elements that workers have been given."""
         return 0 if self._ledger is None else self._ledger.ready + self._ledger.owed
 
     def scale(self, workers: int) -> None:

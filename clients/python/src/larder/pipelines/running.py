@@ -1,4 +1,4 @@
-"""A pipeline that runs: its workers, and the epoch that is being delivered."""
+"""A running pipeline: its workers, and the epoch that is being delivered."""
 
 from __future__ import annotations
 
@@ -145,12 +145,12 @@ class PipelineRuntime:
             self.cache = job.pipeline_directive.cache
 
     def owned(self, start: Progress, job: str) -> Progress:
-        """A state with the owner of this run's claims on results; one that it has stays."""
+        """The state with an owner of this run's claims on results; an owner that it already has stays."""
         self._owner = start.owner or self._owner or claim_owner(job)
         return replace(start, owner=self._owner)
 
     def begin(self) -> None:
-        """An epoch begins: the mark that was decided on is in force."""
+        """Begin an epoch: the mark that was decided on takes effect."""
         self._in_force = self.cache
         self.meter.begin(self._in_force)
         if self.steps is not None:
@@ -159,7 +159,7 @@ class PipelineRuntime:
             self.profiles.begin(self._in_force)
 
     def next_step(self, batch: int) -> None:
-        """The training loop asks for a batch of ``batch`` elements, or with 0 for an element: report the mini-batch that ends."""
+        """Report the mini-batch that ends as the loop asks for the next one: ``batch`` elements; 0 stands for one element."""
         job, crew, steps = self.job, self._crew, self.steps
         if job is None or steps is None:
             return

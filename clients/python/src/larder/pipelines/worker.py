@@ -110,10 +110,10 @@ class SplitWorker:
         self._over = threading.Event()
 
     def prepare(self, payload: bytes) -> None:
-        """Load the task, as `pickled`; then this worker is ready.
+        """Load a task that `pickled` made, and tell the trainer that this worker is ready.
 
         Raises:
-            Exception: it cannot be loaded. The trainer knows.
+            Exception: the task cannot be loaded; the trainer was told.
         """
         try:
             task = self._loaded(payload)

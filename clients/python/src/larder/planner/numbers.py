@@ -67,7 +67,7 @@ class NumberSet:
         return contained
 
     def nth_missing(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The numbers that are not in the set, by their place among these: 0 is the smallest."""
+        """The numbers missing from the set, by ordinal: 0 gives the smallest missing number, 1 the next."""
         if self._missing is None:
             self._missing = np.flatnonzero(~self.bits).astype(np.int64) + self.upto
         missing = self._missing
@@ -139,7 +139,7 @@ def _decode(text: str, most: int, field: str) -> NDArray[np.bool_]:
 
 
 class GrowingSet:
-    """A ``NumberSet`` that numbers are added to, cheap for many small additions."""
+    """A ``NumberSet`` that grows, cheaply for many small additions."""
 
     def __init__(self, start: NumberSet) -> None:
         self._known = start

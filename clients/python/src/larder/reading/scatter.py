@@ -66,8 +66,8 @@ class RequestOutcome:
 
 
 class NodeRequest(NamedTuple):
-    """The share of a request for one node: ``places`` in the whole request, how many of them to deliver, how many were
-    offered."""
+    """One node's share of a request: its ``places`` in the whole request, how many of them to deliver, and how many are
+    offers."""
 
     node: str
     places: NDArray[np.intp]
@@ -76,7 +76,7 @@ class NodeRequest(NamedTuple):
 
     @property
     def offered(self) -> dict[str, int]:
-        """The argument of ``Ask`` about offers."""
+        """The keyword argument ``offers`` of ``Ask``; empty without offers."""
         return {} if self.offers is None else {"offers": self.offers}
 
 
