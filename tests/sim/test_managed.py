@@ -40,7 +40,7 @@ def test_a_dataset_held_in_part_is_read_as_seldom_as_can_be(simulated, share, st
         for number, (start, pace) in enumerate(zip(starts, paces, strict=True))
     ]
     found = simulated(
-        PART, *jobs, run("larder", "larder", capacity=f"{share * 2:g}GB"), duration=420, measure_from=120
+        PART, *jobs, run("larder", "larder", capacity=f"{share * 2:g}GB"), duration=300, measure_from=120
     )["larder"]
     assert reads(found) <= factor * (1 - share) + more
     assert found.shares["d"] == pytest.approx(share, abs=0.005)
@@ -56,7 +56,7 @@ def test_jobs_that_share_their_reads_are_faster_the_more_they_are(simulated):
         run("hit", "larder", caching="full", warm=True, capacity="2.5GB"),
         run("4", "larder", capacity="400MB", jobs=["four"]),
         run("7", "larder", capacity="400MB", jobs=["seven"]),
-        duration=250,
+        duration=200,
         measure_from=100,
     )
     base, four, seven = (
@@ -93,7 +93,7 @@ def test_a_slow_job_does_not_hold_up_the_others(simulated):
         run("together", "larder", capacity="400MB"),
         run("alone", "larder", capacity="400MB", jobs=["fast"]),
     )
-    results = simulated(*tables, duration=400, measure_from=100)
+    results = simulated(*tables, duration=250, measure_from=100)
     assert results["together"].kind_rate("fast") > 0.9 * results["alone"].kind_rate("fast")
     assert reads(results["together"]) <= 1.1 * 0.8 + 0.02
 
@@ -104,7 +104,7 @@ def test_a_dataset_of_more_than_a_million_items_is_simulated_in_groups(simulated
         dataset("d", "154GB", item="61.6MB", caching="part"),
         job("j", "d", count=2, batch="61.6MB", compute=0.646, miss=0, prefetch=1, grouped=16),
         run("larder", "larder", capacity="30.8GB"),
-        duration=4500,
+        duration=3500,
         measure_from=2000,
         bandwidth="200MB",
     )["larder"]
@@ -114,13 +114,13 @@ def test_a_dataset_of_more_than_a_million_items_is_simulated_in_groups(simulated
 def test_space_goes_to_the_job_that_gains(simulated):
     """Rule: the dataset of a job that gains nothing has only the space that is left; the job takes what is cached there."""
     found = simulated(
-        dataset("read", "1GB"),
-        dataset("computed", "1GB"),
+        dataset("read", "500MB"),
+        dataset("computed", "500MB"),
         job("io-bound", "read", prefetch=2, compute=0.3, miss=1.2),
         job("compute-bound", "computed", prefetch=2, compute=2.0, miss=0),
-        run("larder", "larder", capacity="1100MB"),
-        duration=1500,
-        measure_from=700,
+        run("larder", "larder", capacity="550MB"),
+        duration=750,
+        measure_from=350,
         probe_batches=40,
     )["larder"]
     assert all(each.cached for each in found.jobs)
@@ -170,7 +170,7 @@ CLUSTER = (
     job("DeepSpeech", "LibriSpeech", count=4, batch="41MB", compute=1.234, miss=1.614, grouped=4, substitute=2),
 )
 DETAILS = {
-    "duration": 1600, "measure_from": 1200, "bandwidth": "760MB", "probe_batches": 20, "interval": 4,
+    "duration": 1000, "measure_from": 800, "bandwidth": "760MB", "probe_batches": 20, "interval": 4,
 }  # fmt: skip
 
 
