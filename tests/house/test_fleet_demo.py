@@ -22,8 +22,8 @@ from gateway.demo.fleet.__main__ import main
 course.{name} = {value}
 sys.exit(main())
 """
-SMALL = little_data(600) + PROGRAM.format(name="SLACK", value=36 / 600)
-"""A fleet with a third of the images. A job has as many items under way as with all: at most the same 36 are read again."""
+SMALL = little_data(300) + PROGRAM.format(name="SLACK", value=36 / 300)
+"""A fleet with a sixth of the images. A job has as many items under way as with all: at most the same 36 are read again."""
 ENDLESS = little_data(100) + PROGRAM.format(name="EPOCHS", value=10**6)
 """A fleet with few images whose jobs are not done before it is interrupted."""
 PROGRAMS = {"gateway-2.toml": ("-m", "gateway.demo.fleet"), "go-0": ("-c", ENDLESS)}
