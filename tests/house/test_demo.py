@@ -22,9 +22,9 @@ DEADLINE = 1200
 
 pytestmark = pytest.mark.timeout(2 * DEADLINE)
 
-FEW = 300
+FEW = 90
 """Digits for a run that does not depend on how many there are; ``STORED`` of them are stored."""
-STORED = 100
+STORED = 30
 LARGE = 2**20
 """Bytes of the large object."""
 LITTLE_DATA = """\
@@ -152,7 +152,8 @@ def test_an_interrupted_demo_leaves_nothing(folder: Path, moment: str):
 def test_a_killed_demo_leaves_no_process(folder: Path):
     """Rule: kill -9 of the demo ends its origin, its gateway and the gateway's Redis too."""
     blobs = "larder-demo-*/cache/blobs/*/*"
-    demo, _ = run_until(folder, lambda: any(folder.glob(blobs)), command=command_of(folder), end=signal.SIGKILL)
+    command = command_of(folder, little_data())
+    demo, _ = run_until(folder, lambda: any(folder.glob(blobs)), command=command, end=signal.SIGKILL)
     assert demo.returncode == -signal.SIGKILL
     wait_until(lambda: not processes_below(folder), DEADLINE, "the end of the demo's processes")
 
