@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import re
 import tempfile
 import time
 from collections.abc import Callable
@@ -20,7 +19,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import boto3
 import duckdb
@@ -36,7 +34,7 @@ from safetensors.numpy import save_file
 from zarr.storage import FsspecStore
 
 from benchmarks.report import Ratio, machine, table, write
-from benchmarks.servers import ACCESS_KEY, BUCKET, PROGRAM, SECRET_KEY, gateway, origin
+from benchmarks.servers import ACCESS_KEY, BUCKET, PROGRAM, SECRET_KEY, counted, gateway, origin
 
 KIB, MIB = 1024, 1024**2
 LARGE = 256 * MIB
@@ -176,17 +174,6 @@ WORKLOADS = (
     Workload("safetensors: rows of 12 of 64 tensors", safetensors, safetensors_slices),
     Workload("zarr: 40 chunks out of shards", zarr_array, zarr_slices),
 )
-
-
-def counted(port: int) -> dict[str, float]:
-    """The sums of the gateway's counters, by name."""
-    with urlopen(f"http://127.0.0.1:{port}/-/metrics") as answer:
-        text = answer.read().decode()
-    names = ("larder_sent_bytes_total", "larder_origin_received_bytes_total", "larder_origin_requests_total")
-    return {
-        name: sum(float(value) for value in re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE))
-        for name in names
-    }
 
 
 def measure(workload: Workload, port: int, key: str) -> dict[str, float]:

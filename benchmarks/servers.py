@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import secrets
 import signal
 import socket
@@ -33,7 +34,8 @@ http {{
   {http}
 }}
 """
-_ORIGIN = "server {{ listen 127.0.0.1:{port}; root {root}; limit_rate {limit}; }}"
+_ORIGIN = "server {{ listen 127.0.0.1:{port}; root {root}; limit_rate {limit}; {log} }}"
+_LOGGED = "log_format asked '$request_method $uri $status $body_bytes_sent $sent_http_content_range';"
 _CACHE = """
   proxy_cache_path {dir}/cache levels=1:2 keys_zone=k:10m max_size=10g inactive=1h use_temp_path=off;
   upstream origin {{ server 127.0.0.1:{origin}; keepalive 64; }}
@@ -178,16 +180,18 @@ def _nginx(name: str, directory: Path, port: int, http: str) -> Iterator[Running
 
 
 @contextmanager
-def origin(directory: Path, root: Path, limit: int = 0) -> Iterator[Running]:
+def origin(directory: Path, root: Path, limit: int = 0, log: Path | None = None) -> Iterator[Running]:
     """nginx serving files with keep-alive, as the fastest possible object store; it ignores signatures.
 
     Args:
         directory: parent of its new folder.
         root: the folder of the buckets.
         limit: bytes per second of each answer; 0 is unlimited.
+        log: gets a line for each request: method, path, status, bytes sent, Content-Range.
     """
     port = free_port()
-    http = _ORIGIN.format(port=port, root=root, limit=limit)
+    http = _ORIGIN.format(port=port, root=root, limit=limit, log=f"access_log {log} asked;" if log else "")
+    http = f"{_LOGGED} {http}" if log else http
     with _nginx("origin", directory / "origin", port, http) as running:
         yield running
 
@@ -280,6 +284,17 @@ def _await_ready(port: int) -> None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.05)
+
+
+def counted(port: int) -> dict[str, float]:
+    """The sums of the gateway's counters, by name."""
+    with urlopen(f"http://127.0.0.1:{port}/-/metrics") as answer:
+        text = answer.read().decode()
+    names = ("larder_sent_bytes_total", "larder_origin_received_bytes_total", "larder_origin_requests_total")
+    return {
+        name: sum(float(value) for value in re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE))
+        for name in names
+    }
 
 
 @contextmanager

@@ -118,8 +118,8 @@ FILLS = Counter(
 )
 SMALL_RANGES = Counter(
     "larder_small_ranges_total",
-    "Reads of small ranges of large objects whose blocks were not in the cache, by result: alone (only the range was read "
-    "from the origin), memory (it was read before), filled (its block was read)",
+    "Reads of ranges of large objects whose blocks were not in the cache, by result: alone (only the range was read "
+    "from the origin), memory and stored (it was read before), filled (its blocks were read)",
     ["result"],
 )
 ACTIVE_FILLS = Gauge("larder_fills_active", "Origin reads being stored now", multiprocess_mode="livesum")

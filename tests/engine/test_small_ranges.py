@@ -151,9 +151,69 @@ async def test_a_range_over_a_border_is_read_alone(large: Bench) -> None:
 
 
 async def test_a_part_of_a_parallel_download_fills(large: Bench) -> None:
-    """Rule: a range of a quarter of a block or more fills its blocks, by the request that tells what the object is."""
-    assert await got(large, 0, BLOCK // 4) == (DATA[: BLOCK // 4], "MISS; cold")
-    assert asked(large) == [("GET", f"bytes=0-{BLOCK - 1}")]
+    """Rule: a range that is most of its blocks fills them, by the request that tells what the object is."""
+    assert await got(large, 0, 2 * BLOCK - 1000) == (DATA[: 2 * BLOCK - 1000], "MISS; cold")
+    assert asked(large) == [("GET", f"bytes=0-{2 * BLOCK - 1}")]
+
+
+@pytest.mark.parametrize("known", [False, True])
+async def test_a_large_part_is_read_once_and_stored(large: Bench, known: bool) -> None:
+    """Rule: a range of a sixteenth of a block or more that begins anywhere is read alone and stored: reading it again, or its
+    beginning, is a hit that needs no memory."""
+    if known:
+        await ask(large, method="HEAD")
+    start, stop = 700_000, 700_000 + BLOCK
+    assert await got(large, start, stop) == (DATA[start:stop], "MISS; range")
+    requests = asked(large)
+    assert requests[-1] == ("GET", f"bytes={start}-{stop - 1}")
+    assert not large.engine.blocks.small._kept
+    assert await got(large, start, stop) == (DATA[start:stop], "HIT")
+    assert await got(large, start, start + BLOCK // 2) == (DATA[start : start + BLOCK // 2], "HIT")
+    assert asked(large) == requests
+
+
+async def test_a_stored_part_outlives_what_a_worker_remembers(large: Bench) -> None:
+    """Rule: a part is a blob of the object's row: another worker, or the same after a restart, finds it there."""
+    await got(large, 700_000, 900_000)
+    large.engine._entries.drop(ObjectKey("default", "b", "k"))
+    assert await got(large, 700_000, 900_000) == (DATA[700_000:900_000], "HIT")
+    assert len(asked(large)) == 1
+
+
+async def test_a_stored_part_is_forgotten_with_its_object(large: Bench) -> None:
+    """Rule: after a write no part of the earlier bytes is served."""
+    await got(large, 700_000, 900_000)
+    other = os.urandom(len(DATA))
+    large.origin.put("b", "k", other)
+    await large.engine.changed([ObjectKey("default", "b", "k")])
+    assert await got(large, 700_000, 900_000) == (other[700_000:900_000], "MISS; range")
+
+
+async def test_a_longer_part_replaces_a_shorter_one(large: Bench) -> None:
+    """Rule: a part that lacks bytes is read again as a whole, and stored in its place."""
+    await got(large, 700_000, 800_000)
+    assert await got(large, 700_000, 900_000) == (DATA[700_000:900_000], "MISS; range")
+    assert await got(large, 700_000, 900_000) == (DATA[700_000:900_000], "HIT")
+
+
+async def test_a_whole_read_after_parts_is_of_blocks(large: Bench) -> None:
+    """Rule: parts are no blocks: a reader of the whole gets all bytes, and fills."""
+    await got(large, 700_000, 900_000)
+    assert await large.read("k") == DATA
+    await large.settle()
+    assert await got(large, 700_000, 950_000) == (DATA[700_000:950_000], "HIT")
+
+
+async def test_workers_read_a_large_part_one_after_the_other(large: Bench, tmp_path: Path) -> None:
+    """Rule: a worker waits while another one reads the same part, and then finds it stored."""
+    await ask(large, method="HEAD")
+    mine, other = FillLeases(tmp_path / "fills"), FillLeases(tmp_path / "fills")
+    large.engine.blocks.leases = large.engine.services.leases = mine
+    readers = [asyncio.create_task(got(large, 700_000, 900_000)) for _ in range(3)]
+    assert {data for data, _ in await asyncio.gather(*readers)} == {DATA[700_000:900_000]}
+    assert asked(large)[1:] == [("GET", "bytes=700000-899999")]
+    for leases in (mine, other):
+        leases.close()
 
 
 async def test_a_range_of_a_block_under_way_waits_for_it(large: Bench) -> None:
@@ -244,7 +304,7 @@ async def test_tiny_ranges_take_no_more_memory_than_large_ones(large: Bench) -> 
     await got(large, 0, 10)
     entry = await large.engine._reads.known(large.ask("k").key)
     assert entry is not None
-    small = SmallRanges(large.store.generations, no_more)
+    small = SmallRanges(large.store, no_more, lambda: 0.0)
     for start in range(20_000):
         await small.fetch(entry, large.identity, (start, start + 1), OneByte())
     assert small.kept(entry, 19_999, 20_000) == b"x"

@@ -270,6 +270,15 @@ def test_a_jump_ends_a_run():
     assert not runs.read("a", 51, 100)
 
 
+def test_one_or_two_long_reads_are_no_run():
+    """Rule: a run takes three reads, so the column chunks of a row group, read at once, load nothing ahead."""
+    runs = BlockRuns()
+    for block, begins in ((0, True), (1, False), (2, True), (3, False), (4, False)):
+        assert not runs.read("a", block, 100, begins=begins)
+    assert list(runs.read("a", 4, 100)) == []
+    assert list(runs.read("a", 5, 100, begins=False)) == [6, 7, 8, 9]
+
+
 def test_runs_of_the_latest_objects_are_remembered():
     """Rule: a scan of many objects does not grow the memory."""
     runs = BlockRuns(most=2)

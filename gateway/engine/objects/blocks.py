@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 
-from gateway.base.metrics import FILLS, LoopSum
+from gateway.base.metrics import FILLS, SMALL_RANGES, LoopSum
 from gateway.base.tasks import Tasks
 from gateway.engine.base.services import Services
 from gateway.engine.objects.body import Body
@@ -13,12 +13,13 @@ from gateway.engine.objects.entries import Grants, ObjectEntry
 from gateway.engine.objects.fill import Fill
 from gateway.engine.objects.found import Ask, Found
 from gateway.engine.objects.ranged import ObjectChanged, ReaderRefused, read_range
-from gateway.engine.objects.small_ranges import SmallRanges
+from gateway.engine.objects.small_ranges import SmallRanges, StoredPart
 from gateway.model.access import Access
 from gateway.model.errors import BlobGone, DiskUnavailable
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.outcomes import Reason
 from gateway.net.exchange import StreamedResponse
+from gateway.policies.reads.granularity import is_stored, part_number
 from gateway.store.files.blobs import OpenBlob
 from gateway.store.files.growing import GrowingBlob
 
@@ -53,7 +54,7 @@ class Blocks:
         self._counts = {name: LoopSum(FILLS.labels(name)) for name in _COUNTED}
         self._fills: set[Fill] = set()
         self.reading: set[Fill] = set()
-        self.small = SmallRanges(services.store.generations, self.read_range)
+        self.small = SmallRanges(services.store, self.read_range, services.now)
         self.tasks = Tasks()
         """The state that belongs to the node, not to a client."""
 
@@ -150,6 +151,8 @@ class Blocks:
         try:
             body.data = None if answer.part is None else answer.part.piece(start, stop)
             if body.data is not None:
+                if is_stored(stop - start, entry.record.block_size):
+                    await self._rest_on_disk(body)
                 return answer._replace(body=body)
             await self.load(entry, body.numbers[0], body.numbers[-1])
             body.missed = self.lacks(entry, body.numbers)
@@ -198,14 +201,18 @@ class Blocks:
         """Record a read of a block that changes no blob's rank."""
         self._accesses.record(Access(entry.key, number, b"", hit, self._services.now(), identity))
 
-    async def small_range(self, body: Body) -> bytes | None:
+    async def small_range(self, body: Body) -> bytes | StoredPart | None:
         """See ``BlockSource.small_range``."""
         entry, start, stop, first = body.entry, body.start, body.stop, body.numbers[0]
-        if not self.small.may_read(stop - start, entry.record.block_size):
+        block_size = entry.record.block_size
+        large = is_stored(stop - start, block_size)
+        if not self.small.may_read(stop - start, block_size):
             return None
+        if large and (stored := await self._recall(body)) is not None:
+            return stored
         if any(self._has(entry, number) for number in body.numbers):
             return None
-        at_border = first > 0 and not start % entry.record.block_size
+        at_border = first > 0 and not start % block_size
         data = self.small.kept(entry, start, stop)
         if data is None and not self.small.is_under_way(entry, body.identity, start, stop):
             if await self._is_elsewhere(entry, first - at_border, body.numbers):
@@ -222,8 +229,41 @@ class Blocks:
             return None
         else:
             body.alone = True
+        if large:
+            return await self._large_part(body)
         self.record(entry, first, body.identity)
         return (await self.small.read(entry, body.identity, start, stop)).data
+
+    async def _recall(self, body: Body) -> StoredPart | None:
+        """A stored part that has all bytes of a body: a hit."""
+        entry = body.entry
+        stored = await self.small.recall(entry, body.start, body.stop)
+        if stored is not None:
+            SMALL_RANGES.labels("stored").inc()
+            number, now = part_number(body.start), self._services.now()
+            self._accesses.record(Access(entry.key, number, stored.digest, True, now, body.identity))
+            body.missed = body.alone = False
+        return stored
+
+    async def _large_part(self, body: Body) -> bytes | StoredPart:
+        """Read a range that is stored: one worker does, and the others wait for that."""
+        entry, start, stop, number = body.entry, body.start, body.stop, part_number(body.start)
+        await self.lease(entry.key, number, entry.generation)
+        try:
+            await self._adopt_row(entry)
+            if (stored := await self._recall(body)) is not None:
+                return stored
+            self.record(entry, body.numbers[0], body.identity)
+            part = await self.small.read(entry, body.identity, start, stop)
+            return await self.small.recall(entry, start, stop) or part.data
+        finally:
+            self.leases.release(entry.key, number, entry.generation)
+
+    async def _rest_on_disk(self, body: Body) -> None:
+        """Serve a large part that was read with the object's metadata from its blob: a slow reader holds no memory."""
+        body.stored = await self.small.recall(body.entry, body.start, body.stop)
+        if body.stored is not None:
+            body.data = None
 
     async def _is_elsewhere(self, entry: ObjectEntry, known_from: int, numbers: Sequence[int]) -> bool:
         """Whether another worker has stored or fills one of these blocks; loads blocks stored from ``known_from`` on."""

@@ -12,6 +12,7 @@ from typing import Protocol
 from gateway.engine.objects.entries import ObjectEntry
 from gateway.engine.objects.fill import Fill, FillEnded
 from gateway.engine.objects.ranged import ReaderRefused
+from gateway.engine.objects.small_ranges import StoredPart
 from gateway.model.errors import DiskUnavailable
 from gateway.model.keys import OriginIdentity
 from gateway.model.outcomes import Reason
@@ -34,8 +35,9 @@ class BlockSource(Protocol):
             LarderError: it cannot be had at all.
         """
 
-    async def small_range(self, body: Body) -> bytes | None:
-        """All bytes of a body that is a small range, read alone; ``None`` when its blocks are to be filled.
+    async def small_range(self, body: Body) -> bytes | StoredPart | None:
+        """All bytes of a body that is read alone, or the stored part that has them, held for it; ``None``: its blocks are to be
+        filled.
 
         Raises:
             LarderError: they cannot be had.
@@ -49,10 +51,10 @@ class Body:
     """The bytes [start, stop) of one object, for one reader.
 
     ``numbers`` are the blocks it needs; ``direct`` says that bytes came from the origin and were kept nowhere. ``data`` has all
-    bytes of a small range that was read without its block; ``alone`` says that this reader caused that. ``prepare`` does
-    everything that can fail before the first byte; ``pieces`` then yields spans (valid until the next one is asked for), and the
-    bytes that are in no file. ``following`` is the first block, joined for this body, and its fill; ``memory`` has all of
-    the body's bytes, if they are in memory beside the file.
+    bytes of a range that was read without its blocks, ``stored`` is the blob that has them; ``alone`` says that this reader
+    caused that. ``prepare`` does everything that can fail before the first byte; ``pieces`` then yields spans (valid until the
+    next one is asked for), and the bytes that are in no file. ``following`` is the first block, joined for this body, and its
+    fill; ``memory`` has all of the body's bytes, if they are in memory beside the file.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Body:
         self.direct = False
         self.alone = False
         self.data: bytes | None = None
+        self.stored: StoredPart | None = None
         self.memory: memoryview | None = None
         self._source = source
         self._fill: Fill | None = None
@@ -97,9 +100,11 @@ class Body:
         """
         while True:
             if self._ready is None:
-                if self.missed and self.data is None:
-                    self.data = await self._source.small_range(self)
-                if self.data is not None:
+                if self.missed:
+                    alone = await self._source.small_range(self)
+                    self.stored = alone if isinstance(alone, StoredPart) else None
+                    self.data = alone if isinstance(alone, bytes) else None
+                if self.data is not None or self.stored is not None:
                     return
                 self._ready = await self._source.block(self, self.numbers[0])
                 self._attach(self._ready)
@@ -117,6 +122,8 @@ class Body:
 
     def whole(self) -> tuple[int, int, int, int] | None:
         """Where one file has all bytes by now: descriptor, offset, count, inode; after ``prepare``, valid until ``close``."""
+        if self.stored is not None:
+            return self.stored.blob.fd, self.start - self.stored.start, self.stop - self.start, self.stored.blob.inode
         if self._ready is None or len(self.numbers) > 1 or self.start == self.stop:
             return None
         file = self._ready if isinstance(self._ready, OpenBlob) else self._ready[1].blob
@@ -124,6 +131,9 @@ class Body:
 
     def close(self) -> None:
         """Release held resources; the fill has one reader less."""
+        if self.stored is not None:
+            self.stored.blob.release()
+            self.stored = None
         if self._ready is not None:
             self._release_ready()
         if self._fill is not None:
@@ -138,6 +148,9 @@ class Body:
         """
         if self.data is not None:
             yield self.data
+            return
+        if self.stored is not None:
+            yield Span(self.stored.blob.fd, self.start - self.stored.start, self.stop - self.start)
             return
         position = self.start
         block_size = self.entry.record.block_size

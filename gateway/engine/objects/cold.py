@@ -36,6 +36,7 @@ from gateway.origin.client import OriginClient
 from gateway.origin.headers import entity_headers
 from gateway.origin.reach import Reach
 from gateway.policies.reads.admission import refusal
+from gateway.policies.reads.granularity import is_most, is_stored, part_number
 from gateway.policies.reads.rules import Caching
 from gateway.policies.reads.sources import ReadFacts, ReadKind, Source, next_source
 from gateway.store.shared.generations import slots_of
@@ -137,8 +138,13 @@ class ColdReads:
         leased = self._services.leases.shared
         if span is None:
             return partial(self._open_leased, self._open_cold, 0) if leased else self._open_cold
-        if self._blocks.small.may_read(span.longest, block_size):
-            return self._open_range
+        first, longest = span.first, span.longest
+        if self._blocks.small.may_read(longest, block_size):
+            if first is None:
+                return self._open_range
+            if not is_most(first, first + int(longest), block_size):
+                parts = leased and is_stored(int(longest), block_size)
+                return partial(self._open_leased, self._open_range, part_number(first)) if parts else self._open_range
         # The blocks of a suffix are unknown before the size is.
         if span.first is None:
             return None
@@ -217,13 +223,16 @@ class ColdReads:
         if (reason := refusal(meta, rule, services.capacity)) is not None:
             return Relay(response, reason)
         entry, blocks = self.keep(ask, rule, Learned(meta, generation, asked_at)), self._blocks
-        if not blocks.small.fills(entry, *bounds, continues=False):
+        fills = blocks.small.fills(entry, *bounds, continues=False)
+        # The bytes are on their way: a large part is worth storing, but for all of an object.
+        large = is_stored(bounds[1] - bounds[0], entry.record.block_size) and bounds != (0, meta.size)
+        if large or not fills:
             blocks.record(entry, bounds[0] // entry.record.block_size, ask.identity)
             return Found(
                 entry, Outcome.MISS, Reason.RANGE, await blocks.small.fetch(entry, ask.identity, bounds, response)
             )
         if bounds == (0, meta.size) and blocks.has_room and services.leases.acquire(ask.key, 0, generation):
-            blocks.start_fill(entry, (0, 0), ask.identity, response)
+            blocks.start_fill(entry, (0, entry.record.block_count - 1), ask.identity, response)
         else:
             with suppress(OriginUnavailable):
                 await response.read(meta.size)

@@ -26,7 +26,7 @@ from gateway.engine.base.fetching import RESUMES, ByteStream
 from gateway.engine.objects.entries import ObjectEntry
 from gateway.model.errors import DiskUnavailable, LarderError, OriginUnavailable
 from gateway.model.keys import OriginIdentity
-from gateway.model.objects import ObjectRecord
+from gateway.model.objects import BlobRef, ObjectRecord
 from gateway.model.outcomes import Reason
 from gateway.net.exchange import StreamedResponse
 from gateway.store.files.growing import GrowingBlob
@@ -227,28 +227,38 @@ class Fill:
         Raises:
             DiskUnavailable: disk or index do not take it.
         """
-        entry = self.entry
+        entry, store = self.entry, self._store
         assert block.ref is not None
-        granted = dict(entry.grants) if entry.record.row_id == 0 else {}
-        record = await self._store.record(
-            entry.key,
-            entry.record.meta,
-            entry.record.block_size,
-            {block.number: block.ref},
-            generation=entry.generation,
-            confirmed_at=entry.record.confirmed_at,
-            grants=granted,
-            used_at=self._started_at,
-            gathers=self.current >= self.last,  # the next block waits
-        )
-        if record is None:
+        gathers = self.current >= self.last  # the next block waits
+        if not await tie(store, entry, block.number, block.ref, self._started_at, gathers=gathers):
             entry.blobs.pop(block.number, None)
-            self.race = self._store.generations.at(*entry.slots) != entry.generation
+            self.race = store.generations.at(*entry.slots) != entry.generation
             if not self.race:
                 raise DiskUnavailable(Reason.DISK, "the index did not take the block")
-        else:
-            now = entry.record
-            entry.record = ObjectRecord(record.row_id, now.meta, now.block_size, now.confirmed_at)
-            for identity in granted.keys() - entry.grants.keys():
-                await self._store.revoke(record.row_id, identity)  # refused while the row was being written
         self._end(block)
+
+
+async def tie(
+    store: Store, entry: ObjectEntry, number: int, ref: BlobRef, used_at: float, *, gathers: bool = True
+) -> bool:
+    """Tie a committed blob to its object, as block ``number``; ``False`` if the index did not take it, or the object was written
+    since the origin was asked. See ``Store.record``."""
+    granted = dict(entry.grants) if entry.record.row_id == 0 else {}
+    record = await store.record(
+        entry.key,
+        entry.record.meta,
+        entry.record.block_size,
+        {number: ref},
+        generation=entry.generation,
+        confirmed_at=entry.record.confirmed_at,
+        grants=granted,
+        used_at=used_at,
+        gathers=gathers,
+    )
+    if record is None:
+        return False
+    now = entry.record
+    entry.record = ObjectRecord(record.row_id, now.meta, now.block_size, now.confirmed_at)
+    for identity in granted.keys() - entry.grants.keys():
+        await store.revoke(record.row_id, identity)  # refused while the row was being written
+    return True

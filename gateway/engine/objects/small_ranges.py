@@ -1,12 +1,14 @@
-"""Small ranges that are read without the blocks around them (gateway/policies/reads/granularity.py decides which).
+"""Ranges that are read without the blocks around them (gateway/policies/reads/granularity.py decides which).
 
-Such a range is read into memory before its reader gets the first byte, shared by readers who want the same at the same moment,
-and kept for a while: a reader who asks again is served from memory. Nothing of it reaches the disk.
+Such a range is read into memory before its reader gets the first byte, and shared by readers who want the same at that moment. A
+large part is then stored: a blob beside the blocks of its object, found by its first byte, evicted and forgotten like them. A
+smaller one is kept in memory for a while, and nothing of it reaches the disk.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -16,11 +18,14 @@ from gateway.base.metrics import SMALL_RANGES
 from gateway.base.tasks import SingleFlight
 from gateway.engine.base.fetching import ByteStream
 from gateway.engine.objects.entries import ObjectEntry
+from gateway.engine.objects.fill import tie
+from gateway.model.errors import BlobGone, LarderError
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.net.exchange import StreamedResponse
 from gateway.policies.reads import granularity
 from gateway.policies.reads.granularity import SmallRange
-from gateway.store.shared.generations import Generations
+from gateway.store.files.blobs import OpenBlob
+from gateway.store.store import Store
 
 _KEPT = 16 * 1024**2
 """Bytes of ranges that a worker keeps, including the overhead of each."""
@@ -48,24 +53,34 @@ class Part(NamedTuple):
         return self.data[start - self.start : stop - self.start]
 
 
+class StoredPart(NamedTuple):
+    """A large part that is a blob of its own: ``digest`` names it, ``blob`` is held for the caller."""
+
+    start: int
+    digest: bytes
+    blob: OpenBlob
+
+
 class SmallRanges:
-    """The small ranges of one worker.
+    """The ranges of one worker that are read alone.
 
     Args:
-        generations: have the table that the workers of a node share.
+        store: of the node; the workers share its table of ranges.
         open_range: reads a range from the origin.
+        now: seconds since the epoch.
     """
 
-    def __init__(self, generations: Generations, open_range: Open) -> None:
-        self._generations = generations
+    def __init__(self, store: Store, open_range: Open, now: Callable[[], float]) -> None:
+        self._store = store
+        self._now = now
         self._open = open_range
         self._kept: LRUCache[_Place, Part] = LRUCache(_KEPT, getsizeof=lambda part: _AROUND + len(part.data))
         self._flight: SingleFlight[tuple[_Place, int, str], Part] = SingleFlight()
         self._under_way = 0
 
     def may_read(self, length: float, block: int) -> bool:
-        """Whether a range of ``length`` bytes is small beside a block of ``block`` bytes, and there is memory for it."""
-        return granularity.is_small(length, block) and self._under_way + length <= _UNDER_WAY
+        """Whether a range of ``length`` bytes may be read without its blocks of ``block`` bytes, and there is memory for it."""
+        return length <= granularity.longest(block) and self._under_way + length <= _UNDER_WAY
 
     def kept(self, entry: ObjectEntry, start: int, stop: int) -> bytes | None:
         """A range that is in memory."""
@@ -83,7 +98,7 @@ class SmallRanges:
         """Whether to fill the blocks of a range, none of which is in the cache; otherwise ``read`` the range alone."""
         record = entry.record
         asked = SmallRange(_version(entry), start, stop, record.block_size, record.meta.size, continues)
-        fills = granularity.fills(self._generations.ranges, asked)
+        fills = granularity.fills(self._store.generations.ranges, asked)
         if fills:
             SMALL_RANGES.labels("filled").inc()
         return fills
@@ -113,11 +128,39 @@ class SmallRanges:
                 stream.release()
             finally:
                 stream.abort()
+            large = granularity.is_stored(stop - start, entry.record.block_size)
+            if not large or not await self._stores(entry, part):
+                self._kept[_place(entry, start)] = part
         finally:
             self._under_way -= stop - start
-        self._kept[_place(entry, start)] = part
         SMALL_RANGES.labels("alone").inc()
         return part
+
+    async def recall(self, entry: ObjectEntry, start: int, stop: int) -> StoredPart | None:
+        """A large part that is stored and has the bytes [start, stop); its blob is held for the caller."""
+        number, store = granularity.part_number(start), self._store
+        if not entry.record.row_id:
+            return None
+        ref = (await store.blocks(entry.record.row_id, number, number)).get(number)
+        if ref is None or ref.size < stop - start:
+            return None
+        try:
+            blob = await store.open_blob(ref)
+        except BlobGone:
+            return None
+        blob.hold()
+        return StoredPart(start, ref.digest, blob)
+
+    async def _stores(self, entry: ObjectEntry, part: Part) -> bool:
+        """Store a large part, unless the disk or the index do not take it."""
+        with suppress(LarderError):
+            blob = await self._store.create(len(part.data))
+            try:
+                ref = await blob.commit(part.data)
+            finally:
+                blob.end()
+            return await tie(self._store, entry, granularity.part_number(part.start), ref, self._now())
+        return False
 
     async def close(self) -> None:
         """Stop reads under way."""

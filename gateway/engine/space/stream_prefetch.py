@@ -226,7 +226,8 @@ class StreamPrefetcher:
         _USED.inc(ahead_of or 0)
         # A read of many blocks loads those before its last one itself.
         self._wanted.pop(name, None)
-        following = self._runs.read(name, block, blocks)
+        begins = block == read.start // self._links.block_size
+        following = self._runs.read(name, block, blocks, begins=begins)
         if following and (not read.hit or ahead_of is not None):
             self._wanted[name] = read, following
 

@@ -1,15 +1,20 @@
-"""Choose what a small range of a large object brings into the cache: the range alone, or the block around it.
+"""Choose what a range of a large object brings into the cache: the range alone, or the blocks around it.
 
-The first small range of a block is read alone: 60 random ranges of 64 KiB in 256 MiB would otherwise fill 40 blocks of 4 MiB.
-Three things show that more of the block will be wanted, and then it is filled:
+A range that is not most of its blocks is read alone: column chunks, tensors, tiles and chunks of arrays begin anywhere, and the
+blocks around one of 3 MB in blocks of 4 MiB are 8 MiB.
 
-1. *Density.* The bytes asked of the block add up to a quarter of it, or to ``LONGEST``. A request counts as at least ``REQUEST``
-   bytes, which take about as long as a request does, so tiny ranges fill a block after a bounded number of requests.
+*Large parts*, of a sixteenth of a block or more, are stored as they are (``part_number``), so reading them again costs nothing.
+Their block is filled only after as many as ``1 / SHARE`` of its bytes would take at ``REQUEST`` each: then requests cost more
+than bytes. *Smaller ranges* are kept in memory for a while. Three things show that more of their block will be wanted, and then
+it is filled:
+
+1. *Density.* The bytes asked of the block add up to a quarter of it. A request counts as at least ``REQUEST`` bytes, which take
+   about as long as a request does, so tiny ranges fill a block after a bounded number of requests.
 2. *Reuse.* A range began at this byte before.
-3. *Sequence.* The range is the third of ranges that follow each other without a gap, or continues where a cached block ends.
+3. *Sequence.* The range is the third of ranges that follow each other without a gap.
 
-A range of at least a quarter of a block fills at once, by the first rule. So does every range of a block of at most
-``4 * REQUEST`` bytes.
+A range that continues where a cached block ends fills too, and so does every range of a block of at most ``4 * REQUEST`` bytes.
+A range that is longer than ``longest`` fills its blocks: at most two more than it needs.
 
 The memory is a table of 32-bit words: 24 bits tell entries of one slot apart, 8 bits are a value. A new entry takes the slot of
 an older one. So the table is bounded, forgets, and needs no lock between processes that share it: a lost entry costs a request,
@@ -18,6 +23,7 @@ and no entry makes a read wrong.
 
 from __future__ import annotations
 
+from math import inf
 from typing import NamedTuple, Protocol
 
 SHARE = 4
@@ -26,8 +32,16 @@ REQUEST = 64 * 1024
 """Bytes that a request counts at least."""
 _UNIT = 16 * 1024
 _MOST = 255
-LONGEST = _MOST * _UNIT
-"""Bytes that are read alone of one block at most, however large it is; they are held in memory."""
+LONGEST = 8 * 1024**2
+"""Bytes that are read alone at most, however large blocks are: they are in memory until they are stored."""
+BLOCKS = 2
+"""Blocks that a range is long at most that is read alone: the blocks around a longer one are at most twice as long."""
+STORED = 16
+"""The part of a block, as a divisor, from which on a range that was read alone is stored."""
+SLACK = 0.1
+"""Bytes of blocks around a range, for each of its own, that are read with it at once."""
+PARTS = 2**48
+"""The number of the block that is a large part from byte 0 on; no object has as many blocks."""
 IN_A_ROW = 3
 """Ranges without a gap between them that are a sequence."""
 SLOTS = 2**20
@@ -67,9 +81,25 @@ class SmallRange(NamedTuple):
     continues: bool = False
 
 
-def is_small(length: float, block: int) -> bool:
-    """Whether a range of ``length`` bytes may be read without the rest of a block of ``block`` bytes."""
-    return length <= LONGEST and SHARE * max(length, REQUEST) < block
+def longest(block: int) -> int:
+    """The most bytes that are read alone of an object with blocks of ``block`` bytes; 0 if none are."""
+    return min(LONGEST, BLOCKS * block) if block > SHARE * REQUEST else 0
+
+
+def is_stored(length: int, block: int) -> bool:
+    """Whether a range of ``length`` bytes that was read alone is stored; ``block``: bytes of the object's blocks."""
+    return STORED * length >= block and length >= REQUEST
+
+
+def part_number(start: int) -> int:
+    """The number under which a large part from byte ``start`` on is stored beside the blocks of its object."""
+    return PARTS + start
+
+
+def is_most(start: int, stop: int, block: int, size: float = inf) -> bool:
+    """Whether the range [start, stop) is nearly all of its blocks, in an object of ``size`` bytes."""
+    around = min(-(-stop // block) * block, size) - start // block * block
+    return around <= (1 + SLACK) * (stop - start)
 
 
 def fills(table: TouchTable, asked: SmallRange) -> bool:
@@ -77,21 +107,25 @@ def fills(table: TouchTable, asked: SmallRange) -> bool:
     version, start, stop, block_size, size, continues = asked
     first = start // block_size
     block = min(block_size, size - first * block_size)
-    units = _value(table, _count_of(version, first)) + -(-max(stop - start, REQUEST) // _UNIT)
-    run = _value(table, _mark_of(version, start, _ENDED)) + 1
+    stored = is_stored(stop - start, block_size)
+    bytes_counted = REQUEST if stored else max(stop - start, REQUEST)
+    units = _value(table, _count_of(version, first)) + -(-bytes_counted // _UNIT)
+    run = 0 if stored else _value(table, _mark_of(version, start, _ENDED)) + 1
     if (
         continues
-        or not is_small(stop - start, block)
+        or stop - start > longest(block)
+        or is_most(start, stop, block_size, size)
         or SHARE * _UNIT * units >= block
         or units > _MOST
         or run >= IN_A_ROW
-        or _value(table, _mark_of(version, start, _BEGAN))
+        or (not stored and _value(table, _mark_of(version, start, _BEGAN)))
     ):
         _put(table, _count_of(version, first), 0)
         return True
     _put(table, _count_of(version, first), units)
-    _put(table, _mark_of(version, start, _BEGAN), 1)
-    _put(table, _mark_of(version, stop, _ENDED), run)
+    if not stored:
+        _put(table, _mark_of(version, start, _BEGAN), 1)
+        _put(table, _mark_of(version, stop, _ENDED), run)
     return False
 
 

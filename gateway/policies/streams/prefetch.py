@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from gateway.policies.reads.granularity import IN_A_ROW
 from gateway.policies.streams.pattern import Pattern
 from gateway.policies.streams.stream import Segment
 from gateway.policies.streams.tree import Tail
@@ -62,8 +63,26 @@ def most_ahead(capacity: int) -> int:
     return min(MOST_AHEAD, capacity // PART_AHEAD)
 
 
+class _BlockRun(NamedTuple):
+    """Consecutive blocks: the last one, their number, and the reads that asked for them."""
+
+    last: int
+    length: int
+    reads: int
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the next blocks will probably be read."""
+        return self.length >= DEPTH and self.reads >= IN_A_ROW
+
+
+_NO_RUN = _BlockRun(-2, 0, 0)
+
+
 class BlockRuns:
     """Runs of consecutive blocks in objects that are no streams yet: after 4 in a row the next 4 are loaded.
+
+    A run takes three reads: one or two long ones, such as the column chunks of a row group, need not go on.
 
     Args:
         most: objects that are remembered, those that were read last.
@@ -71,24 +90,24 @@ class BlockRuns:
 
     def __init__(self, most: int = 1024) -> None:
         self._most = most
-        self._runs: OrderedDict[str, tuple[int, int]] = OrderedDict()
+        self._runs: OrderedDict[str, _BlockRun] = OrderedDict()
 
-    def read(self, path: str, block: int, blocks: int) -> range:
-        """The blocks to load after a read of one of ``blocks``."""
-        last, length = self._runs.pop(path, (-2, 0))
+    def read(self, path: str, block: int, blocks: int, *, begins: bool = True) -> range:
+        """The blocks to load after a read of one of ``blocks``; ``begins``: it is the first that its reader asked for at once."""
+        last, length, reads = self._runs.pop(path, _NO_RUN)
         if block == last:
-            self._runs[path] = (last, length)
+            self._runs[path] = _BlockRun(last, length, reads + begins)
             return range(0)
-        length = length + 1 if block == last + 1 else 1
-        self._runs[path] = (block, length)
+        run = _BlockRun(block, length + 1, reads + begins) if block == last + 1 else _BlockRun(block, 1, 1)
+        self._runs[path] = run
         if len(self._runs) > self._most:
             self._runs.popitem(last=False)
-        return range(block + 1, min(blocks, block + 1 + DEPTH)) if length >= DEPTH else range(0)
+        return range(block + 1, min(blocks, block + 1 + DEPTH)) if run.goes_on else range(0)
 
     def wants(self, path: str, block: int) -> bool:
         """Whether a block is among those to load after the last read."""
-        last, length = self._runs.get(path, (-2, 0))
-        return length >= DEPTH and last < block <= last + DEPTH
+        run = self._runs.get(path, _NO_RUN)
+        return run.goes_on and run.last < block <= run.last + DEPTH
 
 
 def paths_below(predecessors: Sequence[Iterable[Tail]]) -> tuple[Tail, ...]:
