@@ -32,7 +32,17 @@ NAMES = (
     "cold_epoch",
 )
 """Benchmarks of ``make bench``, in at most 20 minutes on two cores."""
-LONG = ("peers", "shards", "formats", "closed_forms", "accuracy", "accuracy_sorted", "importance", "fleet_large", "index_large")
+LONG = (
+    "peers",
+    "shards",
+    "formats",
+    "closed_forms",
+    "accuracy",
+    "accuracy_sorted",
+    "importance",
+    "fleet_large",
+    "index_large",
+)
 """Benchmarks that only their name starts: other caches, loaders and formats in environments of their own, trainings, hit ratios,
 counts of messages, and an index of 12 GB."""
 
