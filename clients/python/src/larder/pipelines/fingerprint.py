@@ -29,7 +29,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
-from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path, PurePath
 from typing import Any
@@ -39,6 +38,11 @@ import numpy as np
 from larder.base.errors import LarderError
 from larder.pipelines.elements import MAGIC, encode
 from larder.pipelines.stages import AUTOCACHE, Stage
+
+if sys.version_info >= (3, 11):
+    from importlib import metadata
+else:  # Python 3.10's knows only packages that have a top_level.txt
+    import importlib_metadata as metadata
 
 _PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 """Bytecode differs between versions of Python, and so do fingerprints."""
