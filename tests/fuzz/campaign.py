@@ -7,23 +7,26 @@ from collections import Counter
 
 from tests.fuzz.corpus import any_request, strange
 from tests.fuzz.mutations import mutate, pieces_of
+from tests.fuzz.repeated import repeat
 from tests.fuzz.rereadings import reread
 from tests.fuzz.world import Broken, World
 
 INSPECT_EVERY = 25
 REREAD_EVERY = 4
+REPEAT_EVERY = 4
 
 
 def attack(world: World, number: int) -> list[int]:
-    """One request, mutated, or signed and then added to; returns the statuses of the answer.
+    """One request, mutated, signed and then added to, or after others of its shape; returns the statuses of the answer.
 
     Raises:
         Broken: something that must hold did not.
     """
     rng = random.Random(number)
-    if number % REREAD_EVERY == 0:
+    other = reread if number % REREAD_EVERY == 0 else repeat if number % REPEAT_EVERY == 1 else None
+    if other is not None:
         try:
-            return reread(world, rng)
+            return other(world, rng)
         except Broken as broken:
             raise Broken(f"attack {number}: {broken}") from None
     odd = rng.random() < 0.4

@@ -61,11 +61,18 @@ class World:
         return f"127.0.0.1:{self.elsewhere.getsockname()[1]}"
 
     def send(
-        self, pieces: Sequence[bytes], *, reset: bool = False, patient: bool = True, complete: bool = False
+        self,
+        pieces: Sequence[bytes],
+        *,
+        reset: bool = False,
+        patient: bool = True,
+        complete: bool = False,
+        before: Sequence[bytes] = (),
     ) -> bytes:
         """Send the pieces on one connection, end it (at once, unless ``patient``), and return all that came back.
 
-        ``complete`` says that the pieces are a whole request: the connection is not ended before an answer has begun.
+        ``complete`` says that the pieces are a whole request: the connection is not ended before an answer has begun. Requests
+        in ``before`` are sent first, and their answers left out.
 
         Raises:
             Broken: the connection did not end.
@@ -73,6 +80,9 @@ class World:
         with socket.create_connection(("127.0.0.1", self.gateway.port), timeout=DEADLINE) as sock:
             answer = bytearray()
             try:
+                for request in before:
+                    sock.sendall(request)
+                    _read_answer(sock)
                 for piece in pieces:
                     sock.sendall(piece)
                 if reset:
@@ -156,6 +166,15 @@ class World:
         found = re.search(r"VmRSS:\s+(\d+) kB", status)
         assert found is not None
         return int(found[1]) * 1024
+
+
+def _read_answer(sock: socket.socket) -> None:
+    answer = bytearray()
+    while not _whole(answer):
+        piece = sock.recv(1 << 16)
+        if not piece:
+            raise Broken(f"the connection ended after {bytes(answer[:400])!r}")
+        answer += piece
 
 
 def _glance(sock: socket.socket, answer: bytearray) -> None:
