@@ -112,7 +112,7 @@ clients: $(VENV)/.dev-installed system-packages ## Try S3 clients and readers of
 .PHONY: keras
 keras: $(VENV)/.dev-installed ## Run the recipe for tf.data and Keras of docs/frameworks.md, with TensorFlow (1.6 GB on disk)
 	$(BIN)/python -m venv build/keras
-	build/keras/bin/python -m pip install --disable-pip-version-check -q keras==3.15.1 tensorflow-cpu==2.21.0 ./clients/python
+	build/keras/bin/python -m pip install ./clients/python keras==3.15.1 tensorflow-cpu==2.21.0 --disable-pip-version-check -q
 	$(BIN)/python -m scripts.keras_recipe build/keras/bin/python
 
 .PHONY: stores

@@ -90,10 +90,10 @@ class _World:
         """A wait for it: before the ladder's other sources, or instead of reading here."""
         return _Wait(self._course, "here" if self._asked else "fill")
 
-    def begin(self, _digest: bytes, work: Coroutine[Any, Any, Outcome], _owner: object) -> SimpleNamespace:
-        """Begin a read."""
+    def begin(self, _digest: bytes, work: Coroutine[Any, Any, Outcome], _owner: object) -> _Wait:
+        """Begin a read, and wait for it."""
         work.close()
-        return SimpleNamespace(waiters=[_Wait(self._course, "here")])
+        return _Wait(self._course, "here")
 
 
 class _Fetching(ItemFetches):

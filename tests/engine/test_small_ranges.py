@@ -175,7 +175,7 @@ async def test_a_large_part_is_read_once_and_stored(large: Bench, known: bool) -
 async def test_a_stored_part_outlives_what_a_worker_remembers(large: Bench) -> None:
     """Rule: a part is a blob of the object's row: another worker, or the same after a restart, finds it there."""
     await got(large, 700_000, 900_000)
-    large.engine._entries.drop(ObjectKey("default", "b", "k"))
+    del large.engine._entries[ObjectKey("default", "b", "k")]
     assert await got(large, 700_000, 900_000) == (DATA[700_000:900_000], "HIT")
     assert len(asked(large)) == 1
 

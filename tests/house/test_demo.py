@@ -116,14 +116,15 @@ def little_data(images: int = FEW) -> str:
 def test_the_demo_proves_what_it_prints(folder: Path):
     """The demo succeeds, its warm reading costs no origin request, and it leaves nothing behind.
 
-    Images loaded ahead are hits of the cold reading; for that each of the ten folders is listed once.
+    Images loaded ahead are hits of the cold reading; for that each of the ten folders is listed once, and perhaps what is above
+    them, when a busy gateway gets to it.
     """
     demo, output = run_until(folder, lambda: False)
     assert demo.returncode == 0, output
     cold = re.search(r"^ *images, cold +600 .* ([\d,]+) *$", output, re.MULTILINE)
     assert cold is not None, output
     assert 600 <= int(cold[1]) <= 610, output
-    assert re.search(r"^ *64 MiB, cold +1 .* 0 +1 *$", output, re.MULTILINE), output
+    assert re.search(r"^ *64 MiB, cold +1 .* 0 +[12] *$", output, re.MULTILINE), output
     assert re.search(r"^ *images, warm +600 .* 600 +0 *$", output, re.MULTILINE), output
     assert "AccessDenied" in output
     epochs = re.findall(r"^ *(\d) +\S+ s +600 +(\S+)% +\S+ s +(\d+) +\d+ +([\d,]+) +(\S+)% *$", output, re.MULTILINE)

@@ -25,7 +25,11 @@ _LISTED = frozenset({"datasets", "dataset", "jobs", "pipelines"})
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; gives the exit status."""
     if "_ARGCOMPLETE" in os.environ:
-        import_module("larder.commands.completion").complete(parser())
+        try:
+            from larder.commands.completion import complete
+        except ImportError:
+            return FAILED  # argcomplete is gone: nothing is proposed
+        complete(parser())
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a key that this terminal cannot show is no reason to fail

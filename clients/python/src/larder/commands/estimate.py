@@ -6,6 +6,7 @@ from argparse import Namespace
 from dataclasses import asdict
 from pathlib import Path
 
+from larder.base.errors import LarderError
 from larder.base.sizes import format_size
 from larder.commands import output
 from larder.commands.dataset import client_of
@@ -53,8 +54,10 @@ def _dataset(arguments: Namespace) -> tuple[int, int]:
             raise ValueError("give a dataset, or --items and --bytes")
         return arguments.items, arguments.bytes
     if Path(arguments.dataset).is_file():
-        from larder.digest.file import read
-
+        try:
+            from larder.digest.file import read
+        except ImportError as error:
+            raise LarderError("a digest file is read with pyarrow: pip install 'larder[digest]'") from error
         file = read(arguments.dataset)
         return len(file), file.size
     known = client_of(arguments).dataset(arguments.dataset)
