@@ -7,6 +7,7 @@ trap 'rm -rf "$home"' EXIT
 python3 -m venv "$home/v"
 "$home/v/bin/pip" install -q --disable-pip-version-check 'pyarrow==26.0.1' 'fsspec==2026.9.0' 'numpy==2.4.6'
 "$home/v/bin/python" - "$home" <<'END'
+import os
 import sys
 
 import numpy as np
@@ -47,4 +48,6 @@ by_footer = read(parquet, "parquet", ds.Dataset.count_rows)
 print(f"pyarrow {pa.__version__}: {table.nbytes} bytes; count_rows of Arrow IPC reads {count}, one column {column}, count_rows of Parquet {by_footer}")
 assert count > 0.99 * table.nbytes
 assert column < 0.1 * table.nbytes and by_footer < 0.02 * table.nbytes
+sys.stdout.flush()
+os._exit(0)  # threads of pyarrow may still hold files of Python's
 END
