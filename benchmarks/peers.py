@@ -249,7 +249,7 @@ def page(data: dict[str, Any]) -> str:
 
 NOTES = """- Larder answers the listing from a recorded page (`listing = "immutable"`), as nginx and Varnish do. By default it
   asks the store.
-- nginx and Varnish drop the signature and read a public bucket: whoever reaches them reads everything.
+- nginx and Varnish drop the signature and read a public bucket: any client that reaches them reads everything.
 - The Lua module verifies the signatures of one key, and of requests without a body.
 - rclone and SeaweedFS know the keys from listings of their own: rclone lists again after `--dir-cache-time`, SeaweedFS has the
   metadata of the moment of the mount. `remote.cache` has fetched what is read warm.

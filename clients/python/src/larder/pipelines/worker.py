@@ -113,7 +113,7 @@ class SplitWorker:
         """Load a task that `pickled` made, and tell the trainer that this worker is ready.
 
         Raises:
-            Exception: the task cannot be loaded; the trainer was told.
+            Exception: the task cannot be loaded; the trainer has the reason.
         """
         try:
             task = self._loaded(payload)
