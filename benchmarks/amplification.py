@@ -34,7 +34,8 @@ from safetensors.numpy import save_file
 from zarr.storage import FsspecStore
 
 from benchmarks.report import Ratio, machine, table, write
-from benchmarks.servers import ACCESS_KEY, BUCKET, PROGRAM, SECRET_KEY, counted, gateway, origin
+from benchmarks.servers import ACCESS_KEY, BUCKET, SECRET_KEY, counted, gateway, origin
+from rig.launched import PROGRAM
 
 KIB, MIB = 1024, 1024**2
 LARGE = 256 * MIB

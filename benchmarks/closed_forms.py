@@ -29,12 +29,12 @@ from benchmarks.datasets import CREDENTIALS, register, write_digests
 from benchmarks.load import raw_request
 from benchmarks.report import machine, table, write
 from benchmarks.servers import BUCKET, Running, gateway
-from gateway.testing.origin import FakeOrigin, OriginThread
-from gateway.testing.origin_auth import User
 from larder import Client
 from larder.planner import Layout
 from larder.reading.source import Access
 from larder.training.loader import Loader
+from rig.origin import FakeOrigin, OriginThread
+from rig.origin_auth import User
 
 ITEMS = 600
 LENGTH = 4096

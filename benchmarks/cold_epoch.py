@@ -26,11 +26,11 @@ from botocore.config import Config
 from benchmarks.datasets import CREDENTIALS, register, write_digests
 from benchmarks.report import Ratio, machine, table, write
 from benchmarks.servers import BUCKET, gateway
-from gateway.testing.origin import OriginThread
-from gateway.testing.origin_auth import User
-from gateway.testing.origin_pace import SendingPace
 from larder.reading.source import Access
 from larder.training.loader import Loader
+from rig.origin import OriginThread
+from rig.origin_auth import User
+from rig.origin_pace import SendingPace
 
 ITEMS = 600
 LENGTH = 20_000

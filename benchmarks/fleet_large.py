@@ -396,7 +396,7 @@ def run() -> None:
     """Measure and write the results."""
     where = machine()
     rings = {nodes: ring(nodes) for nodes in NODES}
-    with tempfile.TemporaryDirectory(prefix="larder-bench-") as temporary, servers.redis(Path(temporary)) as redis:
+    with tempfile.TemporaryDirectory(prefix="larder-bench-") as temporary, servers.redis() as redis:
         found, real, of_jobs = asyncio.run(_measure(redis.port, Path(temporary)))
     data = {
         "ring": rings,

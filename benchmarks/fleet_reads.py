@@ -73,7 +73,7 @@ def run() -> None:
         directory, root = Path(temporary), Path(temporary) / "objects"
         keys = make_many(root, "object", OBJECTS, LENGTH)
         source = stack.enter_context(origin(directory, root))
-        common = stack.enter_context(redis(directory))
+        common = stack.enter_context(redis())
         servers = []
         for name in ("first", "second"):
             (directory / name).mkdir()

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.report import RESULTS
-from benchmarks.servers import ACCESS_KEY, BUCKET, SECRET_KEY, Running, free_port, started
+from benchmarks.servers import ACCESS_KEY, BUCKET, SECRET_KEY, Running, started
+from rig.processes import free_port
 
 PROGRAMS = Path(__file__).parents[1] / "build" / "stores" / "bin"
 """Where ``make store-programs`` installs."""

@@ -89,7 +89,7 @@ def all_sides(directory: Path, origin_port: int) -> Iterator[list[Side]]:
         ours = stack.enter_context(gateway(directory, origin_port, extra='listing = "immutable"\n'))
         sides = [Side(LARDER, version("larder-gateway"), (ours,))]
         for peer in PEERS:
-            stores = (stack.enter_context(redis(directory)),) if peer.needs_redis else ()
+            stores = (stack.enter_context(redis()),) if peer.needs_redis else ()
             ports = [store.port for store in stores]
             server = stack.enter_context(serving(peer, directory, origin_port, *ports))
             sides.append(Side(peer.title, version_of(peer), (server, *stores)))

@@ -37,7 +37,7 @@ import gateway
 from benchmarks.fleet_reads import FLEET, SECRET, await_fleet
 from benchmarks.objects import make_many
 from benchmarks.report import Ratio, machine, table, write
-from benchmarks.servers import ACCESS_KEY, BUCKET, SECRET_KEY, Running, free_port, protocol_alone, redis
+from benchmarks.servers import ACCESS_KEY, BUCKET, SECRET_KEY, Running, protocol_alone, redis
 from benchmarks.servers import gateway as gateway_of
 from gateway.app import create
 from gateway.base.config import load_settings
@@ -48,10 +48,11 @@ from gateway.model.peer.objects import object_path
 from gateway.model.peer.principal import principal_header
 from gateway.server.asgi_types import Application
 from gateway.server.run import Launch, serve
-from gateway.testing.signed_requests import ClientSigner
 from gateway.wiring.config_file import launch_environment
 from larder.digest.writer import Row
 from larder.digest.writer import write as write_digests
+from rig.processes import free_port
+from rig.signed_requests import ClientSigner
 
 ROOT = str(Path(gateway.__file__).parent) + os.sep
 TOKEN = "an-admin-token-of-this-program"
@@ -341,7 +342,7 @@ def measure() -> dict[str, Route]:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="routes-")))
         (directory / "objects" / BUCKET).mkdir(parents=True)
         store = stack.enter_context(protocol_alone(directory, directory / "objects"))
-        common = stack.enter_context(redis(directory))
+        common = stack.enter_context(redis())
         found = served(directory, store.port, common.port, routes)
         first, second = (FLEET.format(redis=common.port, secret=SECRET, name=name) for name in ("first", "second"))
         (directory / "second").mkdir()

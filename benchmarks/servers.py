@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import re
 import secrets
 import signal
@@ -12,13 +11,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.request import urlopen
 
+from rig import gateways
+from rig.gateways import Settings, table
+from rig.launched import PROGRAM
+from rig.processes import descendants, free_port
+from rig.redis_server import RedisServer
+
 BUCKET = "bench"
-PROGRAM = Path(sys.executable).with_name("larder-gateway")
 ACCESS_KEY = "LARDERBENCH"
 SECRET_KEY = secrets.token_hex(20)
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -57,29 +61,6 @@ _UPLOADS = """
     location / {{ proxy_pass http://origin; proxy_http_version 1.1; proxy_set_header Connection "";
                   proxy_request_buffering off; }} }}
 """
-_GATEWAY = """
-[server]
-port = {port}
-workers = {workers}
-{server}
-[cache]
-dir = "{dir}/cache"
-capacity = "{capacity}"
-reserve = "100MB"
-[log]
-level = "warning"
-[[origins]]
-endpoint = "http://127.0.0.1:{origin}"
-access_key_id = "origin"
-secret_access_key = "origin-secret"
-[[credentials]]
-access_key_id = "{access_key}"
-secret_access_key = "{secret_key}"
-[[rules]]
-match = "**"
-freshness = "1h"
-grant = "1h"
-"""
 
 
 @dataclass(frozen=True)
@@ -96,15 +77,15 @@ class Running:
         From the scheduler's own clock, in nanoseconds: with user and system time sampled at ticks, a server that
         works in bursts shorter than a tick may seem to use none.
         """
-        return sum(_scheduled(pid) for pid in _tree(self.pid)) / 1e9
+        return sum(_scheduled(pid) for pid in self.processes()) / 1e9
 
     def processes(self) -> list[int]:
         """The ids of the whole process tree."""
-        return _tree(self.pid)
+        return [self.pid, *descendants(self.pid)]
 
     def rss(self) -> int:
         """Resident bytes of the whole process tree."""
-        return sum(int(_stat(pid)[21]) for pid in _tree(self.pid)) * _PAGE
+        return sum(int(_stat(pid)[21]) for pid in self.processes()) * _PAGE
 
 
 def _scheduled(pid: int) -> int:
@@ -114,26 +95,6 @@ def _scheduled(pid: int) -> int:
 
 def _stat(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-
-
-def _tree(pid: int) -> list[int]:
-    found = [pid]
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            found += _tree(int(child))
-    return found
-
-
-def free_port() -> int:
-    """A port that was free a moment ago.
-
-    Not one of those that the kernel gives to connections: who waits for a server there may be connected to himself.
-    """
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with socket.socket() as sock, suppress(OSError):
-            sock.bind(("127.0.0.1", port))
-            return port
 
 
 @contextmanager
@@ -217,12 +178,10 @@ def _in_front(http: str, directory: Path, origin_port: int) -> AbstractContextMa
 
 
 @contextmanager
-def redis(directory: Path) -> Iterator[Running]:
+def redis() -> Iterator[Running]:
     """A Redis that keeps nothing on disk."""
-    port = free_port()
-    command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(directory)]
-    with started("redis", port, command, directory / "redis.log") as running:
-        yield running
+    with RedisServer() as server:
+        yield Running("redis", server.port, server.pid)
 
 
 @contextmanager
@@ -249,41 +208,24 @@ def gateway(
         workers: its processes.
         unix_socket: path of an additional socket; empty for none.
     """
-    port = free_port()
     home = directory / "gateway"
     home.mkdir()
     if cache is not None:
         (home / "cache").symlink_to(cache)
-    config = home / "larder.toml"
-    config.write_text(
-        _GATEWAY.format(
-            dir=home,
-            port=port,
-            origin=origin_port,
-            capacity=capacity,
-            workers=workers,
-            access_key=ACCESS_KEY,
-            secret_key=SECRET_KEY,
-            server=f'unix_socket = "{unix_socket}"' if unix_socket else "",
-        )
-        + extra
+    settings = Settings(
+        f"http://127.0.0.1:{origin_port}",
+        home / "cache",
+        capacity,
+        reserve="100MB",
+        workers=workers,
+        origin_key=("origin", "origin-secret"),
+        credentials=({"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY},),
+        rules=({"match": "**", "freshness": "1h", "grant": "1h"},),
+        server={"unix_socket": unix_socket} if unix_socket else {},
+        extra=f"{extra}\n{table('[log]', {'level': 'warning'})}",
     )
-    command = [str(program), "serve", "--config", str(config)]
-    with started("larder", port, command, home / "log") as running:
-        _await_ready(port)
-        yield running
-
-
-def _await_ready(port: int) -> None:
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            with urlopen(f"http://127.0.0.1:{port}/-/readyz", timeout=10):
-                return
-        except OSError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.05)
+    with gateways.gateway(settings, home, program=(program,)) as running:
+        yield Running("larder", running.port, running.process.pid)
 
 
 def counted(port: int) -> dict[str, float]:

@@ -25,10 +25,10 @@ from typing import Any
 from benchmarks.report import Ratio, machine, table, write
 from benchmarks.servers import ACCESS_KEY, BUCKET, SECRET_KEY, gateway
 from benchmarks.shard_readers.data import LENGTH, SAMPLES
-from gateway.testing.origin import OriginThread
-from gateway.testing.origin_auth import User
-from gateway.testing.origin_pace import SendingPace
 from larder import Credentials, digest
+from rig.origin import OriginThread
+from rig.origin_auth import User
+from rig.origin_pace import SendingPace
 
 READERS = Path(__file__).parent / "shard_readers"
 HOME = Path(__file__).parents[1] / "build" / "shards"

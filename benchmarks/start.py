@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.report import machine, table, write
-from benchmarks.servers import PROGRAM, Running, free_port
+from benchmarks.servers import Running
+from rig.launched import PROGRAM
+from rig.processes import free_port
 
 _CONFIG = """
 [server]

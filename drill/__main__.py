@@ -18,7 +18,7 @@ from rich.table import Table
 from drill.faults import DRILLS, Drill
 from drill.load import Seen
 from drill.world import World, world
-from tests.scenarios.mounts import block_device
+from rig.mounts import block_device
 
 MOST = 120.0
 """Seconds until the clients must be served as before, once the fault is over."""

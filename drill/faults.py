@@ -24,10 +24,10 @@ from drill.load import Act, batch, reads, writes
 from drill.world import World, usual_clients
 from gateway.store.files.threads import HUNG_AFTER
 from gateway.store.shared.table_file import table_of
-from tests.origins.processes import wait_until
-from tests.scenarios.clients import get, workers_of
-from tests.scenarios.mounts import filled, hung, locked_index
-from tests.scenarios.world import blob_path
+from rig.clients import get, workers_of
+from rig.mounts import filled, hung, locked_index
+from rig.processes import wait_until
+from rig.world import blob_path
 
 Fault = Callable[[World], AbstractContextManager[None]]
 Clients = Callable[[World], None]

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from tests.batches import Stock, decoded, taken
-from tests.gateways import Running
-from tests.scenarios.clients import Client
-from tests.scenarios.world import KIB, content
+from rig.batches import Stock, decoded, taken
+from rig.clients import Client
+from rig.gateways import Running
+from rig.world import KIB, content
 
 PAUSE = 0.02
 """Seconds between two requests of one client: the machine that is drilled also runs the clients."""

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from drill.soak_origin import Origin
 from drill.soak_traffic import ADMIN_TOKEN, Traffic
-from gateway.testing.signed_requests import ClientSigner
+from rig.signed_requests import ClientSigner
 
 _SIGNER = ClientSigner("SOAK", "the secret of the soak")
 _CONFIGURATION = """

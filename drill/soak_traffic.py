@@ -25,8 +25,8 @@ from aiohttp import ClientError, ClientSession, ClientTimeout
 from yarl import URL
 
 from drill.soak_origin import bytes_of
-from gateway.testing.signed_requests import ClientSigner
 from larder.reading.frames import Decoder
+from rig.signed_requests import ClientSigner
 
 BUCKET = "soak"
 ADMIN_TOKEN = "the-token-of-the-soak"

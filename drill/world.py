@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from drill.load import HEALTH_EVERY, Load, batches, health, reads, running, writes
-from tests.batches import Stock, bytes_of, stock
-from tests.gateways import Running, Settings, finish, fleet_node, start, wait_for_fleet
-from tests.scenarios.proxy import Proxy
-from tests.scenarios.redis_server import RedisServer
-from tests.scenarios.world import KIB, Origin
+from rig.batches import Stock, bytes_of, stock
+from rig.gateways import Running, Settings, finish, fleet_node, start, wait_for_fleet
+from rig.proxy import Proxy
+from rig.redis_server import RedisServer
+from rig.world import KIB, Origin
 
 WARM, COLD, SIZE = 60, 1500, 24 * KIB
 """Numbers of warm and of cold objects, and the bytes of a warm one."""

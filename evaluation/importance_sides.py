@@ -10,7 +10,6 @@ GPU would compute. Some sides run at the same time, in threads of this process.
 from __future__ import annotations
 
 import queue
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -24,17 +23,17 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
-from benchmarks.servers import free_port
 from evaluation.fleet import CREDENTIALS, LOW
 from evaluation.origin import KEY, SECRET, Data, Origin, origin
 from evaluation.record_losses import Network
-from evaluation.sides import TOKEN, GatewayProcess, process_of, toml_of
+from evaluation.sides import TOKEN, GatewayProcess, variant
 from evaluation.variants import FUTURE
 from gateway.sim.importance.score_scenario import ScoreRunSpec
 from larder import Client, DatasetInfo, Job
 from larder.reading.source import Access
 from larder.torch import CachedMapDataset, ImportanceSampler
 from larder.training.importance import ImportanceReport
+from rig.gateways import Settings, gateway, table
 
 ITEMS, LENGTH, BATCH = 400, 4096, 8
 COMPUTE = 0.015
@@ -135,12 +134,11 @@ def run_sides(sides: Sequence[ScoreSide], at_once: int) -> list[ScoreOutcome]:
 def _run(sides: Sequence[ScoreSide], data: Data, digests: Path, store: Origin, home: Path) -> list[ScoreOutcome]:
     lists = np.array([np.random.default_rng([7, epoch]).permutation(ITEMS) for epoch in range(EPOCHS)])
     np.save(home / "future.npy", np.argsort(lists, axis=1))
-    with _gateway(sides[0], store, home) as gateway:
-        gateway.wait()
-        client = Client(gateway.endpoint, credentials=CREDENTIALS)
+    with _gateway(sides[0], store, home) as running:
+        client = Client(running.endpoint, credentials=CREDENTIALS)
         caching = "part" if sides[0].run.cache == "never-evict" else "full"
         info = client.register(data.name, digests, caching=caching)
-        return [_run_side(side, gateway, client, info, lists, home) for side in sides]
+        return [_run_side(side, running, client, info, lists, home) for side in sides]
 
 
 def _run_side(
@@ -157,35 +155,27 @@ def _run_side(
 
 @contextmanager
 def _gateway(side: ScoreSide, store: Origin, home: Path) -> Iterator[GatewayProcess]:
-    port, cache = free_port(), side.run.cache
-    tables: list[tuple[str, dict[str, object]]] = [
-        ("[server]", {"host": "127.0.0.1", "port": port}),
-        (
-            "[cache]",
-            {
-                "dir": str(home / "cache"),
-                "capacity": round(side.share * ITEMS * LENGTH / LOW),
-                "reserve": "100MB",
-                "eviction": "lfu" if cache == "lfu" else "lru",
-            },
-        ),
-        ("[fleet]", {"heartbeat": f"{1000 * HEARTBEAT:.0f}ms"}),
-        ("[streams]", {"enabled": False}),
-        ("[admin]", {"token": TOKEN}),
-        ("[log]", {"level": "warning"}),
-        ("[[origins]]", {"endpoint": store.endpoint, "access_key_id": KEY, "secret_access_key": SECRET}),
-        (
-            "[[credentials]]",
-            {"access_key_id": CREDENTIALS.access_key_id, "secret_access_key": CREDENTIALS.secret_access_key},
-        ),
-        ("[[rules]]", {"match": "**", "freshness": "immutable", "grant": "1h"}),
-    ]
-    config = home / "larder.toml"
-    config.write_text(toml_of(tables))
-    variant = _VARIANTS.get(cache, "streams" if side.run.prefetch or not side.scored else "app")
-    command = [sys.executable, "-m", "evaluation.variants", variant, "serve", "--config", str(config)]
-    with process_of(command, home / "output", {FUTURE: str(home / "future.npy")}) as process:
-        yield GatewayProcess(side.run.name, f"http://127.0.0.1:{port}", home / "log", process)
+    cache = side.run.cache
+    tables: dict[str, dict[str, object]] = {
+        "[streams]": {"enabled": False},
+        "[admin]": {"token": TOKEN},
+        "[log]": {"level": "warning"},
+    }
+    settings = Settings(
+        store.endpoint,
+        home / "cache",
+        f"{round(side.share * ITEMS * LENGTH / LOW)}",
+        reserve="100MB",
+        further={"eviction": "lfu" if cache == "lfu" else "lru"},
+        origin_key=(KEY, SECRET),
+        rules=({"match": "**", "freshness": "immutable", "grant": "1h"},),
+        fleet={"heartbeat": f"{1000 * HEARTBEAT:.0f}ms"},
+        extra="".join(table(title, values) for title, values in tables.items()),
+    )
+    name = _VARIANTS.get(cache, "streams" if side.run.prefetch or not side.scored else "app")
+    environ = {FUTURE: str(home / "future.npy")}
+    with gateway(settings, home, program=variant(name), environ=environ) as running:
+        yield GatewayProcess(side.run.name, running.endpoint, home / "log", running)
 
 
 # --- training loops

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from gateway.testing.origin import FakeOrigin, OriginThread
-from gateway.testing.origin_auth import User
-from gateway.testing.origin_pace import SendingPace
 from larder.digest.writer import Row, write
+from rig.origin import FakeOrigin, OriginThread
+from rig.origin_auth import User
+from rig.origin_pace import SendingPace
 
 KEY, SECRET = "origin", "origin-secret"
 BUCKET = "data"

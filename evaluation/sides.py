@@ -6,7 +6,6 @@ All share the machine, so other load slows them down alike.
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -16,22 +15,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 from urllib.request import Request, urlopen
 
-from benchmarks.servers import free_port
 from evaluation.fleet import LOW
 from evaluation.origin import KEY, SECRET, origin_of_files
 from evaluation.workloads import BLOCK, BUCKET, DATA, SETS, make
 from evaluation.workloads import SECRET as CLIENT_SECRET
+from rig.gateways import Running, Settings, gateway, table
 
 TOKEN = "the-evaluations-token"
 BANDWIDTH, LATENCY = 125e6, 0.03
 """Bandwidth and latency of the store: the paper's 1 Gbit/s, and a fifth of its 150 ms. Objects are a tenth of their real size."""
 SAMPLE = 2.0
 """Seconds between two samples of a side."""
-_START = 90.0
 _LATE = 90.0
 """Seconds that a read may take which began in time."""
 _ANSWER = 60.0
@@ -94,12 +91,12 @@ class Outcome:
 
 @dataclass(frozen=True)
 class GatewayProcess:
-    """A gateway of one side; ``log`` is its access log, next to its printed ``output``."""
+    """A gateway of one side; ``log`` is its access log."""
 
     name: str
     endpoint: str
     log: Path
-    process: subprocess.Popen[bytes]
+    running: Running
 
     def ask(self, path: str) -> bytes:
         """The body of an answer to an operator."""
@@ -108,23 +105,9 @@ class GatewayProcess:
             found: bytes = answer.read()
         return found
 
-    def wait(self) -> None:
-        """Wait until it is ready."""
-        deadline = time.monotonic() + _START
-        while True:
-            try:
-                self.ask("/-/readyz")
-                return
-            except OSError:
-                if time.monotonic() > deadline or self.process.poll() is not None:
-                    said = self.log.with_name("output").read_text()[-2000:]
-                    raise RuntimeError(f"{self.name} did not start:\n{said}") from None
-                time.sleep(0.2)
-
     def metric(self, name: str) -> float:
         """The sum of a metric's samples."""
-        text = self.ask("/-/metrics").decode()
-        return sum(float(value) for value in re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE))
+        return self.running.metric(name, TOKEN)
 
 
 @dataclass(frozen=True)
@@ -144,8 +127,6 @@ def run_sides(sides: Sequence[Side], limit: float) -> dict[str, Outcome]:
         for prefixes, where in data.items():
             make(where, prefixes)
         gateways = [stack.enter_context(_gateway(side, directory, data[side.data])) for side in sides]
-        for gateway in gateways:
-            gateway.wait()
         clients = [stack.enter_context(_clients(gateway, limit)) for gateway in gateways]
         samples = _watch(gateways, clients, limit + _LATE)
         return {
@@ -162,10 +143,10 @@ def _watch(
     while any(client.poll() is None for client in clients):
         if time.monotonic() - began > limit:
             raise RuntimeError("clients do not end")
-        for gateway, client in zip(gateways, clients, strict=True):
-            if gateway.side.sampled and client.poll() is None:
+        for of_side, client in zip(gateways, clients, strict=True):
+            if of_side.side.sampled and client.poll() is None:
                 with suppress(OSError):  # on a busy machine a sample is left out
-                    samples[gateway.side.name].append((time.monotonic() - began, gateway.streams()))
+                    samples[of_side.side.name].append((time.monotonic() - began, of_side.streams()))
         time.sleep(SAMPLE)
     return samples
 
@@ -192,54 +173,37 @@ def _outcome(gateway: _Gateway, client: subprocess.Popen[str], samples: list[Any
 
 @contextmanager
 def _gateway(side: Side, directory: Path, data: Path) -> Iterator[_Gateway]:
-    home, port = directory / side.name.replace(" ", "-"), free_port()
-    home.mkdir()
+    home = directory / side.name.replace(" ", "-")
     capacity = int(side.share * sum(DATA[name].size_of_all for name in side.data) / LOW)
-    with origin_of_files(data, BUCKET, BANDWIDTH, LATENCY) as store:
-        config = home / "larder.toml"
-        config.write_text(_toml(side, home, port, capacity, store.endpoint))
-        command = [sys.executable, "-m", "evaluation.variants", side.variant, "serve", "--config", str(config)]
-        with process_of(command, home / "output") as process:
-            yield _Gateway(side.name, f"http://127.0.0.1:{port}", home / "access.log", process, side)
-
-
-def _toml(side: Side, home: Path, port: int, capacity: int, endpoint: str) -> str:
-    tables: dict[str, dict[str, object]] = {
-        "[server]": {"host": "127.0.0.1", "port": port},
-        "[cache]": {"dir": str(home / "cache"), "capacity": capacity, "block_size": BLOCK, "reserve": "100MB"},
+    extra: dict[str, Mapping[str, object]] = {
         "[admin]": {"token": TOKEN},
         "[log]": {"level": "warning", "access": str(home / "access.log")},
-        "[[origins]]": {"endpoint": endpoint, "access_key_id": KEY, "secret_access_key": SECRET},
-        "[[rules]]": {"match": "**", "freshness": "immutable", "grant": "1h"},
+        **side.tables,
     }
-    for title, values in side.tables.items():
-        tables[title] = {**tables.get(title, {}), **values}
-    keys = [
-        ("[[credentials]]", {"access_key_id": key, "secret_access_key": CLIENT_SECRET, "tenant": "evaluation"})
-        for key in SETS[side.set]()
-    ]
-    return toml_of([*tables.items(), *keys])
+    cache = extra.pop("[cache]", {})
+    with origin_of_files(data, BUCKET, BANDWIDTH, LATENCY) as store:
+        settings = Settings(
+            store.endpoint,
+            home / "cache",
+            str(capacity),
+            str(BLOCK),
+            reserve="100MB",
+            further=cache,
+            origin_key=(KEY, SECRET),
+            credentials=tuple(
+                {"access_key_id": key, "secret_access_key": CLIENT_SECRET, "tenant": "evaluation"}
+                for key in SETS[side.set]()
+            ),
+            rules=({"match": "**", "freshness": "immutable", "grant": "1h"},),
+            extra="".join(table(title, values) for title, values in extra.items()),
+        )
+        with gateway(settings, home, program=variant(side.variant)) as running:
+            yield _Gateway(side.name, running.endpoint, home / "access.log", running, side)
 
 
-def toml_of(tables: Sequence[tuple[str, Mapping[str, object]]]) -> str:
-    """A configuration file of these tables, each with its title in brackets."""
-    return "\n\n".join(
-        title + "\n" + "\n".join(f"{name} = {json.dumps(value)}" for name, value in values.items())
-        for title, values in tables
-    )
-
-
-@contextmanager
-def process_of(
-    command: Sequence[str], output: Path, environ: Mapping[str, str] = MappingProxyType({})
-) -> Iterator[subprocess.Popen[bytes]]:
-    """A process, until the block ends; its output goes to a file, and ``environ`` is added to this process's environment."""
-    with output.open("wb") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env={**os.environ, **environ})
-    try:
-        yield process
-    finally:
-        _end(process)
+def variant(name: str) -> tuple[str, ...]:
+    """The program of a variant of ``evaluation.variants``."""
+    return sys.executable, "-m", "evaluation.variants", name
 
 
 @contextmanager

@@ -25,8 +25,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tests.origins.moto import moto_server
-from tests.origins.radosgw import Radosgw, shared_radosgw, stop_radosgw
+from rig.moto import moto_server
+from rig.radosgw import Radosgw, shared_radosgw, stop_radosgw
 from tests.s3compat import trials
 from tests.s3compat.certificates import Certificates, make_certificates
 from tests.s3compat.clients.base import Client

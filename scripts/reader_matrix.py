@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.origins.moto import moto_server
+from rig.moto import moto_server
 from tests.s3compat.reading import RULES, Reader, Seen, Try, course, install, readers
 from tests.s3compat.world import world
 

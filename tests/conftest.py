@@ -14,4 +14,4 @@ settings.register_profile("larder", deadline=None, print_blob=True)
 settings.register_profile("fuzz", settings.get_profile("larder"), max_examples=5000, derandomize=False, database=None)
 settings.load_profile("larder")
 
-pytest_plugins = ["tests.collecting", "tests.leftovers", "tests.origins.fixtures"]
+pytest_plugins = ["tests.collecting", "tests.leftovers", "tests.fixtures"]

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from gateway.testing.origin import FakeOrigin
-from tests.batches import Stock, bytes_of, decoded, stock
-from tests.gateways import Running
-from tests.v1 import Reply, ask
+from rig.batches import Stock, bytes_of, decoded, stock
+from rig.gateways import Running
+from rig.origin import FakeOrigin
+from rig.v1 import Reply, ask
 
 BATCH = 8
 CANDIDATES = 10 * BATCH

@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 
 from gateway.store.shared.table_file import root_of, tables
+from rig.processes import MARK, end_spawned
 from tests import ending
 from tests.ending import end_marked
-from tests.origins.processes import MARK, end_spawned
 
 _HANDLERS: dict[signal.Signals, Any] = {
     signal.SIGINT: signal.default_int_handler,

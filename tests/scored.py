@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tests.batches import Stock
-from tests.gateways import Running
-from tests.v1 import GWA, Key, Reply, ask
+from rig.batches import Stock
+from rig.gateways import Running
+from rig.v1 import GWA, Key, Reply, ask
 
 
 @dataclass(frozen=True)

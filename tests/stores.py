@@ -7,7 +7,6 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -96,16 +95,6 @@ async def get(store: Store, name: str) -> bytes | None:
     return b"".join(pieces)
 
 
-def files_of(root: Path) -> dict[str, int]:
-    """Digests (hex) and sizes of the blob files."""
-    sizes = {}
-    for path in (root / "blobs").glob("*/*"):
-        # Another worker's keeper may remove one at this very moment.
-        with suppress(FileNotFoundError):
-            sizes[path.parent.name + path.name] = path.stat().st_size
-    return sizes
-
-
 def query(root: Path, statement: str) -> list[tuple[Any, ...]]:
     """Ask the index, from outside."""
     connection = sqlite3.connect(root / "index.db", timeout=10)
@@ -113,32 +102,6 @@ def query(root: Path, statement: str) -> list[tuple[Any, ...]]:
         return connection.execute(statement).fetchall()
     finally:
         connection.close()
-
-
-def assert_index_equals_disk(root: Path) -> None:
-    """Every blob has a file and every file a blob; ties, objects, grants and the pools' counts fit together."""
-    connection = sqlite3.connect(root / "index.db", timeout=10)
-    try:
-        rows = dict(connection.execute("SELECT lower(hex(digest)), size FROM blobs").fetchall())
-        pools = connection.execute(
-            "SELECT id, bytes, blobs, fresh FROM pools WHERE blobs OR id = 0 ORDER BY id"
-        ).fetchall()
-        charged = connection.execute(
-            "SELECT 0, coalesce(sum(size), 0), count(*), coalesce(sum(size * (rank < 0)), 0) FROM blobs "
-            "UNION ALL SELECT pool, sum(size), count(*), sum(size * (rank < 0)) FROM blobs GROUP BY pool ORDER BY 1"
-        ).fetchall()
-        loose = connection.execute(
-            "SELECT (SELECT count(*) FROM blobs WHERE NOT item AND digest NOT IN (SELECT digest FROM object_blocks)), "
-            "(SELECT count(*) FROM object_blocks WHERE digest NOT IN (SELECT digest FROM blobs)), "
-            "(SELECT count(*) FROM objects WHERE id NOT IN (SELECT object_id FROM object_blocks)), "
-            "(SELECT count(*) FROM object_blocks WHERE object_id NOT IN (SELECT id FROM objects)), "
-            "(SELECT count(*) FROM grants WHERE object_id NOT IN (SELECT id FROM objects))"
-        ).fetchone()
-    finally:
-        connection.close()
-    assert rows == files_of(root)
-    assert pools == charged, "pools as counted, pools as charged"
-    assert loose == (0, 0, 0, 0, 0), "blobs, ties without blob, objects, ties without object, grants"
 
 
 async def eventually(condition: Callable[[], bool], seconds: float = 20.0) -> None:

@@ -23,8 +23,8 @@ from gateway.base.config import Credential, Origin, Rule, Settings
 from gateway.base.config_catalog import AdminSettings
 from gateway.model.errors import CatalogUnavailable, S3Error
 from gateway.operate.features import FEATURES
-from gateway.testing.signed_requests import ClientSigner
 from gateway.wiring.live import Changing, Live
+from rig.signed_requests import ClientSigner
 
 KEY = "b3VyLW93bi10ZXN0LWtleS1vZi0zMi1ieXRlcy0hISE="
 TOKEN = "admin-token"

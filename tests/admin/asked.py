@@ -7,7 +7,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from tests.gateways import Running
+from rig.gateways import Running
 
 TOKEN = "a-token-of-these-tests"
 

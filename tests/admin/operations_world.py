@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from gateway.policies.fleet.ring import Ring, path_key
-from tests.gateways import Running, fleet
-from tests.scenarios.redis_server import RedisServer
-from tests.scenarios.world import Origin, eventually
-from tests.v1 import Reply, send
+from rig.gateways import Running, fleet
+from rig.redis_server import RedisServer
+from rig.v1 import Reply, send
+from rig.world import Origin, eventually
 
 TOKEN = "the-operator's-token"
 READ_TOKEN = "the-onlooker's-token"

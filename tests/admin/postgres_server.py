@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import asyncpg
 
-from tests.origins.processes import free_port, wait_until
+from rig.processes import free_port, wait_until
 
 SOON = 60.0
 USER = "larder"

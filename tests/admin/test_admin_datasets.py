@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from rig.batches import Stock, bytes_of, stock
+from rig.v1 import ask
+from rig.world import eventually
 from tests.admin.operations_world import Zone, admin, get, zone
-from tests.batches import Stock, bytes_of, stock
-from tests.scenarios.world import eventually
-from tests.v1 import ask
 
 LASTING = '[manager]\njob_expire = "10m"\n'
 """No rank sends heartbeats here, so jobs must not expire during the tests."""

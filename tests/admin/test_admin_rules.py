@@ -16,8 +16,8 @@ from gateway.origin.listing import Listings
 from gateway.policies.reads import covering
 from gateway.policies.reads.covering import hidden_by
 from gateway.policies.reads.rules import IMMUTABLE
-from gateway.testing.origin import OriginThread
-from gateway.testing.origin_auth import User
+from rig.origin import OriginThread
+from rig.origin_auth import User
 from tests.admin.admin_world import AdminWorld, settings
 
 OF_FILE = Rule(match="data/**", freshness=10.0)

@@ -17,9 +17,9 @@ from gateway.admin.catalog.following import Follower
 from gateway.admin.catalog.schema import metadata
 from gateway.admin.catalog.snapshot import Snapshot
 from gateway.model.errors import CatalogUnavailable, CatalogUnusable, ConfigError
+from rig.processes import wait_until
 from tests.admin.admin_world import KEY, AdminWorld, Clock
 from tests.admin.postgres_server import PostgresServer
-from tests.origins.processes import wait_until
 
 
 def kind_of(follower: Follower) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from rig.gateways import finish, fleet_node, members, start, wait_for_fleet
+from rig.world import content, eventually
 from tests.admin.operations_world import Zone, admin, get, path_at, post, zone
-from tests.gateways import finish, fleet_node, members, start, wait_for_fleet
-from tests.scenarios.world import content, eventually
 
 BOTH = {"node-0": "READY", "node-1": "READY"}
 

@@ -7,8 +7,8 @@ from urllib.parse import urlencode
 
 import pytest
 
+from rig.world import content, eventually
 from tests.admin.operations_world import Zone, admin, get, post, zone
-from tests.scenarios.world import content, eventually
 
 RULES = (
     {"match": "bucket/never/**", "cache": False},

@@ -19,12 +19,12 @@ from gateway.admin.catalog.migrating import migrate
 from gateway.admin.catalog.withdrawals import KEY, TENANT, Withdrawal
 from gateway.base.config import load_settings
 from gateway.wiring.admin import has_catalog
+from rig.gateways import Settings, gateway
+from rig.processes import wait_until
+from rig.redis_server import RedisServer
+from rig.world import SOON, Origin
 from tests.admin.admin_world import AdminWorld, UnreadDatabase
 from tests.admin.asked import TOKEN, ask, refusal
-from tests.gateways import Settings, gateway
-from tests.origins.processes import wait_until
-from tests.scenarios.redis_server import RedisServer
-from tests.scenarios.world import SOON, Origin
 
 CHANNEL = "larder:test:catalog"
 REFUSED = "InvalidAccessKeyId"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from rig.gateways import Settings, fleet_node, gateway
+from rig.world import content, eventually
 from tests.admin.operations_world import READ_TOKEN, Zone, admin, get, zone
-from tests.gateways import Settings, fleet_node, gateway
-from tests.scenarios.world import content, eventually
 
 STATES = {"node-0": "READY", "node-1": "GONE"}
 

@@ -14,10 +14,10 @@ from gateway.admin.address import OperatorAddress
 from gateway.base.config import ServerSettings, load_settings
 from gateway.model.errors import ConfigError
 from gateway.server.listening import listen, listen_for_operators, usual_port
-from tests.gateways import Running, Settings, gateway
-from tests.origins.processes import free_port
-from tests.scenarios.world import Origin
-from tests.v1 import ask, send
+from rig.gateways import Running, Settings, gateway
+from rig.processes import free_port
+from rig.v1 import ask, send
+from rig.world import Origin
 
 TOKEN = "a-token-for-operators"
 BEARER = {"authorization": f"Bearer {TOKEN}"}

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from rig.batches import bytes_of, stock
+from rig.gateways import Running
+from rig.v1 import send
+from rig.world import content, eventually
 from tests.admin.operations_world import READ_TOKEN, Zone, admin, get, zone
-from tests.batches import bytes_of, stock
-from tests.gateways import Running
-from tests.scenarios.world import content, eventually
-from tests.v1 import send
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from rig.world import eventually
 from tests.admin.operations_world import Zone, admin, get, zone
-from tests.scenarios.world import eventually
 
 SIZE = 100_000
 

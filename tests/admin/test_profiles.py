@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from gateway.operate.warm.profiles import AT_ONCE, MOST
-from gateway.testing.origin_faults import Refuse
+from rig.gateways import Settings, finish, gateway, start
+from rig.mounts import filled, mounted
+from rig.origin_faults import Refuse
+from rig.processes import descendants
+from rig.world import MIB, Origin, content, eventually
 from tests.admin.operations_world import ADMIN, Zone, admin, get, post, zone
-from tests.gateways import Settings, finish, gateway, start
-from tests.origins.processes import descendants
-from tests.scenarios.mounts import filled, mounted
-from tests.scenarios.world import MIB, Origin, content, eventually
 
 CREDENTIALS = (
     {"access_key_id": "GWA", "secret_access_key": "gateway-secret-a", "tenant": "a"},

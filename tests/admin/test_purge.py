@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from rig.gateways import finish, fleet_node, start, wait_for_fleet
+from rig.world import content, eventually
 from tests.admin.operations_world import Zone, admin, get, path_at, post, zone
-from tests.gateways import finish, fleet_node, start, wait_for_fleet
-from tests.scenarios.world import content, eventually
 
 
 @pytest.fixture(scope="module")

@@ -16,12 +16,12 @@ from gateway.admin.http.tokens import Tokens
 from gateway.api.v1.openapi import DATA_PATHS
 from gateway.base.config_catalog import AdminSettings
 from gateway.operate.features import FEATURES
-from gateway.testing.origin import OriginThread
-from gateway.testing.signed_requests import ClientSigner
 from gateway.wiring.endpoints import ROUTERS, api_of
+from rig.gateways import Running, Settings, gateway
+from rig.origin import OriginThread
+from rig.signed_requests import ClientSigner
 from tests.admin.operations_world import ADMIN, TOKEN
 from tests.described import described_in, operations_of, schema_of, try_operation
-from tests.gateways import Running, Settings, gateway
 
 OF_ADMIN = [each for router in routers(FEATURES) for each in operations_of(router.routes, PREFIX)]
 OF_CLIENTS = [each for router in ROUTERS for each in operations_of(router.routes)] + described_in(DATA_PATHS)

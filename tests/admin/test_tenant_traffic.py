@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from rig.batches import Stock, bytes_of, stock
+from rig.clients import get as read
+from rig.v1 import GWA, ask
+from rig.world import credentials, eventually
 from tests.admin.operations_world import TOKEN, Zone, admin, get, post, zone
-from tests.batches import Stock, bytes_of, stock
 from tests.s3suite.forms import Policy, Target
-from tests.scenarios.clients import get as read
-from tests.scenarios.world import credentials, eventually
-from tests.v1 import GWA, ask
 
 SLOW = 0.001
 """Requests per second, so low that a second request would have to wait longer than any test takes."""

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from rig.gateways import Running, Settings, cache_status, finish, start
+from rig.processes import wait_until
+from rig.proxy import Proxy
+from rig.redis_server import RedisServer
+from rig.world import Origin
 from tests.admin.admin_world import KEY
 from tests.admin.asked import TOKEN, ask, readiness, refusal
 from tests.admin.postgres_server import PostgresServer
-from tests.gateways import Running, Settings, cache_status, finish, start
-from tests.origins.processes import wait_until
-from tests.scenarios.proxy import Proxy
-from tests.scenarios.redis_server import RedisServer
-from tests.scenarios.world import Origin
 
 SOON = 60.0
 

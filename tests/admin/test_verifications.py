@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from rig.world import blob_path, content, eventually
 from tests.admin.operations_world import Zone, admin, get, post, zone
-from tests.scenarios.world import blob_path, content, eventually
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from gateway.admin.http.requests import cursor_of
+from rig.batches import bytes_of, stock
+from rig.world import content, eventually
 from tests.admin.operations_world import Zone, admin, get, post, zone
-from tests.batches import bytes_of, stock
-from tests.scenarios.world import content, eventually
 
 CREDENTIALS = (
     {"access_key_id": "GWA", "secret_access_key": "gateway-secret-a", "tenant": "a"},

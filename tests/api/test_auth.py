@@ -16,7 +16,7 @@ from gateway.model.keys import OriginIdentity, Principal
 from gateway.model.s3 import sigv4
 from gateway.model.s3.aws_chunked import PayloadForm
 from gateway.model.s3.sigv4 import WireRequest
-from gateway.testing.signed_requests import ClientSigner, with_headers
+from rig.signed_requests import ClientSigner, with_headers
 
 URL = "http://127.0.0.1:9000/bucket/dir/a%20b%2Bc"
 

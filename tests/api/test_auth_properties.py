@@ -13,7 +13,7 @@ from gateway.api.s3.auth import Authenticator
 from gateway.base.config import Credential, Origin, Settings
 from gateway.model.errors import S3Error
 from gateway.model.s3.sigv4 import WireRequest
-from gateway.testing.signed_requests import ClientSigner
+from rig.signed_requests import ClientSigner
 
 AUTHENTICATOR = Authenticator(
     Settings(

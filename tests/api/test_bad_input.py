@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.testing.origin import OriginThread
+from rig.gateways import Settings, gateway
+from rig.origin import OriginThread
 from tests.fuzz.corpus import UNSIGNED_TRAILER, chunks_of, raw, sign, url
 from tests.fuzz.world import BODIES, BUCKET, READ, World, world
-from tests.gateways import Settings, gateway
 
 LIMITED, LIMITED_SECRET = "LIMITED", "limited-secret"
 

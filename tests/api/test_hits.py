@@ -23,7 +23,7 @@ from gateway.model.keys import ObjectKey
 from gateway.model.outcomes import Outcome
 from gateway.server.asgi_types import Message
 from gateway.server.cycle import FILES
-from gateway.testing.signed_requests import ClientSigner
+from rig.signed_requests import ClientSigner
 
 KEY = ObjectKey("default", "bucket", "dir/key")
 HIT = Hit(KEY, 206, b"content-length: 30\r\n", 30, (10, 40, 100), [(7, 10, 30)], [])

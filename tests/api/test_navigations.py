@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from gateway.testing.signed_requests import ClientSigner
-from tests.gateways import Running, Settings, gateway
-from tests.scenarios.world import Origin
-from tests.v1 import Reply
+from rig.gateways import Running, Settings, gateway
+from rig.signed_requests import ClientSigner
+from rig.v1 import Reply
+from rig.world import Origin
 
 NAVIGATION = {"sec-fetch-mode": "navigate", "sec-fetch-dest": "document", "accept": "text/html,application/xhtml+xml"}
 CONFINED = {"content-security-policy": "sandbox", "x-content-type-options": "nosniff"}

@@ -16,10 +16,10 @@ from gateway.admin.http.tokens import Tokens
 from gateway.api.ops import PATHS
 from gateway.base.config_catalog import AdminSettings
 from gateway.operate.features import FEATURES
-from gateway.testing.origin import OriginThread
 from gateway.wiring.endpoints import api_of
+from rig.gateways import Running, Settings, gateway
+from rig.origin import OriginThread
 from tests.described import described_in, schema_of, try_operation
-from tests.gateways import Running, Settings, gateway
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ from gateway.model.s3 import sigv4
 from gateway.model.s3.aws_chunked import ChunkSigner, PayloadForm
 from gateway.model.s3.sigv4 import RawHeader, WireRequest
 from gateway.store.files.threads import closer
-from tests.origins.processes import open_files
+from rig.processes import open_files
 
 PRINCIPAL = Principal("AK", "AK", OriginIdentity("default", "OK"))
 KEY = sigv4.signing_key("secret", "20130524", "us-east-1")

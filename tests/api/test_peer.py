@@ -21,8 +21,8 @@ from gateway.model.keys import OriginIdentity
 from gateway.model.peer.auth import PeerSigner
 from gateway.model.peer.principal import principal_header
 from gateway.model.s3.sigv4 import WireRequest
-from gateway.testing.origin import ALICE
-from tests.batches import decoded, packed, taken
+from rig.batches import decoded, packed, taken
+from rig.origin import ALICE
 from tests.engine.datasets import Data, Shelf, bodies_of, shelved
 
 SECRET = "what the nodes of this fleet share"

@@ -26,7 +26,7 @@ from gateway.operate.explain.work import Explainer, expected
 from gateway.policies.reads.rules import Caching, Rules
 from gateway.server.asgi_types import RawHeaders
 from gateway.server.cycle import FILES
-from gateway.testing.origin import ALICE, BOB
+from rig.origin import ALICE, BOB
 from tests.engine.conftest import BLOCK, Bench, alone, benched
 
 SECRET = "what the nodes of this fleet share"

@@ -22,7 +22,7 @@ from gateway.operate.explain.work import Explainer, Knowledge
 from gateway.operate.purge.peer import peer_purges
 from gateway.operate.purge.work import Forgetting
 from gateway.policies.lane import LoadClass
-from gateway.testing.origin import ALICE
+from rig.origin import ALICE
 from tests.engine.conftest import BLOCK, Bench, benched
 
 SECRET = "what the nodes of this fleet share"

@@ -27,7 +27,7 @@ from gateway.model.s3.aws_chunked import PayloadForm
 from gateway.model.s3.sigv4 import WireRequest
 from gateway.net.exchange import StreamedResponse
 from gateway.policies.fleet.ring import Ring
-from gateway.testing.origin_faults import DieAfter
+from rig.origin_faults import DieAfter
 from tests.engine.conftest import Bench, benched, take
 
 BODY = b"0123456789" * 100

@@ -14,9 +14,9 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from gateway.testing.origin import OriginThread
-from gateway.testing.origin_auth import User
-from tests.gateways import Settings, gateway
+from rig.gateways import Settings, gateway
+from rig.origin import OriginThread
+from rig.origin_auth import User
 
 SECRETS = (
     "tell-gateway-secret",

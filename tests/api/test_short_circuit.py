@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 import larder
-from gateway.testing.origin import FakeOrigin
 from larder.reading import batch, frames
-from tests.batches import Stock, bytes_of, stock
-from tests.gateways import Running, Settings, gateway, start
-from tests.origins.processes import free_port, wait_until
+from rig.batches import Stock, bytes_of, stock
+from rig.gateways import Running, Settings, gateway, start
+from rig.origin import FakeOrigin
+from rig.processes import free_port, wait_until
+from rig.v1 import GWA
 from tests.other_user import OtherUser, Steps, as_another_user, open_folder
-from tests.v1 import GWA
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 KEY = larder.Credentials(*GWA)

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import larder
-from gateway.testing.origin import FakeOrigin
 from larder.http.local import LocalSocket
-from tests.batches import Stock, bytes_of, stock
-from tests.gateways import Running, Settings, gateway, start
-from tests.origins.processes import free_port
-from tests.v1 import GWA, ask
+from rig.batches import Stock, bytes_of, stock
+from rig.gateways import Running, Settings, gateway, start
+from rig.origin import FakeOrigin
+from rig.processes import free_port
+from rig.v1 import GWA, ask
 
 KEY = larder.Credentials(*GWA)
 EVERYTHING = range(40)

@@ -16,17 +16,17 @@ from zlib import crc32
 import pytest
 
 from gateway.model.frames import END, ENTRY, FRAME, PREAMBLE
-from gateway.testing.origin import FakeOrigin
-from gateway.testing.origin_faults import Refuse
-from gateway.testing.signed_requests import ClientSigner
 from larder.http.client import Client
 from larder.http.credentials import Credentials
 from larder.http.signing import sign
 from larder.reading.batch import BatchReader
-from tests.batches import Stock, bytes_of, chunk_sizes, decoded, packed, stock, taken
-from tests.gateways import Running, Settings, gateway
-from tests.origins.processes import wait_until
-from tests.v1 import GWA, Key, ask, send
+from rig.batches import Stock, bytes_of, chunk_sizes, decoded, packed, stock, taken
+from rig.gateways import Running, Settings, gateway
+from rig.origin import FakeOrigin
+from rig.origin_faults import Refuse
+from rig.processes import wait_until
+from rig.signed_requests import ClientSigner
+from rig.v1 import GWA, Key, ask, send
 
 GWB: Key = ("GWB", "gateway-secret-b")
 LIMITED: Key = ("LIMITED", "gateway-secret-l")

@@ -30,9 +30,9 @@ from gateway.model.keys import Principal
 from gateway.policies.items.batch import BatchMode
 from gateway.policies.items.datasets import CachingMode
 from gateway.policies.space.plan import Plan
-from gateway.testing.origin_faults import DieAfter, Hang
 from larder.reading.frames import Decoder, Received
-from tests.batches import packed
+from rig.batches import packed
+from rig.origin_faults import DieAfter, Hang
 from tests.engine.datasets import Data, Shelf, blobs_open, equal_bodies, shelved, until
 
 SIZE = 60_000

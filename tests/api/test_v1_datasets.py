@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from gateway.testing.origin import FakeOrigin, OriginThread
-from gateway.testing.origin_faults import DieAfter, Refuse
-from gateway.testing.signed_requests import ClientSigner
-from tests.digests import Row, id_of, rows_of, sha, write
-from tests.gateways import Running, Settings, gateway
-from tests.origins.processes import wait_until
-from tests.v1 import GWA, Key, Reply, ask, register, send
+from rig.digests import Row, id_of, rows_of, sha, write
+from rig.gateways import Running, Settings, gateway
+from rig.origin import FakeOrigin, OriginThread
+from rig.origin_faults import DieAfter, Refuse
+from rig.processes import wait_until
+from rig.signed_requests import ClientSigner
+from rig.v1 import GWA, Key, Reply, ask, register, send
 
 GWB: Key = ("GWB", "gateway-secret-b")
 SAME_TENANT: Key = ("GWA2", "gateway-secret-a2")

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from gateway.testing.origin import FakeOrigin, OriginThread
-from gateway.testing.signed_requests import ClientSigner
-from tests.digests import rows_of, write
-from tests.gateways import Running, Settings, gateway, start
-from tests.origins.processes import wait_until
-from tests.scenarios.mounts import filled, mounted
-from tests.v1 import GWA, ask, register
+from rig.digests import rows_of, write
+from rig.gateways import Running, Settings, gateway, start
+from rig.mounts import filled, mounted
+from rig.origin import FakeOrigin, OriginThread
+from rig.processes import wait_until
+from rig.signed_requests import ClientSigner
+from rig.v1 import GWA, ask, register
 
 
 @pytest.fixture

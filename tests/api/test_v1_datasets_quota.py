@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.testing.origin import FakeOrigin
-from tests.digests import Row, rows_of, write
-from tests.gateways import Settings, gateway
-from tests.v1 import ask, register
+from rig.digests import Row, rows_of, write
+from rig.gateways import Settings, gateway
+from rig.origin import FakeOrigin
+from rig.v1 import ask, register
 
 
 def file_of(tmp_path: Path, rows: list[Row]) -> bytes:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from gateway.policies.fleet.ring import RING
-from tests.gateways import Running, Settings, gateway
-from tests.origins.processes import wait_until
-from tests.v1 import GWA, Key, ask
+from rig.gateways import Running, Settings, gateway
+from rig.processes import wait_until
+from rig.v1 import GWA, Key, ask
 
 CAPACITY = 200_000_000
 READER: Key = ("READER", "gateway-secret-r")

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from gateway.testing.origin import FakeOrigin
-from tests.digests import Row, write
-from tests.gateways import Running, Settings, gateway
-from tests.v1 import GWA, Key, ask
+from rig.digests import Row, write
+from rig.gateways import Running, Settings, gateway
+from rig.origin import FakeOrigin
+from rig.v1 import GWA, Key, ask
 
 LIMITED: Key = ("GWL", "limited-secret-l")
 STRANGER: Key = ("GWS", "stranger-secret-s")

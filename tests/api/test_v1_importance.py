@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from gateway.testing.origin import FakeOrigin
-from gateway.testing.signed_requests import ClientSigner
-from tests.batches import Stock, bytes_of, stock
-from tests.gateways import Running, Settings, gateway
-from tests.origins.processes import wait_until
+from rig.batches import Stock, bytes_of, stock
+from rig.gateways import Running, Settings, gateway
+from rig.origin import FakeOrigin
+from rig.processes import wait_until
+from rig.signed_requests import ClientSigner
+from rig.v1 import GWA, Key, Reply, ask
 from tests.scored import Part, beat, by_importance, join, planned, put
 from tests.stores import query
-from tests.v1 import GWA, Key, Reply, ask
 
 GWB: Key = ("GWB", "gateway-secret-b")
 CREDENTIALS = (

@@ -20,11 +20,11 @@ from gateway.fleet.jobs.jobs import Beat, JobRecord
 from gateway.model.frames import ItemFlag
 from gateway.model.keys import OriginIdentity, Principal
 from gateway.policies.space.plan import Plan
-from gateway.testing.origin import FakeOrigin
-from tests.batches import Stock, bytes_of, decoded, stock, taken
-from tests.gateways import Running, Settings, gateway
-from tests.origins.processes import wait_until
-from tests.v1 import GWA, Key, Reply, ask
+from rig.batches import Stock, bytes_of, decoded, stock, taken
+from rig.gateways import Running, Settings, gateway
+from rig.origin import FakeOrigin
+from rig.processes import wait_until
+from rig.v1 import GWA, Key, Reply, ask
 
 GWB: Key = ("GWB", "gateway-secret-b")
 CREDENTIALS = (

@@ -16,15 +16,15 @@ import numpy as np
 import pytest
 
 from gateway.api.v1.many.entries import MOST_ENTRIES
-from gateway.testing.origin import FakeOrigin
-from gateway.testing.origin_faults import DieAfter, Hang, Refuse
-from gateway.testing.signed_requests import ClientSigner
 from larder.base.errors import TruncatedBatch
 from larder.reading.frames import LATER, Decoder, ItemFailure
-from tests.batches import bytes_of, decoded, taken
-from tests.gateways import Running, Settings, gateway
-from tests.origins.processes import wait_until
-from tests.v1 import GWA, Key, Reply, ask
+from rig.batches import bytes_of, decoded, taken
+from rig.gateways import Running, Settings, gateway
+from rig.origin import FakeOrigin
+from rig.origin_faults import DieAfter, Hang, Refuse
+from rig.processes import wait_until
+from rig.signed_requests import ClientSigner
+from rig.v1 import GWA, Key, Reply, ask
 
 GWB: Key = ("GWB", "gateway-secret-b")
 PART: Key = ("PART", "gateway-secret-p")

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gateway.testing.origin import FakeOrigin
-from tests.batches import Stock, bytes_of, decoded, stock
-from tests.gateways import Running, Settings, gateway
-from tests.v1 import GWA, Key, Reply, ask
+from rig.batches import Stock, bytes_of, decoded, stock
+from rig.gateways import Running, Settings, gateway
+from rig.origin import FakeOrigin
+from rig.v1 import GWA, Key, Reply, ask
 
 OTHER: Key = ("GWB", "gateway-secret-b")
 LIMITED: Key = ("LIMITED", "gateway-secret-l")

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from gateway.testing.origin import FakeOrigin
+from rig.batches import Stock, bytes_of, stock
+from rig.gateways import Running, Settings, gateway
+from rig.origin import FakeOrigin
+from rig.processes import wait_until
+from rig.v1 import Reply, ask
 from tests.admin.asked import TOKEN
 from tests.admin.asked import ask as ask_admin
-from tests.batches import Stock, bytes_of, stock
-from tests.gateways import Running, Settings, gateway
-from tests.origins.processes import wait_until
-from tests.v1 import Reply, ask
 
 SOON = 30.0
 EXTRA = f"""

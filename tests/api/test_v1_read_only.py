@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.testing.origin import FakeOrigin
-from tests.batches import Stock, bytes_of, stock
-from tests.gateways import Running, Settings, gateway
-from tests.v1 import GWA, Key, Reply, ask, register
+from rig.batches import Stock, bytes_of, stock
+from rig.gateways import Running, Settings, gateway
+from rig.origin import FakeOrigin
+from rig.v1 import GWA, Key, Reply, ask, register
 
 READER: Key = ("READER", "gateway-secret-r")
 CREDENTIALS = (

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from gateway.model.frames import ItemStatus
-from gateway.testing.origin import FakeOrigin
 from larder.reading.frames import MISSING, OK, Received, index_form
-from tests.batches import Stock, bytes_of, decoded, packed, stock, taken
-from tests.gateways import Running, Settings, gateway
-from tests.origins.processes import wait_until
-from tests.stores import files_of
-from tests.v1 import GWA, Key, Reply, ask
+from rig.batches import Stock, bytes_of, decoded, packed, stock, taken
+from rig.consistency import files_of
+from rig.gateways import Running, Settings, gateway
+from rig.origin import FakeOrigin
+from rig.processes import wait_until
+from rig.v1 import GWA, Key, Reply, ask
 
 GWB: Key = ("GWB", "gateway-secret-b")
 LIMITED: Key = ("LIMITED", "gateway-secret-l")

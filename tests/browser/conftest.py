@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
+from rig.gateways import Running, Settings, gateway
 from tests.browser.chromium import READ_TOKEN, TOKEN, Watched, started
-from tests.gateways import Running, Settings, gateway
 
 
 class _Chromium:

@@ -7,9 +7,9 @@ from typing import Any
 
 from playwright.sync_api import Locator, Page, expect
 
+from rig.gateways import Running
+from rig.v1 import Reply, ask
 from tests.browser.chromium import TOKEN, Watched
-from tests.gateways import Running
-from tests.v1 import Reply, ask
 
 
 def sign_in(page: Page, token: str = TOKEN) -> None:

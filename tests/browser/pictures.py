@@ -9,9 +9,9 @@ from typing import Any
 
 from playwright.sync_api import Browser
 
+from rig.gateways import Settings, gateway
 from tests.browser import figures
 from tests.browser.chromium import PATIENCE, Played, started
-from tests.gateways import Settings, gateway
 
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
 DESK = {"width": 1440, "height": 900}

@@ -15,12 +15,12 @@ from typing import Literal
 
 from playwright.sync_api import Browser, Page
 
+from rig.world import content
 from tests.admin.operations_world import TOKEN, Zone, post, zone
 from tests.browser import figures
 from tests.browser.chromium import Played, started
 from tests.browser.console import sign_in
 from tests.browser.pictures import IMAGES
-from tests.scenarios.world import content
 
 BOARD = ("overview", "problems", "traffic", "jobs", "datasets", "pipelines", "streams", "nodes")
 """Pages that show the overview."""

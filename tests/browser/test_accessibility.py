@@ -9,11 +9,11 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
+from rig.gateways import Running, Settings, gateway
 from tests.browser import figures
 from tests.browser.chromium import PATIENCE, TOKEN, Played
 from tests.browser.console import admin, console
 from tests.browser.looks import overflow
-from tests.gateways import Running, Settings, gateway
 
 expect.set_options(timeout=PATIENCE)
 

@@ -10,10 +10,10 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from gateway.admin.pages import STATIC, SWAGGER_UI
+from rig.gateways import Running
+from rig.v1 import Reply, ask
 from tests.browser.chromium import PATIENCE, TOKEN, Watched
 from tests.browser.looks import overflow
-from tests.gateways import Running
-from tests.v1 import Reply, ask
 
 expect.set_options(timeout=PATIENCE)
 

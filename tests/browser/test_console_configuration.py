@@ -6,10 +6,10 @@ from typing import Any
 
 from playwright.sync_api import expect
 
+from rig.gateways import Running
 from tests.browser.chromium import PATIENCE, READ_TOKEN
 from tests.browser.console import admin, closed, confirm, console, field, press, row
 from tests.browser.looks import faint_texts, overflow, walk_by_tab
-from tests.gateways import Running
 
 expect.set_options(timeout=PATIENCE)
 

@@ -7,11 +7,11 @@ from typing import Any, Literal
 import pytest
 from playwright.sync_api import Route, expect
 
+from rig.gateways import Running
+from rig.v1 import ask
 from tests.browser.chromium import PATIENCE, READ_TOKEN
 from tests.browser.console import admin, closed, confirm, console, field, press, row, sign_in
 from tests.browser.looks import faint_texts, overflow, walk_by_tab
-from tests.gateways import Running
-from tests.v1 import ask
 
 expect.set_options(timeout=PATIENCE)
 

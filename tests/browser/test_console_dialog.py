@@ -7,10 +7,10 @@ from typing import Any
 
 from playwright.sync_api import Page, Route, expect
 
+from rig.gateways import Running
 from tests.browser.chromium import PATIENCE, READ_TOKEN
 from tests.browser.console import admin, closed, confirm, console, field, press, row, sign_in
 from tests.browser.looks import broken_words
-from tests.gateways import Running
 
 expect.set_options(timeout=PATIENCE)
 

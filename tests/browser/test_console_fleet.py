@@ -10,14 +10,14 @@ import pytest
 from playwright.sync_api import Route, expect
 
 from gateway.policies.streams.pattern import WINDOW
-from tests.batches import bytes_of, stock
+from rig.batches import bytes_of, stock
+from rig.clients import Client, get
+from rig.gateways import Running, Settings, cache_status, gateway
+from rig.processes import wait_until
+from rig.world import SOON, Origin
 from tests.browser.chromium import PATIENCE, READ_TOKEN, TOKEN, Played
 from tests.browser.console import admin, closed, confirm, console, field, press, row
 from tests.browser.looks import faint_texts, overflow, walk_by_tab
-from tests.gateways import Running, Settings, cache_status, gateway
-from tests.origins.processes import wait_until
-from tests.scenarios.clients import Client, get
-from tests.scenarios.world import SOON, Origin
 
 expect.set_options(timeout=PATIENCE)
 

@@ -10,12 +10,12 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from gateway.commands.common.output import printable
+from rig.clients import get
+from rig.gateways import Running
+from rig.world import content, eventually
 from tests.admin.operations_world import TOKEN, Zone, zone
 from tests.browser.chromium import PATIENCE, Watched
 from tests.browser.console import closed, confirm, console, field, press, row
-from tests.gateways import Running
-from tests.scenarios.clients import get
-from tests.scenarios.world import content, eventually
 
 expect.set_options(timeout=PATIENCE)
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from playwright.sync_api import expect
 
+from rig.gateways import Running
 from tests.browser.chromium import PATIENCE
 from tests.browser.console import admin, closed, confirm, console, field, press, row
-from tests.gateways import Running
 
 expect.set_options(timeout=PATIENCE)
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
+from rig.gateways import Running, Settings, finish, gateway, start
+from rig.processes import free_port, wait_until
+from rig.v1 import ask
+from rig.world import Origin
 from tests.browser import figures
 from tests.browser.chromium import PATIENCE, READ_TOKEN, TOKEN, Played
-from tests.gateways import Running, Settings, finish, gateway, start
-from tests.origins.processes import free_port, wait_until
-from tests.scenarios.world import Origin
-from tests.v1 import ask
 
 expect.set_options(timeout=PATIENCE)
 

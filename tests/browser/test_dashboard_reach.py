@@ -9,10 +9,10 @@ import pytest
 from playwright.sync_api import Browser, Page, ViewportSize, expect
 
 from gateway.commands.common.output import printable
+from rig.gateways import Running
 from tests.browser import figures
 from tests.browser.chromium import PATIENCE, Played, Watched
 from tests.browser.looks import broken_words, faint_texts, marks_apart, overflow, walk_by_tab
-from tests.gateways import Running
 
 expect.set_options(timeout=PATIENCE)
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.gateways import Running
-from tests.v1 import ask
+from rig.gateways import Running
+from rig.v1 import ask
 
 GOOD = """
 from larder_types import History, Overview, ProblemDocument

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page
 
+from rig.gateways import Running
 from tests.browser.chromium import Played, Watched
-from tests.gateways import Running
 
 GAP = "\u00a0"
 

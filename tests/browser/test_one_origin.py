@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Page, expect
 
+from rig.gateways import Running, Settings, gateway
+from rig.world import Origin
 from tests.browser.chromium import PATIENCE, READ_TOKEN, TOKEN, Watched
 from tests.browser.console import sign_in
-from tests.gateways import Running, Settings, gateway
-from tests.scenarios.world import Origin
 
 expect.set_options(timeout=PATIENCE)
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from gateway.cli import main
-from tests.origins.processes import spawn
+from rig.processes import spawn
 
 WITHIN = 60.0
 OPERATOR = (sys.executable, "-m", "gateway")

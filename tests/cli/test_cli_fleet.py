@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway.testing.origin import FakeOrigin, OriginThread
-from tests.batches import bytes_of
+from rig.batches import bytes_of
+from rig.gateways import Running, cache_status, fleet, wait_for_fleet
+from rig.origin import FakeOrigin, OriginThread
+from rig.redis_server import RedisServer
 from tests.cli.commands import Ran, run_here
-from tests.gateways import Running, cache_status, fleet, wait_for_fleet
-from tests.scenarios.redis_server import RedisServer
 
 TOKEN = "the-admin-token-of-the-fleet"
 

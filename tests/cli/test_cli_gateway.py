@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from rig.processes import free_port
 from tests.cli.commands import run, run_here
 from tests.cli.fake_admin import ILL, TOKEN, problem
-from tests.origins.processes import free_port
 
 CERTIFICATE = Path(__file__).parents[2] / "clients" / "python" / "tests" / "localhost.pem"
 

@@ -8,9 +8,9 @@ import subprocess
 import pytest
 
 from gateway.cli import COMMANDS, GROUPS, main
+from rig.processes import spawn
 from tests.cli.commands import OPERATOR, at_terminal, environment, run
 from tests.cli.fake_admin import OVERVIEW
-from tests.origins.processes import spawn
 
 ESCAPE = "\x1b["
 

@@ -25,12 +25,12 @@ from gateway.local.quick_start import (
     refuse_own_key,
 )
 from gateway.model.errors import ConfigError
-from gateway.testing.origin import FakeOrigin, OriginThread
-from gateway.testing.origin_auth import User
-from gateway.testing.origin_faults import DieBeforeHeaders
+from rig.forked import Forked
+from rig.gateways import s3_client
+from rig.origin import FakeOrigin, OriginThread
+from rig.origin_auth import User
+from rig.origin_faults import DieBeforeHeaders
 from tests.cli.commands import environment
-from tests.forked import Forked
-from tests.gateways import s3_client
 
 OWN = {"AWS_ACCESS_KEY_ID": "OK", "AWS_SECRET_ACCESS_KEY": "origin-secret"}
 NONE = {"AWS_EC2_METADATA_DISABLED": "true", "AWS_CONFIG_FILE": "/nowhere", "AWS_SHARED_CREDENTIALS_FILE": "/nowhere"}

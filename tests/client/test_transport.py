@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import larder
-from gateway.testing.origin import ALICE, FakeOrigin, OriginThread
 from larder.http import signing
 from larder.reading import fallback, frames
 from larder.reading.fallback import Probation
-from tests.digests import Row, write
-from tests.gateways import Running, Settings, gateway
-from tests.origins.processes import free_port
+from rig.digests import Row, write
+from rig.gateways import Running, Settings, gateway
+from rig.origin import ALICE, FakeOrigin, OriginThread
+from rig.processes import free_port
 
 KEY = larder.Credentials("GWA", "gateway-secret-a")
 AT_ONCE = larder.Retry(attempts=2, base=0)

@@ -24,8 +24,8 @@ from gateway.model.objects import Header
 from gateway.net.exchange import StreamedResponse
 from gateway.origin.client import OriginClient
 from gateway.origin.headers import content_range, entity_headers
-from gateway.testing.origin import ALICE, BOB, FakeOrigin
-from tests.origins.radosgw import Radosgw
+from rig.origin import ALICE, BOB, FakeOrigin
+from rig.radosgw import Radosgw
 
 KEYS = [
     "plain",

@@ -15,8 +15,8 @@ from gateway.model.keys import OriginIdentity
 from gateway.model.objects import Header
 from gateway.net.exchange import StreamedResponse
 from gateway.origin.client import OriginClient
-from gateway.testing import origin_faults as faults
-from gateway.testing.origin import ALICE, BOB, FakeOrigin, OriginThread
+from rig import origin_faults as faults
+from rig.origin import ALICE, BOB, FakeOrigin, OriginThread
 from tests.origin.test_origin_client import AS_ALICE, origin_at
 
 

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from gateway.testing.origin import FakeOrigin
-from gateway.testing.origin_pace import PIECE, SendingPace
+from rig.origin import FakeOrigin
+from rig.origin_pace import PIECE, SendingPace
 from tests.contracts.test_origin_fake import ask
 
 BODY = bytes(range(256)) * 512

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.testing.origin import OriginThread
-from gateway.testing.signed_requests import ClientSigner
-from tests.gateways import Running, Settings, gateway
+from rig.gateways import Running, Settings, gateway
+from rig.origin import OriginThread
+from rig.signed_requests import ClientSigner
 
 TENANTS = 100
 KEYS = 10_000

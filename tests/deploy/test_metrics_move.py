@@ -17,15 +17,15 @@ from gateway.base import metrics
 from gateway.base.config import Origin
 from gateway.model.errors import OriginUnavailable
 from gateway.origin.client import OriginClient
-from gateway.testing.origin import OriginThread
-from gateway.testing.origin_faults import Hang
 from gateway.wiring.vitals import late, show_memory
+from rig.gateways import Running, Settings, fleet, gateway
+from rig.origin import OriginThread
+from rig.origin_faults import Hang
+from rig.processes import free_port, wait_until
+from rig.redis_server import RedisServer
 from tests.deploy.promql import series
 from tests.fleet.conftest import counted
-from tests.gateways import Running, Settings, fleet, gateway
 from tests.origin.raw_server import AS_ALICE, EMPTY, RawServer, client_for, origin_at
-from tests.origins.processes import free_port, wait_until
-from tests.scenarios.redis_server import RedisServer
 
 BODY = b"bytes that are read more than once"
 

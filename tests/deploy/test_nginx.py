@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway.testing.signed_requests import ClientSigner
-from tests.gateways import Running, Settings, gateway
-from tests.origins.processes import free_port, wait_until
-from tests.scenarios.world import Origin
-from tests.v1 import ask, send
+from rig.gateways import Running, Settings, gateway
+from rig.processes import free_port, wait_until
+from rig.signed_requests import ClientSigner
+from rig.v1 import ask, send
+from rig.world import Origin
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "a-token-for-operators"

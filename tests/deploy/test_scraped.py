@@ -15,10 +15,10 @@ import pytest
 import yaml
 
 from gateway.base import metrics
-from gateway.testing.origin import OriginThread
+from rig.gateways import Running, Settings, gateway
+from rig.origin import OriginThread
+from rig.processes import free_port, wait_until
 from tests.deploy.promql import ROOT, names_of, without_variables
-from tests.gateways import Running, Settings, gateway
-from tests.origins.processes import free_port, wait_until
 
 SECRETS = ROOT / "deploy/docker/secrets.example"
 SHIPPED = ROOT / "deploy/prometheus/prometheus.yml"

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway.testing.origin import OriginThread
+from rig.gateways import Settings, fleet, gateway
+from rig.origin import OriginThread
+from rig.processes import free_port
+from rig.redis_server import RedisServer
 from tests.docs.blocks import ROOT, RUNNABLE, Block, blocks
 from tests.docs.terminal import Terminal
-from tests.gateways import Settings, fleet, gateway
-from tests.origins.processes import free_port
-from tests.scenarios.redis_server import RedisServer
 
 PAGE = ROOT / "docs/deploy.md"
 CHAIN = {"AWS_ACCESS_KEY_ID": "origin-key-a", "AWS_SECRET_ACCESS_KEY": "origin-secret-a"}

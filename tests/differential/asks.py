@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from urllib.parse import quote, unquote_to_bytes, urlsplit
 
 from gateway.model.s3.sigv4 import WireRequest
-from gateway.testing.signed_requests import ClientSigner
+from rig.signed_requests import ClientSigner
 
 Header = tuple[str, str]
 Keys = tuple[str, str]

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from gateway.testing.origin import FakeOrigin, OriginThread
+from rig.gateways import Running, Settings, gateway
+from rig.origin import FakeOrigin, OriginThread
 from tests.differential.asks import Ask
 from tests.differential.corpus import BLOCK
 from tests.differential.deviations import OF_FAKE
 from tests.differential.sameness import Deviation, Ledger
 from tests.differential.sides import CREDENTIALS, DOMAIN, Sides, digest, gateway_door, origin_door
-from tests.gateways import Running, Settings, gateway
 
 SEED = os.environ.get("LARDER_DIFFERENTIAL_SEED", "larder")
 """Seed of all randomness: the same in every run unless the variable is set."""

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from rig.moto import moto_server
+from rig.radosgw import shared_radosgw, stop_radosgw
+from rig.stores import NAMES, store, version_of
 from tests.differential.asks import Ask, Door, Reply
 from tests.differential.sides import origin_door
-from tests.origins.moto import moto_server
-from tests.origins.radosgw import shared_radosgw, stop_radosgw
-from tests.origins.stores import NAMES, store, version_of
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/s3-compatibility.md"
 _TABLE = re.compile(r"(<!-- measured: stores -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.testing.origin import FakeOrigin
+from rig.origin import FakeOrigin
 from tests.differential.asks import Ask
 from tests.differential.corpus import BLOCK, Object, by_key
 from tests.differential.generator import FORMS, Known, reads, respelled

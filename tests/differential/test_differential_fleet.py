@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.testing.origin import FakeOrigin
+from rig.gateways import Running, fleet
+from rig.origin import FakeOrigin
+from rig.redis_server import RedisServer
 from tests.differential.asks import Ask
 from tests.differential.conftest import opened
 from tests.differential.corpus import BLOCK, by_header, by_size
@@ -18,8 +20,6 @@ from tests.differential.deviations import OF_FAKE
 from tests.differential.generator import HEADERS, QUERIES, conditions, if_ranges, ranges, reads
 from tests.differential.sides import CREDENTIALS, DOMAIN, Sides, gateway_door
 from tests.differential.writes import KEYS, OPERATIONS, Twins
-from tests.gateways import Running, fleet
-from tests.scenarios.redis_server import RedisServer
 
 
 @pytest.fixture(scope="module")

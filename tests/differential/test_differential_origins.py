@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from rig.gateways import Running, gateway
+from rig.radosgw import Radosgw
 from tests.differential.asks import Ask
 from tests.differential.conftest import opened, settings
 from tests.differential.corpus import KEYS, Object, by_header, by_size
@@ -18,8 +20,6 @@ from tests.differential.sameness import Deviation
 from tests.differential.sides import Sides
 from tests.differential.writes import KEYS as WRITTEN
 from tests.differential.writes import OPERATIONS, Twins
-from tests.gateways import Running, gateway
-from tests.origins.radosgw import Radosgw
 
 Fronted = tuple[str, Running, tuple[Deviation, ...]]
 

@@ -6,14 +6,14 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
-from gateway.testing.origin import FakeOrigin
+from rig.gateways import gateway
+from rig.origin import FakeOrigin
 from tests.differential.asks import Ask
 from tests.differential.conftest import opened, settings
 from tests.differential.corpus import BLOCK, Object, by_header, by_size
 from tests.differential.deviations import OF_FAKE
 from tests.differential.generator import HEADERS, QUERIES, Known, conditions, if_ranges, ranges, reads
 from tests.differential.sides import Sides
-from tests.gateways import gateway
 
 
 def test_random_reads_of_every_size(sides: Sides, rng: random.Random) -> None:

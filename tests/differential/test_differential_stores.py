@@ -19,6 +19,9 @@ from gateway.model.s3.ranges import parse_range
 from gateway.origin.examination import examine
 from larder import digest
 from larder.http.credentials import Credentials
+from rig.gateways import Running, gateway
+from rig.radosgw import Radosgw
+from rig.stores import NAMES, store
 from tests.differential.asks import Ask, Door, Reply
 from tests.differential.conftest import settings
 from tests.differential.corpus import BLOCK, Object
@@ -26,9 +29,6 @@ from tests.differential.generator import Known, ranges
 from tests.differential.sameness import Ledger
 from tests.differential.sides import ORIGIN_KEYS, Sides, gateway_door, origin_door
 from tests.differential.store_table import Shop, cells, shown
-from tests.gateways import Running, gateway
-from tests.origins.radosgw import Radosgw
-from tests.origins.stores import NAMES, store
 
 KEY, SECRET = ORIGIN_KEYS["a"]
 SIZES = (1, 500, BLOCK - 1, BLOCK + 1, 5 * BLOCK + 77)

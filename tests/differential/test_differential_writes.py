@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from http.client import HTTPException
 
+from rig.gateways import Running
 from tests.differential.asks import Ask
 from tests.differential.generator import raw
 from tests.differential.sides import Sides, gateway_door
 from tests.differential.writes import KEYS, OPERATIONS, Twins
-from tests.gateways import Running
 
 
 def test_random_writes_and_the_reads_after_them(sides: Sides, rng: random.Random) -> None:

@@ -11,10 +11,10 @@ from urllib.parse import unquote
 
 import pytest
 
-from gateway.testing.origin import ALICE, FakeOrigin, OriginThread
 from larder import digest
 from larder.http.credentials import Credentials
-from tests.origins.fixtures import moto, radosgw
+from rig.origin import ALICE, FakeOrigin, OriginThread
+from tests.fixtures import moto, radosgw
 
 __all__ = ["moto", "radosgw"]
 

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gateway.testing.origin_faults import ChangedEtag, DieAfter, Gate, Hang, Refuse, WrongContentRange
 from larder import digest
 from larder.base import errors
+from rig.origin_faults import ChangedEtag, DieAfter, Gate, Hang, Refuse, WrongContentRange
 
 BODIES = {"a/1": b"one", "a/2": b"", "a/ü 3": bytes(range(256)) * 9000, "b/x": b"x" * 70_000}
 

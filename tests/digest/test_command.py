@@ -15,13 +15,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gateway.testing.origin_faults import Gate, Hang
 from larder import cli, digest
 from larder.base import errors
 from larder.digest import journal
 from larder.digest.writer import Row, write
+from rig.origin_faults import Gate, Hang
+from rig.processes import spawn, wait_until
 from tests.digest.conftest import CREDENTIALS, Store
-from tests.origins.processes import spawn, wait_until
 
 WITHIN = 60.0
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.testing import origin_s3
 from larder.base import errors
+from rig import origin_s3
 
 
 def fill(store, objects):

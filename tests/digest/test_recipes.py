@@ -14,7 +14,7 @@ import pytest
 
 from larder import Client, digest
 from larder.http.credentials import Credentials
-from tests.gateways import Running, Settings, gateway
+from rig.gateways import Running, Settings, gateway
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/digest-files.md"
 FILES = {"train/1.jpg": b"one", "train/ü/2 b.jpg": b"two" * 1000, "a.txt": b"\xff\0", "train/0.jpg": b"one"}

@@ -12,8 +12,8 @@ import pytest
 
 from larder import cli, digest
 from larder.http.credentials import Credentials
+from rig.gateways import Running, Settings, gateway, s3_client
 from tests.digest.conftest import CREDENTIALS, Store
-from tests.gateways import Running, Settings, gateway, s3_client
 
 AWKWARD = ["plain", "a b", "a+b", "a%2Fb", "ü/€/\U0001f600", "dots/./x", "q?x=1&y#z", "k" * 900]
 

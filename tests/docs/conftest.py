@@ -14,8 +14,8 @@ import pytest
 
 from gateway.demo import data
 from gateway.demo.clients import VISION
-from gateway.testing.origin import FakeOrigin, OriginThread
-from tests.gateways import Settings, gateway
+from rig.gateways import Settings, gateway
+from rig.origin import FakeOrigin, OriginThread
 
 IMAGES = 507
 SHARDS = Path(__file__).parent / "shards"

@@ -14,8 +14,8 @@ import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
+from rig.processes import spawn, wait_until
 from tests.docs.blocks import RUNNABLE, SHELL, Block, blocks, prints
-from tests.origins.processes import spawn, wait_until
 
 TIMEOUT = 120
 DEFAULT_PORT = "9000"

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from gateway.base.config import load_settings
-from tests.origins.processes import free_port
+from rig.processes import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 SECRETS = ROOT / "deploy/docker/secrets.example"

@@ -14,8 +14,8 @@ import torch
 from gateway.demo.clients import VISION
 from larder import Client, Credentials
 from larder.digest import build
+from rig.processes import spawn
 from tests.docs.conftest import IMAGES, Stage
-from tests.origins.processes import spawn
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples/train_digits.py"
 TIMEOUT = 120

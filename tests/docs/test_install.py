@@ -15,12 +15,12 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from gateway.testing.origin import OriginThread
-from gateway.testing.origin_auth import User
+from rig.gateways import s3_client
+from rig.origin import OriginThread
+from rig.origin_auth import User
+from rig.processes import spawn
 from tests.cli.commands import environment
 from tests.docs.blocks import ROOT, SHELL, blocks
-from tests.gateways import s3_client
-from tests.origins.processes import spawn
 
 OLDEST = "22.3"
 """The pip version bundled with Python 3.11.0 (its Lib/ensurepip)."""

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from gateway.testing.origin import OriginThread
 from larder import Credentials
 from larder.digest import build
+from rig.gateways import Settings, gateway
+from rig.origin import OriginThread
 from tests.docs.blocks import ROOT, named_tests, pages
 from tests.docs.conftest import put_images
 from tests.docs.terminal import Terminal, quiet_port, type_page
-from tests.gateways import Settings, gateway
 
 pytestmark = pytest.mark.timeout(400)
 

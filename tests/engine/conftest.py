@@ -27,7 +27,7 @@ from gateway.origin.client import OriginClient
 from gateway.policies.reads.rules import Rules
 from gateway.store.files.blobs import Span
 from gateway.store.store import Store
-from gateway.testing.origin import ALICE, BOB, FakeOrigin
+from rig.origin import ALICE, BOB, FakeOrigin
 
 BLOCK = 64 * 1024
 

@@ -24,10 +24,10 @@ from gateway.store.datasets.content import RESIDENT, VERIFIED
 from gateway.store.datasets.opened import Registration
 from gateway.store.datasets.registry import Registry
 from gateway.store.items import ItemFile
-from tests.digests import Row, write
+from rig.digests import Row, write
+from rig.near import NearRegistry
+from rig.processes import open_files
 from tests.engine.conftest import Bench, benched
-from tests.near import NearRegistry
-from tests.origins.processes import open_files
 
 BUCKET = "b"
 

@@ -15,9 +15,9 @@ from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.policies.items.batch import PATIENCE, BatchMode
 from gateway.store.files.threads import closer
 from gateway.store.items import close_files
-from gateway.testing.origin import BOB
-from gateway.testing.origin_faults import DieAfter, Hang, Refuse
-from tests.digests import Row
+from rig.digests import Row
+from rig.origin import BOB
+from rig.origin_faults import DieAfter, Hang, Refuse
 from tests.engine.datasets import (
     BUCKET,
     Data,

@@ -23,7 +23,7 @@ from gateway.policies.items.batch import BatchMode
 from gateway.policies.items.datasets import CachingMode
 from gateway.store.files.threads import closer
 from gateway.store.items import close_files
-from gateway.testing.origin_faults import Refuse
+from rig.origin_faults import Refuse
 from tests.effort import examples
 from tests.engine.datasets import BUCKET, Batch, Data, Shelf, blobs_open, bodies_of, shelved, until
 

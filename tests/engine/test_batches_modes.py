@@ -21,7 +21,7 @@ from gateway.policies.items.datasets import CachingMode
 from gateway.policies.reads.rules import Caching, Rules
 from gateway.store.datasets.content import VERIFIED
 from gateway.store.files.threads import closer
-from gateway.testing.origin_faults import DieAfter, Hang, Refuse
+from rig.origin_faults import DieAfter, Hang, Refuse
 from tests.engine.datasets import BUCKET, Data, Shelf, equal_bodies, shelved, until
 
 CAPACITY = 100_000

@@ -14,7 +14,7 @@ from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.policies.items import batch as policy
 from gateway.policies.items.batch import BatchMode
 from gateway.store.files.threads import closer
-from gateway.testing.origin_faults import DieBeforeHeaders, Hang, Refuse
+from rig.origin_faults import DieBeforeHeaders, Hang, Refuse
 from tests.engine.datasets import Data, Shelf, blobs_open, bodies_of, shelved, until
 
 

@@ -14,7 +14,7 @@ from gateway.engine.space.stream_prefetch import AT_ONCE
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.policies.lane import LoadClass
 from gateway.policies.streams.prefetch import DEPTH
-from gateway.testing.origin_faults import Hang
+from rig.origin_faults import Hang
 from tests.engine.conftest import BLOCK, benched
 from tests.engine.test_prefetcher import NAMES, CountedListings, Reading, counted, put
 from tests.fleet.conftest import until

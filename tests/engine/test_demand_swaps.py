@@ -14,7 +14,7 @@ from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.model.reader import ReadingJob
 from gateway.policies.items import batch as policy
 from gateway.policies.items.batch import BatchMode
-from gateway.testing.origin_faults import Hang, Refuse
+from rig.origin_faults import Hang, Refuse
 from tests.engine.datasets import Batch, Data, Shelf, equal_bodies, shelved
 
 SIZE = 1000

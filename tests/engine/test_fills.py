@@ -18,7 +18,7 @@ from gateway.engine.objects.ranged import ObjectChanged
 from gateway.model.errors import LarderError, OriginUnavailable
 from gateway.model.keys import ObjectKey
 from gateway.store.index import database
-from gateway.testing.origin_faults import DieAfter, Gate, Hang
+from rig.origin_faults import DieAfter, Gate, Hang
 from tests.engine.conftest import BLOCK, Bench, take
 
 LARGE = os.urandom(20 * BLOCK + 123)

@@ -11,8 +11,8 @@ import pytest
 from gateway.engine.items.answers import BatchAsk
 from gateway.model.frames import ItemStatus
 from gateway.policies.items.batch import BatchMode
-from gateway.testing.origin_faults import DieAfter, Hang, Refuse
-from tests.digests import Row
+from rig.digests import Row
+from rig.origin_faults import DieAfter, Hang, Refuse
 from tests.engine.datasets import BUCKET, Batch, Data, Shelf, equal_bodies, sha, shelved, until
 
 ITEMS, SIZE = 40, 8000

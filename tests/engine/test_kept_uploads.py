@@ -22,7 +22,7 @@ from gateway.model.s3 import checksums
 from gateway.model.s3.sigv4 import RawHeader, WireRequest
 from gateway.policies.reads.rules import Caching, Rules
 from gateway.store.files.threads import closer
-from gateway.testing.origin_faults import ChangedEtag, Hang, Refuse
+from rig.origin_faults import ChangedEtag, Hang, Refuse
 from tests.engine.conftest import BLOCK, Bench, Homes
 
 KEY = ObjectKey("default", "b", "k")

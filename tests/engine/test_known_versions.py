@@ -10,7 +10,7 @@ from gateway.model.outcomes import Outcome, Reason
 from gateway.model.s3.conditions import Conditions
 from gateway.model.s3.listings import SeenVersion
 from gateway.policies.reads.rules import IMMUTABLE, Caching, Rules
-from gateway.testing.origin_faults import DieBeforeHeaders
+from rig.origin_faults import DieBeforeHeaders
 from tests.engine.conftest import Bench
 
 

@@ -15,7 +15,7 @@ from gateway.policies.items.datasets import CachingMode
 from gateway.policies.pools import PAUSED, Pool
 from gateway.policies.space.orders import PoolOrder, WhyCaching
 from gateway.policies.space.plan import Plan, dataset_pools, node_pools
-from tests.digests import Row
+from rig.digests import Row
 from tests.engine.datasets import Data, Shelf, equal_bodies, shelved
 
 CAPACITY = 100_000

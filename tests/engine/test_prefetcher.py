@@ -19,7 +19,7 @@ from gateway.origin.listing import ListingPage, Listings
 from gateway.policies.reads.rules import Caching, Rules
 from gateway.policies.streams.prefetch import DEPTH, JUDGED, LEAST_ACCURACY
 from gateway.policies.streams.tree import AccessStreamTree
-from gateway.testing.origin import ALICE, BOB
+from rig.origin import ALICE, BOB
 from tests.engine.conftest import BLOCK, Bench, benched
 
 WINDOW = 10

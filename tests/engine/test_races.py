@@ -17,7 +17,7 @@ from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.outcomes import Reason
 from gateway.operate.purge.work import Forgetting, Purge
 from gateway.store.shared.leases import FillLeases
-from gateway.testing.origin_faults import DieAfter, DieBeforeHeaders, Gate, Hang
+from rig.origin_faults import DieAfter, DieBeforeHeaders, Gate, Hang
 from tests.engine.conftest import BLOCK, Bench, benched, take
 from tests.engine.datasets import until
 

@@ -14,7 +14,7 @@ from gateway.model.access import Access
 from gateway.model.errors import OriginUnavailable
 from gateway.model.keys import OriginIdentity
 from gateway.model.outcomes import Outcome, Reason
-from gateway.testing.origin_faults import DieAfter, DieBeforeHeaders, Gate, Hang
+from rig.origin_faults import DieAfter, DieBeforeHeaders, Gate, Hang
 from tests.engine.conftest import BLOCK, Bench
 
 

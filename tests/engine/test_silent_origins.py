@@ -11,7 +11,7 @@ import pytest
 from gateway.engine.objects.found import Found
 from gateway.model.errors import OriginUnavailable
 from gateway.model.outcomes import Outcome, Reason
-from gateway.testing.origin_faults import Hang
+from rig.origin_faults import Hang
 from tests.engine.conftest import Bench, benched
 from tests.engine.datasets import until
 

@@ -24,8 +24,8 @@ from gateway.model.s3.ranges import parse_range
 from gateway.model.s3.sigv4 import WireRequest
 from gateway.net.exchange import StreamedResponse
 from gateway.store.shared.leases import FillLeases
-from gateway.testing.origin import ALICE, BOB
-from gateway.testing.origin_faults import ChangedEtag, DieAfter, Hang, Refuse, WrongContentRange
+from rig.origin import ALICE, BOB
+from rig.origin_faults import ChangedEtag, DieAfter, Hang, Refuse, WrongContentRange
 from tests.engine.conftest import Bench, benched, take
 
 KIB = 1024

@@ -24,7 +24,7 @@ from gateway.operate.warm.warming import WarmupFailed, WarmupProgress
 from gateway.origin.listing import ListedObject, ListingPage, Listings
 from gateway.policies.lane import LoadClass
 from gateway.policies.reads.rules import Caching, Rules
-from gateway.testing.origin_faults import Hang
+from rig.origin_faults import Hang
 from tests.engine.conftest import BLOCK, Bench, benched
 from tests.fleet.conftest import until
 

@@ -23,7 +23,7 @@ from gateway.policies.reads.rules import Caching, Rules
 from gateway.policies.streams.prefetch import DEPTH, JUDGED, LEAST_ACCURACY, MOST_FAILURES, PoolRoom
 from gateway.policies.streams.tree import AccessStreamTree
 from gateway.policies.streams.zone import AheadReport
-from gateway.testing.origin import ALICE, BOB
+from rig.origin import ALICE, BOB
 from tests.engine.conftest import BLOCK, Bench, benched
 
 WINDOW = 10

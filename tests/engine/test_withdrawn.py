@@ -12,8 +12,8 @@ from gateway.engine.objects.ranged import ObjectChanged, ReaderRefused
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.outcomes import Outcome, Reason
 from gateway.policies.reads.rules import ALWAYS, IMMUTABLE, Caching, Rules
-from gateway.testing.origin import BOB
-from gateway.testing.origin_faults import Gate, Hang
+from rig.origin import BOB
+from rig.origin_faults import Gate, Hang
 from tests.engine.conftest import BLOCK, Bench, benched, take
 from tests.fleet.conftest import until
 

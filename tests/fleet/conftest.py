@@ -15,9 +15,9 @@ from redis.asyncio import Redis
 from gateway.fleet.jobs.jobs import Jobs
 from gateway.fleet.redis.connection import commands
 from gateway.fleet.redis.embedded import EmbeddedRedis
+from rig.redis_server import RedisServer
+from rig.world import Origin
 from tests.fleet.job_book import LONG
-from tests.scenarios.redis_server import RedisServer
-from tests.scenarios.world import Origin
 
 
 async def until(condition: Callable[[], bool], within: float = 15.0) -> None:

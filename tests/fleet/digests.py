@@ -11,11 +11,11 @@ from typing import Any
 
 from gateway.model.frames import ItemFlag
 from gateway.policies.fleet.ring import Ring, item_key
-from gateway.testing.origin import FakeOrigin, OriginThread
-from tests.batches import Stock, decoded, stock
-from tests.gateways import Running, finish, fleet, fleet_node, start, wait_for_fleet
-from tests.scenarios.redis_server import RedisServer
-from tests.stores import files_of
+from rig.batches import Stock, decoded, stock
+from rig.consistency import files_of
+from rig.gateways import Running, finish, fleet, fleet_node, start, wait_for_fleet
+from rig.origin import FakeOrigin, OriginThread
+from rig.redis_server import RedisServer
 
 NODES = ("node-0", "node-1", "node-2")
 
@@ -77,7 +77,7 @@ class World:
 
 @contextmanager
 def fleet_of(home: Path, count: int = 3, **settings: Any) -> Iterator[World]:
-    """A fleet with its origin and Redis; further settings are those of ``tests.gateways.Settings``."""
+    """A fleet with its origin and Redis; further settings are those of ``rig.gateways.Settings``."""
     settings = {"fleet": {"expire": "1s"}, **settings}
     with (
         OriginThread() as origin,

@@ -11,10 +11,10 @@ from typing import Any
 from redis import Redis
 
 from gateway.policies.fleet.ring import Ring, path_key
-from tests.gateways import Running, finish, fleet, fleet_node, members, start
-from tests.scenarios.clients import Got, get
-from tests.scenarios.redis_server import RedisServer
-from tests.scenarios.world import Origin, eventually
+from rig.clients import Got, get
+from rig.gateways import Running, finish, fleet, fleet_node, members, start
+from rig.redis_server import RedisServer
+from rig.world import Origin, eventually
 
 COUNT = 3
 

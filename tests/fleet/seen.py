@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tests.gateways import Running, members
-from tests.origins.processes import wait_until
-from tests.v1 import ask
+from rig.gateways import Running, members
+from rig.processes import wait_until
+from rig.v1 import ask
 
 WITHIN = 60.0
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 import larder
+from rig.world import KIB, content, credentials
 from tests.fleet.nodes import COUNT, Nodes, nodes
-from tests.scenarios.world import KIB, content, credentials
 
 KEY = larder.Credentials("GWA", "gateway-secret-a")
 

@@ -11,8 +11,8 @@ import uvloop
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from gateway.fleet.redis.connection import commands, single
+from rig.redis_server import RedisServer
 from tests.fleet.conftest import until
-from tests.scenarios.redis_server import RedisServer
 
 Connect = Callable[[str], Awaitable[Any]]
 

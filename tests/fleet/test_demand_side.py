@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from tests.batches import Stock, bytes_of
+from rig.batches import Stock, bytes_of
+from rig.gateways import Running
+from rig.v1 import Reply, ask
 from tests.fleet.digests import World, fleet_of
-from tests.gateways import Running
-from tests.v1 import Reply, ask
 
 
 @pytest.fixture(scope="module")

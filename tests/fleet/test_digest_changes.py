@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from gateway.model.frames import ItemFlag
-from gateway.testing.origin_faults import Hang
-from tests.batches import bytes_of, decoded, taken
+from rig.batches import bytes_of, decoded, taken
+from rig.clients import paused
+from rig.origin_faults import Hang
 from tests.fleet.digests import World, flags_of, fleet_of
-from tests.scenarios.clients import paused
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from gateway.model.frames import ItemFlag
-from tests.batches import bytes_of, decoded, taken
+from rig.batches import bytes_of, decoded, taken
+from rig.processes import wait_until
 from tests.fleet.digests import World, flags_of, fleet_of
-from tests.origins.processes import wait_until
 
 
 @pytest.fixture(scope="module")

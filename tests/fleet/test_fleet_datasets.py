@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.batches import Stock, bytes_of, decoded, stock
+from rig.batches import Stock, bytes_of, decoded, stock
+from rig.gateways import Running
+from rig.processes import wait_until
+from rig.v1 import GWA, Key, ask
 from tests.fleet.digests import World, fleet_of
-from tests.gateways import Running
-from tests.origins.processes import wait_until
-from tests.v1 import GWA, Key, ask
 
 PAYS = {"x-amz-request-payer": "requester"}
 GWB: Key = ("GWB", "gateway-secret-b")

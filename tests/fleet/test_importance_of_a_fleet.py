@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.batches import bytes_of
+from rig.batches import bytes_of
+from rig.gateways import Running
+from rig.processes import wait_until
+from rig.v1 import ask
 from tests.fleet.digests import World, fleet_of
-from tests.gateways import Running
-from tests.origins.processes import wait_until
 from tests.scored import Part, beat, join, planned, put
-from tests.v1 import ask
 
 TOKEN = "operators-only"
 SOON = 60.0

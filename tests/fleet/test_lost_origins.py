@@ -14,15 +14,15 @@ import pytest
 
 from gateway.model.frames import ItemFlag
 from gateway.policies.fleet.ring import Ring, path_key
-from tests.batches import Stock, bytes_of, decoded, taken
+from rig.batches import Stock, bytes_of, decoded, taken
+from rig.clients import get
+from rig.gateways import fleet
+from rig.proxy import Proxy
+from rig.redis_server import RedisServer
+from rig.v1 import ask
+from rig.world import Origin, content, eventually
 from tests.fleet.digests import NODES, World, flags_of
 from tests.fleet.seen import problems
-from tests.gateways import fleet
-from tests.scenarios.clients import get
-from tests.scenarios.proxy import Proxy
-from tests.scenarios.redis_server import RedisServer
-from tests.scenarios.world import Origin, content, eventually
-from tests.v1 import ask
 
 LOST = 1
 """The node whose link goes through a proxy."""

@@ -25,9 +25,9 @@ from gateway.fleet.redis.compare_and_set import Change, CompareAndSet
 from gateway.fleet.redis.connection import commands
 from gateway.fleet.redis.tenant_index import TenantIndex
 from gateway.policies.space.plan import Plan
+from rig.proxy import Proxy
+from rig.redis_server import RedisServer
 from tests.fleet.job_book import LONG, beat, record
-from tests.scenarios.proxy import Proxy
-from tests.scenarios.redis_server import RedisServer
 
 Z = "larder:z:"
 Do = Callable[[Redis], Awaitable[Any]]

@@ -23,8 +23,8 @@ from gateway.fleet.nodes.register import Heard
 from gateway.fleet.redis.embedded import EmbeddedRedis
 from gateway.model.fleet import PROTOCOL, Node, NodeState
 from gateway.policies.fleet.ring import Ring
+from rig.redis_server import RedisServer
 from tests.fleet.conftest import counted, until
-from tests.scenarios.redis_server import RedisServer
 
 LONG = Pace(heartbeat=3600, expire=3600)
 """For rules that are not about time."""

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 from gateway.policies.fleet.ring import Ring, path_key
-from tests.fleet.seen import WITHIN, await_problems, sees
-from tests.gateways import (
+from rig.clients import Client, finish
+from rig.gateways import (
     fleet,
     fleet_document,
     fleet_node,
@@ -16,10 +16,10 @@ from tests.gateways import (
     members,
     wait_for_fleet,
 )
-from tests.origins.processes import wait_until
-from tests.scenarios.clients import Client, finish
-from tests.scenarios.redis_server import RedisServer
-from tests.scenarios.world import MIB, Origin, content
+from rig.processes import wait_until
+from rig.redis_server import RedisServer
+from rig.world import MIB, Origin, content
+from tests.fleet.seen import WITHIN, await_problems, sees
 
 BOTH = {"node-0": "READY", "node-1": "READY"}
 

@@ -10,19 +10,19 @@ from gateway.model.keys import OriginIdentity
 from gateway.model.peer.auth import PeerSigner
 from gateway.model.peer.principal import principal_header
 from gateway.model.s3.sigv4 import WireRequest
-from tests.fleet.seen import WITHIN, await_problems, problems, sees
-from tests.gateways import (
+from rig.clients import Client, get
+from rig.gateways import (
     FLEET_SECRET,
     Settings,
     fleet_document,
     fleet_node,
     gateway,
 )
-from tests.origins.processes import wait_until
-from tests.scenarios.clients import Client, get
-from tests.scenarios.redis_server import RedisServer
-from tests.scenarios.world import KIB, Origin, content
-from tests.v1 import ask, send
+from rig.processes import wait_until
+from rig.redis_server import RedisServer
+from rig.v1 import ask, send
+from rig.world import KIB, Origin, content
+from tests.fleet.seen import WITHIN, await_problems, problems, sees
 
 BOTH = {"node-0": "READY", "node-1": "READY"}
 

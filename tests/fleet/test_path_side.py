@@ -7,9 +7,9 @@ from contextlib import ExitStack
 
 import pytest
 
+from rig.clients import Client, finish, get
+from rig.world import KIB, MIB, content, credentials, eventually
 from tests.fleet.nodes import COUNT, Nodes, nodes
-from tests.scenarios.clients import Client, finish, get
-from tests.scenarios.world import KIB, MIB, content, credentials, eventually
 
 _OF_THE_REQUEST = {"date", "x-amz-request-id", "x-larder-request-id"}
 

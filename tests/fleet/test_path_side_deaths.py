@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 import pytest
 
+from rig.clients import Client, finish, get
+from rig.world import KIB, MIB, content, eventually
 from tests.fleet.nodes import Nodes, nodes
-from tests.scenarios.clients import Client, finish, get
-from tests.scenarios.world import KIB, MIB, content, eventually
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from rig.clients import Client, finish, paused
+from rig.mounts import block_device, hung
+from rig.world import KIB, MIB, content, eventually
 from tests.fleet.nodes import Nodes, nodes
-from tests.scenarios.clients import Client, finish, paused
-from tests.scenarios.mounts import block_device, hung
-from tests.scenarios.world import KIB, MIB, content, eventually
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import pytest
 
+from rig.clients import Client, get
+from rig.world import KIB, MIB, content, credentials, eventually
 from tests.fleet.nodes import Nodes, nodes
-from tests.scenarios.clients import Client, get
-from tests.scenarios.world import KIB, MIB, content, credentials, eventually
 
 SIZES = {"empty": 0, "small": 100 * KIB, "blocks": 3 * MIB + 7}
 NAMES = {**SIZES, "written": 1000, "secret": 1000, "brief": 1000, "forced": 1000}

@@ -22,7 +22,7 @@ from gateway.model.peer.principal import principal_header
 from gateway.model.s3.sigv4 import WireRequest
 from gateway.net.connection import KnownHead
 from gateway.net.exchange import StreamedResponse
-from tests.origins.processes import free_port
+from rig.processes import free_port
 
 SECRET = "a secret of sixteen characters and more"
 PATIENT = 60.0

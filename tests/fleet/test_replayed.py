@@ -10,10 +10,10 @@ from gateway.model.keys import ObjectKey
 from gateway.model.peer.announcements import ANNOUNCE, written
 from gateway.model.peer.auth import PeerSigner
 from gateway.model.s3.sigv4 import WireRequest
-from tests.gateways import FLEET_SECRET, fleet_node, gateway, wait_for_fleet
-from tests.scenarios.clients import client_of_each_worker
-from tests.scenarios.redis_server import RedisServer
-from tests.scenarios.world import Origin
+from rig.clients import client_of_each_worker
+from rig.gateways import FLEET_SECRET, fleet_node, gateway, wait_for_fleet
+from rig.redis_server import RedisServer
+from rig.world import Origin
 
 
 def test_an_announcement_is_made_once(tmp_path: Path, store: Origin, shared_redis: RedisServer) -> None:

@@ -19,10 +19,10 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from gateway.base import tracing
 from gateway.model.errors import ConfigError
 from gateway.policies.fleet.ring import Ring, path_key
-from tests.gateways import Running, fleet
-from tests.scenarios.clients import get
-from tests.scenarios.redis_server import RedisServer
-from tests.scenarios.world import Origin, content, eventually
+from rig.clients import get
+from rig.gateways import Running, fleet
+from rig.redis_server import RedisServer
+from rig.world import Origin, content, eventually
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from rig.clients import Client
+from rig.world import MIB, content, credentials, eventually
 from tests.fleet.nodes import COUNT, Nodes, nodes
-from tests.scenarios.clients import Client
-from tests.scenarios.world import MIB, content, credentials, eventually
 
 WORKERS = 2
 SPREAD = range(2 * WORKERS)

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import pytest
 
 from gateway.policies.fleet.ring import Ring, path_key
-from tests.gateways import Running, fleet_node, gateway, wait_for_fleet
-from tests.scenarios.clients import Client, Got, get
-from tests.scenarios.proxy import Proxy
-from tests.scenarios.redis_server import RedisServer
-from tests.scenarios.world import Origin, eventually
+from rig.clients import Client, Got, get
+from rig.gateways import Running, fleet_node, gateway, wait_for_fleet
+from rig.proxy import Proxy
+from rig.redis_server import RedisServer
+from rig.world import Origin, eventually
 
 COUNT = 3
 WORKERS = 2

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from rig.processes import wait_until
 from tests.effort import same_each_time
 from tests.fuzz.campaign import campaign
 from tests.fuzz.corpus import SIGNED_CHUNKS, SIGNED_TRAILER, UNSIGNED_TRAILER, chunks_of, raw, sign, upload, url
 from tests.fuzz.repeated import repeat
 from tests.fuzz.rereadings import reread
 from tests.fuzz.world import BODIES, BUCKET, World
-from tests.origins.processes import wait_until
 
 BODY = BODIES[3]
 FORMS = [SIGNED_CHUNKS, SIGNED_TRAILER, UNSIGNED_TRAILER]

@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gateway.testing.origin import FakeOrigin, OriginThread
-from gateway.testing.signed_requests import ClientSigner
-from tests.gateways import Running, Settings, gateway
+from rig.gateways import Running, Settings, gateway
+from rig.origin import FakeOrigin, OriginThread
+from rig.signed_requests import ClientSigner
 
 KEY, SECRET = "GWA", "gateway-secret-a"
 BUCKET = "bucket"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gateway.demo.world import free_port
-from tests.origins.processes import spawn, wait_until
+from rig.processes import spawn, wait_until
 
 COMMAND = (sys.executable, "-m", "gateway", "demo")
 DEADLINE = 1200

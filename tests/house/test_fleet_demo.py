@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from rig.processes import wait_until
 from tests.house.test_demo import DEADLINE, little_data, processes_below, run_until
-from tests.origins.processes import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 NGINX = str(ROOT / "deploy/nginx")

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from rig.gateways import Settings, fleet_document, gateway
+from rig.processes import speaks_http, wait_until
 from tests.admin.operations_world import ADMIN, get
-from tests.gateways import Settings, fleet_document, gateway
-from tests.origins.processes import speaks_http, wait_until
 
 STARTS = """
 import sys
 from pathlib import Path
 from tests.admin.operations_world import ADMIN, get
-from tests.gateways import Settings, start
+from rig.gateways import Settings, start
 folder = Path(sys.argv[1])
 print(start(Settings("http://127.0.0.1:9", folder / "cache"), folder).endpoint, flush=True)
 sys.stdin.read()

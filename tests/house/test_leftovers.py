@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.origins.processes import alive, spawn, wait_until
+from rig.processes import alive, spawn, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = """
 import subprocess, sys
 from pathlib import Path
 
-from tests.origins.processes import spawn
+from rig.processes import spawn
 
 INTERRUPTED = "import os, signal; os.kill(os.getpid(), signal.SIGINT)"
 
@@ -41,8 +41,8 @@ import os, signal, subprocess
 from pathlib import Path
 
 from tests.admin.postgres_server import PostgresServer
-from tests.origins.processes import descendants, spawn
-from tests.scenarios.redis_server import RedisServer
+from rig.processes import descendants, spawn
+from rig.redis_server import RedisServer
 
 
 def test_endless():

@@ -7,7 +7,7 @@ import socket
 import threading
 from contextlib import suppress
 
-from tests.origins.listener import Listener
+from rig.listener import Listener
 
 
 def test_a_connection_that_was_just_accepted_is_broken() -> None:

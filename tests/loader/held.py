@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import larder
-from gateway.testing.origin import FakeOrigin
-from tests.batches import Stock, stock
-from tests.gateways import Running, Settings
+from rig.batches import Stock, stock
+from rig.gateways import Running, Settings
+from rig.origin import FakeOrigin
 
 ITEMS, SIZE, BATCH = 240, 2048, 8
 STEP = 0.02

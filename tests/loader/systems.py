@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks import closed_forms
 from benchmarks.servers import ACCESS_KEY, SECRET_KEY, Running
-from tests.gateways import Settings, gateway
+from rig.gateways import Settings, gateway
 
 
 def system(directory: Path, fraction: float, **sizes: Any) -> AbstractContextManager[closed_forms.System]:

@@ -13,15 +13,15 @@ import pytest
 from torch.utils.data import DataLoader
 
 import larder
-from gateway.testing.origin import FakeOrigin, OriginThread
 from larder.reading.batch import BatchReader
 from larder.torch import CachedDataset
 from larder.training.loader import Loader, Shard
-from tests.digests import Row, write
-from tests.gateways import Running, fleet
+from rig.digests import Row, write
+from rig.gateways import Running, fleet
+from rig.origin import FakeOrigin, OriginThread
+from rig.processes import wait_until
+from rig.redis_server import RedisServer
 from tests.loader.making import numbers
-from tests.origins.processes import wait_until
-from tests.scenarios.redis_server import RedisServer
 
 ITEMS = 400
 BATCH = 10

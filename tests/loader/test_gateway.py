@@ -19,16 +19,16 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 import larder
 from benchmarks.servers import BUCKET
-from gateway.testing.origin import ALICE, FakeOrigin, OriginThread
 from larder import digest
 from larder.parquet import concatenate, read_rows
 from larder.testing import MemorySource
 from larder.torch import CachedDataset, CachedMapDataset, merge_states, watch
-from tests.digests import Row, write
-from tests.gateways import Running, Settings, gateway, start
+from rig.digests import Row, write
+from rig.gateways import Running, Settings, gateway, start
+from rig.origin import ALICE, FakeOrigin, OriginThread
+from rig.processes import free_port
 from tests.loader.making import N, archive, consume, either, loader_of, named_pair, numbers, pair_of, whole
 from tests.loader.systems import system
-from tests.origins.processes import free_port
 
 KEY = larder.Credentials("GWA", "gateway-secret-a")
 ROWS = ("number", "half", "text")

@@ -11,9 +11,9 @@ import pytest
 from evaluation import cores, gpu_page, pages
 from evaluation.gpu import NAME, summary, write_digests_of, write_picture
 from evaluation.gpu_job import Answer, Order, Setting, Trainer, run
-from gateway.testing.origin import ALICE, FakeOrigin, OriginThread
 from larder import Client, Credentials
-from tests.gateways import Settings, gateway
+from rig.gateways import Settings, gateway
+from rig.origin import ALICE, FakeOrigin, OriginThread
 
 KEY = ("GWA", "gateway-secret-a")
 BATCH, ITEMS = 4, 18

@@ -16,10 +16,11 @@ import torch
 from torch.utils.data import DataLoader
 
 import larder
-from gateway.testing.origin import FakeOrigin, OriginThread
 from larder.testing import MemorySource
 from larder.torch import CachedDataset, CachedMapDataset, ImportanceSampler, watch
-from tests.gateways import Running, finish, gateway, start
+from rig.gateways import Running, finish, gateway, start
+from rig.origin import FakeOrigin, OriginThread
+from rig.processes import free_port
 from tests.loader.held import (
     ACCESS,
     BATCH,
@@ -36,7 +37,6 @@ from tests.loader.held import (
 )
 from tests.loader.making import loader_of, numbers
 from tests.loader.test_processes import killed, shut_down
-from tests.origins.processes import free_port
 
 FORK = multiprocessing.get_context("fork")
 SOON = 60.0

@@ -14,13 +14,13 @@ import torch
 from torch.utils.data import DataLoader
 
 import larder
-from gateway.testing.origin import FakeOrigin, OriginThread
 from larder.torch import CachedMapDataset, ImportanceSampler
-from tests.digests import Row, write
-from tests.gateways import Running, Settings, gateway
+from rig.digests import Row, write
+from rig.gateways import Running, Settings, gateway
+from rig.origin import FakeOrigin, OriginThread
+from rig.processes import wait_until
+from rig.v1 import ask
 from tests.loader.making import BATCH, N, index_of, whole
-from tests.origins.processes import wait_until
-from tests.v1 import ask
 
 KEY = larder.Credentials("GWA", "gateway-secret-a")
 PACE = '\n[fleet]\nheartbeat = "100ms"\n'

@@ -17,16 +17,16 @@ from torch import distributed
 from torch.utils.data import DataLoader
 
 import larder
-from gateway.testing.origin import FakeOrigin, OriginThread
 from larder.planner.draw import DrawRule
 from larder.planner.importance import ImportancePlan
 from larder.torch import CachedMapDataset, ImportanceSampler
-from tests.digests import Row, write
-from tests.gateways import Running, Settings, finish, start
+from rig.digests import Row, write
+from rig.gateways import Running, Settings, finish, start
+from rig.origin import FakeOrigin, OriginThread
+from rig.processes import free_port, wait_until
+from rig.v1 import ask
 from tests.loader.making import BATCH, index_of, map_of
 from tests.loader.test_processes import killed, shut_down
-from tests.origins.processes import free_port, wait_until
-from tests.v1 import ask
 
 # The tests use four workers, even on machines with fewer cores.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")

@@ -17,7 +17,7 @@ from gateway.model.errors import OutOfResources
 from gateway.net import dialing
 from gateway.policies.health.breaker import Breaker, BreakerState, Failed, FailureKind
 from gateway.store.files.failures import disk_fault
-from gateway.testing.origin import FakeOrigin
+from rig.origin import FakeOrigin
 from tests.origin.raw_server import AS_ALICE, client_for, origin_at
 
 EMFILE = OSError(errno.EMFILE, "Too many open files")

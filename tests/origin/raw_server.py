@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from gateway.base.config import Credential, Origin
 from gateway.model.keys import OriginIdentity
 from gateway.origin.client import OriginClient
-from gateway.testing.origin import ALICE
+from rig.origin import ALICE
 
 ANONYMOUS = OriginIdentity("default", "")
 AS_ALICE = OriginIdentity("default", ALICE.access_key_id)

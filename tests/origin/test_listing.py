@@ -15,8 +15,8 @@ from gateway.model.errors import IdentityGone, LarderError, OriginUnavailable
 from gateway.model.keys import OriginIdentity
 from gateway.origin.client import OriginClient
 from gateway.origin.listing import ListedObject, ListingPage, ListingRefused, Listings, ListingUnreadable
-from gateway.testing.origin import FakeOrigin, OriginThread
-from gateway.testing.origin_auth import User
+from rig.origin import FakeOrigin, OriginThread
+from rig.origin_auth import User
 
 ME = OriginIdentity("default", "OK")
 

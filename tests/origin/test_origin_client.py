@@ -11,8 +11,8 @@ from gateway.base.config import Credential
 from gateway.model.errors import GatewayRefused, IdentityGone, OriginUnavailable, S3Error
 from gateway.model.keys import OriginIdentity
 from gateway.origin.credentials import identity_of
-from gateway.testing.origin import ALICE, BOB, FakeOrigin
-from gateway.testing.origin_faults import Hang, Refuse
+from rig.origin import ALICE, BOB, FakeOrigin
+from rig.origin_faults import Hang, Refuse
 from tests.origin.raw_server import ANONYMOUS, AS_ALICE, EMPTY, RawServer, client_for, content, origin_at, status_of
 
 

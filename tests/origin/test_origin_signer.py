@@ -11,7 +11,7 @@ from gateway.model.errors import GatewayRefused
 from gateway.origin import signing
 from gateway.origin.credentials import Keys
 from gateway.origin.signing import Signer
-from gateway.testing.origin import FakeOrigin, User
+from rig.origin import FakeOrigin, User
 from tests.origin.test_origin_client import AS_ALICE, client_for, origin_at
 
 KEYS = Keys("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", "session-token")

@@ -10,8 +10,8 @@ import pytest
 
 from gateway.model.errors import OriginBusy, OriginUnavailable
 from gateway.net import places
-from gateway.testing.origin import FakeOrigin
-from gateway.testing.origin_faults import DieAfter, Gate, Hang
+from rig.origin import FakeOrigin
+from rig.origin_faults import DieAfter, Gate, Hang
 from tests.origin.raw_server import AS_ALICE, EMPTY, RawServer, client_for, content, origin_at, status_of
 
 

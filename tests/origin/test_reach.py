@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from gateway.model.errors import OriginUnavailable
-from gateway.testing.origin import FakeOrigin
+from rig.origin import FakeOrigin
 from tests.engine.datasets import until
 from tests.origin.raw_server import AS_ALICE, client_for, origin_at
 

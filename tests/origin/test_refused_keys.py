@@ -17,12 +17,12 @@ from gateway.origin.chain import CredentialChain
 from gateway.origin.client import OriginClient
 from gateway.origin.credentials import identity_of
 from gateway.origin.refusals import Refusals, refusal_of
-from gateway.testing.origin import ALICE, FakeOrigin, OriginThread
-from gateway.testing.origin_auth import User
-from tests.gateways import Settings, gateway
+from rig.gateways import Settings, gateway
+from rig.origin import ALICE, FakeOrigin, OriginThread
+from rig.origin_auth import User
+from rig.v1 import ask
 from tests.origin.raw_server import AS_ALICE, client_for, origin_at
 from tests.origin.test_origin_credentials import PLAIN, Chain, Clock
-from tests.v1 import ask
 
 SAID = "he origin 'default' refuses a key of the gateway: SignatureDoesNotMatch; the log names it"
 

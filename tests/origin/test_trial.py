@@ -7,7 +7,7 @@ import pytest
 from gateway.base.config import Origin
 from gateway.model.errors import OriginUnavailable
 from gateway.origin.trial import KeysRefused, Trial, try_keys
-from gateway.testing.origin import FakeOrigin
+from rig.origin import FakeOrigin
 from tests.origin.raw_server import RawServer
 
 LIST = b'<?xml version="1.0"?><ListAllMyBucketsResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Buckets/>'

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from gateway.testing.origin import OriginThread
-from tests.batches import bytes_of, stock
-from tests.gateways import Settings, gateway
-from tests.origins.processes import wait_until
+from rig.batches import bytes_of, stock
+from rig.gateways import Settings, gateway
+from rig.origin import OriginThread
+from rig.processes import wait_until
+from rig.redis_server import RedisServer
 from tests.pipelines.result_steps import Noting, train
 from tests.pipelines.test_pipeline_results import ITEMS, SIZE, WHOLE, access, expected, pipeline, values
-from tests.scenarios.redis_server import RedisServer
 
 WITHIN = 120.0
 """Seconds for both jobs: far more than computing everything twice takes, and less than the longest claim."""

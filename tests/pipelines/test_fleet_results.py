@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from gateway.testing.origin import FakeOrigin
 from larder.pipelines import pipeline as made_pipeline
 from larder.reading.frames import OK, index_form
-from tests.batches import Stock, bytes_of, decoded, packed, stock, taken
-from tests.gateways import Running, fleet
-from tests.origins.processes import wait_until
+from rig.batches import Stock, bytes_of, decoded, packed, stock, taken
+from rig.consistency import files_of
+from rig.gateways import Running, fleet
+from rig.origin import FakeOrigin
+from rig.processes import wait_until
+from rig.redis_server import RedisServer
+from rig.v1 import ask
 from tests.pipelines.result_steps import Noting
 from tests.pipelines.test_pipeline_results import access, values
-from tests.scenarios.redis_server import RedisServer
-from tests.stores import files_of
-from tests.v1 import ask
 
 ITEMS = 60
 MARK = "cd" * 32

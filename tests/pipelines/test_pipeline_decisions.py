@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 import larder
-from gateway.testing.origin import FakeOrigin
 from larder.http.credentials import Credentials
 from larder.pipelines import Pipeline
 from larder.pipelines.elements import decode
 from larder.reading.source import Access
-from tests.batches import Stock, bytes_of, stock
-from tests.gateways import Running, Settings, gateway
+from rig.batches import Stock, bytes_of, stock
+from rig.gateways import Running, Settings, gateway
+from rig.origin import FakeOrigin
+from rig.v1 import ask
 from tests.pipelines.result_steps import Noting, enlarged
-from tests.v1 import ask
 
 ITEMS = 240
 DECODING = 0.004

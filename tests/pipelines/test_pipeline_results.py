@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 
 import larder
-from gateway.testing.origin import ALICE, FakeOrigin
 from larder.base.errors import LarderWarning, StageFailed
 from larder.http.credentials import Credentials
 from larder.pipelines import Pipeline
 from larder.pipelines.fingerprint import fingerprints
 from larder.reading.source import Access
-from tests.batches import Stock, bytes_of, stock
-from tests.gateways import Running, Settings, gateway
+from rig.batches import Stock, bytes_of, stock
+from rig.gateways import Running, Settings, gateway
+from rig.origin import ALICE, FakeOrigin
 from tests.pipelines import result_steps
 from tests.pipelines.result_steps import Noting, even, in_place, indices, labelled, train
 

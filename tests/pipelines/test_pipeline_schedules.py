@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 
 import larder
-from gateway.testing.origin import FakeOrigin, OriginThread
 from larder.pipelines import Pipeline
 from larder.reading.source import Access
-from tests.digests import Row, write
-from tests.gateways import Running, Settings, finish, start
-from tests.origins.processes import free_port
+from rig.digests import Row, write
+from rig.gateways import Running, Settings, finish, start
+from rig.origin import FakeOrigin, OriginThread
+from rig.processes import free_port
 from tests.pipelines.steps import content, delivered, placed, prepared
 
 ITEMS, BATCH = 240, 4

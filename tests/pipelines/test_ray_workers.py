@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from gateway.testing.origin import OriginThread
-from tests.batches import bytes_of, stock
+from rig.batches import bytes_of, stock
+from rig.gateways import Settings, gateway
+from rig.origin import OriginThread
 from tests.digest.test_ray import processes_of
-from tests.gateways import Settings, gateway
 from tests.ray_settings import ENVIRONMENT
 
 STORED = 200

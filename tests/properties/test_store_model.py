@@ -13,8 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from gateway.base.config import CacheSettings
 from gateway.model.errors import BlobGone
 from gateway.store.store import Store
+from rig.consistency import assert_index_equals_disk
 from tests.effort import examples
-from tests.stores import BLOCK, FakeClock, assert_index_equals_disk, get, key_of, meta_of, put, write_blob
+from tests.stores import BLOCK, FakeClock, get, key_of, meta_of, put, write_blob
 
 CAPACITY = 20 * BLOCK
 names = st.sampled_from(["a", "a/1", "a/2", "b", "ä/€", "c%", "c%/x", "c_/y"])

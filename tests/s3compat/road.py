@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Self
 from urllib.parse import urlsplit
 
-from tests.origins.listener import Listener
+from rig.listener import Listener
 
 _HEAD = re.compile(rb"(?:^|\r\n|\n)([A-Z]+) (/[^ \r\n]*) HTTP/1\.1\r\n((?:[^\r\n]+\r\n)+)\r\n")
 _LONGEST_HEAD = 32 * 1024

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.origins.processes import wait_until
+from rig.processes import wait_until
 from tests.s3compat import trials
 from tests.s3compat.clients.base import boto3_client
 from tests.s3compat.pairs import CAN

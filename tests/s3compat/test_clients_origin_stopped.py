@@ -3,7 +3,7 @@
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.origins.processes import wait_until
+from rig.processes import wait_until
 from tests.s3compat import trials
 from tests.s3compat.pairs import COLD, QUICK
 

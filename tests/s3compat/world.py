@@ -13,8 +13,8 @@ from urllib.parse import unquote
 
 from botocore.exceptions import ClientError
 
-from tests.gateways import Running, Settings, cache_status, gateway, s3_client
-from tests.origins.processes import wait_until
+from rig.gateways import Running, Settings, cache_status, gateway, s3_client
+from rig.processes import wait_until
 from tests.s3compat.certificates import Certificates
 from tests.s3compat.clients.base import Access, boto3_client
 from tests.s3compat.road import Road

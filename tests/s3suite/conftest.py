@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateways import Settings, gateway, s3_client
+from rig.gateways import Settings, gateway, s3_client
 from tests.s3suite.forms import ALLOWED, BUCKET, PUBLIC, READ_ONLY, SESSION, TENANT, Target
 
 _CREDENTIALS = (

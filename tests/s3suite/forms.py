@@ -14,8 +14,8 @@ from typing import Any
 from xml.etree.ElementTree import fromstring
 
 from gateway.model.s3.sigv4 import signing_key
-from tests.gateways import Running
-from tests.origins.processes import wait_until
+from rig.gateways import Running
+from rig.processes import wait_until
 
 BUCKET, PUBLIC = "forms", "public-forms"
 TENANT = ("GWA", "gateway-secret-a")

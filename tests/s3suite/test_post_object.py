@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateways import s3_client
+from rig.gateways import s3_client
 from tests.s3suite.forms import (
     ALLOWED,
     BODY,

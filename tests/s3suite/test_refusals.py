@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.testing.signed_requests import ClientSigner
+from rig.signed_requests import ClientSigner
 from tests.s3suite.forms import BODY, BUCKET, Target
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "s3-compatibility.md"

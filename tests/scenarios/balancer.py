@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Self
 
-from tests.gateways import Running
+from rig.gateways import Running
 
 _PIECE = 1 << 16
 _SURE = 10

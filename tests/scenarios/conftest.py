@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.gateways import Running, Settings, gateway
-from tests.scenarios.redis_server import RedisServer
-from tests.scenarios.world import Origin
+from rig.gateways import Running, Settings, gateway
+from rig.redis_server import RedisServer
+from rig.world import Origin
 
 
 @pytest.fixture(scope="module")

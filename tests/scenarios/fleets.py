@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 import boto3
 
 from gateway.policies.fleet.ring import Ring, item_key, path_key
-from tests.batches import Stock
-from tests.gateways import Running
-from tests.scenarios.clients import Client
-from tests.scenarios.world import eventually
+from rig.batches import Stock
+from rig.clients import Client
+from rig.gateways import Running
+from rig.world import eventually
 
 
 def share(stock: Stock, nodes: Sequence[str], of: Collection[str]) -> int:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.testing.origin import BOB
-from tests.gateways import Settings, fleet, gateway
-from tests.scenarios.clients import Client, Got
-from tests.scenarios.redis_server import RedisServer
-from tests.scenarios.world import MIB, Origin, content, eventually
+from rig.clients import Client, Got
+from rig.gateways import Settings, fleet, gateway
+from rig.origin import BOB
+from rig.redis_server import RedisServer
+from rig.world import MIB, Origin, content, eventually
 
 ASKS = {"Range": "bytes=0-0"}
 

@@ -17,21 +17,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gateway.testing.origin_faults import DieAfter, Hang, Refuse
 from larder.base.retry import Retry
 from larder.http.client import Client
 from larder.http.credentials import Credentials
 from larder.reading.batch import BatchReader, Fetched
 from larder.reading.frames import HIT
-from tests.batches import Stock, bytes_of, packed, stock
-from tests.gateways import Running, Settings, gateway, start
-from tests.origins.processes import free_port, wait_until
-from tests.scenarios.clients import Client as Raw
-from tests.scenarios.clients import client_of_each_worker as clients_of
-from tests.scenarios.clients import workers_of
-from tests.scenarios.mounts import filled, mounted
-from tests.scenarios.world import SOON, Origin, doomed
-from tests.v1 import GWA
+from rig.batches import Stock, bytes_of, packed, stock
+from rig.clients import Client as Raw
+from rig.clients import client_of_each_worker as clients_of
+from rig.clients import workers_of
+from rig.gateways import Running, Settings, gateway, start
+from rig.mounts import filled, mounted
+from rig.origin_faults import DieAfter, Hang, Refuse
+from rig.processes import free_port, wait_until
+from rig.v1 import GWA
+from rig.world import SOON, Origin, doomed
 
 CREDENTIALS = Credentials(*GWA)
 PATIENT = Retry(attempts=60, base=0.02, longest=0.5)

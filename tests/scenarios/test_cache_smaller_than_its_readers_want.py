@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateways import Settings, gateway
-from tests.origins.processes import wait_until
-from tests.scenarios.clients import Client, client_of_each_worker, finish, get
-from tests.scenarios.world import (
+from rig.clients import Client, client_of_each_worker, finish, get
+from rig.gateways import Settings, gateway
+from rig.processes import wait_until
+from rig.world import (
     KIB,
     MIB,
     SOON,

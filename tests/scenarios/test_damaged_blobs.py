@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateways import Running, Settings, gateway
-from tests.scenarios.clients import get
-from tests.scenarios.world import KIB, MIB, Origin, await_index_equals_disk, blob_path, content, eventually
+from rig.clients import get
+from rig.gateways import Running, Settings, gateway
+from rig.world import KIB, MIB, Origin, await_index_equals_disk, blob_path, content, eventually
 
 SIZES = pytest.mark.parametrize("size", [110 * KIB, 3 * MIB])
 

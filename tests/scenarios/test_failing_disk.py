@@ -6,10 +6,10 @@ import shutil
 
 import pytest
 
-from tests.gateways import Running, Settings, gateway
-from tests.scenarios.clients import Client, client_of_each_worker, get
-from tests.scenarios.mounts import filled, mounted
-from tests.scenarios.world import KIB, MIB, Origin, await_index_equals_disk, content, eventually, files_of
+from rig.clients import Client, client_of_each_worker, get
+from rig.gateways import Running, Settings, gateway
+from rig.mounts import filled, mounted
+from rig.world import KIB, MIB, Origin, await_index_equals_disk, content, eventually, files_of
 
 SIZES = (9 * KIB, 110 * KIB, 300 * KIB, 3 * MIB)
 

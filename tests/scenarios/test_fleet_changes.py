@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.batches import Stock, bytes_of, stock
-from tests.gateways import Running, fleet, fleet_node, gateway, wait_for_fleet
+from rig.batches import Stock, bytes_of, stock
+from rig.gateways import Running, fleet, fleet_node, gateway, wait_for_fleet
+from rig.proxy import Proxy
+from rig.world import KIB, Origin
 from tests.scenarios.fleets import Reading, batches, doubted, downloads, objects, reading, share
-from tests.scenarios.proxy import Proxy
-from tests.scenarios.world import KIB, Origin
 
 ITEMS = 60
 NODES = ("node-0", "node-1", "node-2")

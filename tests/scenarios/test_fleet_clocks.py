@@ -10,12 +10,12 @@ from datetime import datetime
 
 import pytest
 
-from tests.batches import bytes_of, stock
-from tests.gateways import Running, fleet_document, fleet_node, gateway, members, wait_for_fleet
-from tests.scenarios.clients import Client, get
+from rig.batches import bytes_of, stock
+from rig.clients import Client, get
+from rig.gateways import Running, fleet_document, fleet_node, gateway, members, wait_for_fleet
+from rig.redis_server import RedisServer
+from rig.world import KIB, Origin, content
 from tests.scenarios.fleets import doubted
-from tests.scenarios.redis_server import RedisServer
-from tests.scenarios.world import KIB, Origin, content
 
 ITEMS = 60
 SKEWS = (0.0, 300.0, -300.0)

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.batches import Stock, bytes_of, stock
-from tests.gateways import Running, fleet, fleet_node, gateway, members, wait_for_fleet
-from tests.scenarios.clients import Client, get
+from rig.batches import Stock, bytes_of, stock
+from rig.clients import Client, get
+from rig.gateways import Running, fleet, fleet_node, gateway, members, wait_for_fleet
+from rig.proxy import Proxy
+from rig.redis_server import RedisServer
+from rig.v1 import ask
+from rig.world import KIB, Origin, content, eventually
 from tests.scenarios.fleets import doubted
-from tests.scenarios.proxy import Proxy
-from tests.scenarios.redis_server import RedisServer
-from tests.scenarios.world import KIB, Origin, content, eventually
-from tests.v1 import ask
 
 WHOLE = {"node-0": "READY", "node-1": "READY"}
 QUICK = {"heartbeat": "200ms", "expire": "2s"}

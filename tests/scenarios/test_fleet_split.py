@@ -7,13 +7,13 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.batches import bytes_of, stock
-from tests.gateways import Running, fleet_node, gateway, wait_for_fleet
-from tests.scenarios.clients import Client, get
+from rig.batches import bytes_of, stock
+from rig.clients import Client, get
+from rig.gateways import Running, fleet_node, gateway, wait_for_fleet
+from rig.proxy import Proxy
+from rig.redis_server import RedisServer
+from rig.world import KIB, Origin, content
 from tests.scenarios.fleets import batches, objects, reading
-from tests.scenarios.proxy import Proxy
-from tests.scenarios.redis_server import RedisServer
-from tests.scenarios.world import KIB, Origin, content
 
 ITEMS = 60
 WHOLE = {"node-0": "READY", "node-1": "READY"}

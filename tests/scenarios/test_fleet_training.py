@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from larder import Access, Credentials, Job, Loader
-from tests.batches import Stock, bytes_of, stock
-from tests.gateways import Running, fleet
-from tests.origins.processes import wait_until
+from rig.batches import Stock, bytes_of, stock
+from rig.gateways import Running, fleet
+from rig.processes import wait_until
+from rig.redis_server import RedisServer
+from rig.world import KIB, SOON
 from tests.scenarios.fleets import doubted
-from tests.scenarios.redis_server import RedisServer
-from tests.scenarios.world import KIB, SOON
 
 ITEMS, BATCH, EPOCHS = 240, 8, 3
 QUICK = {"heartbeat": "200ms", "expire": "2s"}

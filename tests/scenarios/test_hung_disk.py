@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.batches import Stock, bytes_of, stock
-from tests.gateways import Running, Settings, gateway
-from tests.scenarios.clients import Client, client_of_each_worker, get
-from tests.scenarios.mounts import block_device, hung, locked_index
-from tests.scenarios.world import KIB, MIB, Origin, content, eventually
-from tests.v1 import ask
+from rig.batches import Stock, bytes_of, stock
+from rig.clients import Client, client_of_each_worker, get
+from rig.gateways import Running, Settings, gateway
+from rig.mounts import block_device, hung, locked_index
+from rig.v1 import ask
+from rig.world import KIB, MIB, Origin, content, eventually
 
 BOUND = 30.0
 """Seconds that a request may take while the disk hangs: the store's time limit for the disk, with room for a busy machine."""

@@ -9,10 +9,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from gateway.store.shared.table_file import table_of
-from tests.gateways import Running, Settings, gateway
-from tests.origins.processes import wait_until
-from tests.scenarios.clients import Client, children, client_of_each_worker, finish, get, gone, workers_of
-from tests.scenarios.world import (
+from rig.clients import Client, children, client_of_each_worker, finish, get, gone, workers_of
+from rig.gateways import Running, Settings, gateway
+from rig.processes import wait_until
+from rig.world import (
     KIB,
     MIB,
     SOON,

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from gateway.testing.origin import BOB
-from tests.gateways import Running, Settings, fleet, gateway
-from tests.scenarios.clients import Client, get
-from tests.scenarios.redis_server import RedisServer
-from tests.scenarios.world import Origin, content, credentials
+from rig.clients import Client, get
+from rig.gateways import Running, Settings, fleet, gateway
+from rig.origin import BOB
+from rig.redis_server import RedisServer
+from rig.world import Origin, content, credentials
 
 RULE = {"freshness": "immutable", "listing": "immutable"}
 BUCKETS = ("epochs", "written", "rights")

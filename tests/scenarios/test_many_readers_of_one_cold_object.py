@@ -7,10 +7,10 @@ from contextlib import ExitStack
 
 import pytest
 
-from gateway.testing.origin_faults import DieAfter
-from tests.gateways import Running, Settings
-from tests.scenarios.clients import Client, Got, finish, get
-from tests.scenarios.world import KIB, MIB, Origin, await_index_equals_disk, content, eventually
+from rig.clients import Client, Got, finish, get
+from rig.gateways import Running, Settings
+from rig.origin_faults import DieAfter
+from rig.world import KIB, MIB, Origin, await_index_equals_disk, content, eventually
 
 READERS = 100
 SIZES = pytest.mark.parametrize("size", [110 * KIB, 8 * MIB])

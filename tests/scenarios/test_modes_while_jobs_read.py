@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.testing.origin import OriginThread
+from rig.consistency import files_of
+from rig.gateways import Settings, gateway
+from rig.origin import OriginThread
+from rig.world import eventually
 from tests.demand import BATCH, Schedule, TrainingJob, dataset_of, run
-from tests.gateways import Settings, gateway
-from tests.scenarios.world import eventually
-from tests.stores import files_of
 
 ITEMS, SIZE = 320, 2048
 CAPACITY = ITEMS * SIZE // 2

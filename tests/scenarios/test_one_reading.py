@@ -12,11 +12,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from gateway.model.s3.sigv4 import WireRequest
-from gateway.testing.signed_requests import ClientSigner
+from rig.gateways import Running, Settings, gateway, s3_client
+from rig.radosgw import Radosgw
+from rig.signed_requests import ClientSigner
+from rig.world import credentials
 from tests.fuzz.corpus import raw
-from tests.gateways import Running, Settings, gateway, s3_client
-from tests.origins.radosgw import Radosgw
-from tests.scenarios.world import credentials
 
 _ROLE = {"origin_access_key_id": "origin-key-a", "origin_secret_access_key": "origin-secret-a", "tenant": "p"}
 A = ClientSigner("GWA", "gateway-secret-a")

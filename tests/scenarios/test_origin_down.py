@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.testing.origin_faults import Refuse
-from tests.gateways import Running, Settings, gateway
-from tests.scenarios.clients import Client, Got, get
-from tests.scenarios.world import KIB, MIB, Origin, content, eventually
+from rig.clients import Client, Got, get
+from rig.gateways import Running, Settings, gateway
+from rig.origin_faults import Refuse
+from rig.world import KIB, MIB, Origin, content, eventually
 
 STALE = "STALE; reason=origin-down"
 

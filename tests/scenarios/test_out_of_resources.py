@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateways import Running, Settings, gateway
-from tests.scenarios.clients import Client, get
-from tests.scenarios.world import KIB, MIB, Origin, content, eventually
+from rig.clients import Client, get
+from rig.gateways import Running, Settings, gateway
+from rig.world import KIB, MIB, Origin, content, eventually
 
 SIZES = (9 * KIB, 110 * KIB, 3 * MIB)
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.batches import Stock
+from rig.batches import Stock
+from rig.gateways import Running
+from rig.v1 import ask
+from rig.world import eventually
 from tests.demand import BATCH, Schedule, TrainingJob, dataset_of, run
 from tests.fleet.digests import World, fleet_of
-from tests.gateways import Running
-from tests.scenarios.world import eventually
-from tests.v1 import ask
 
 ITEMS, SIZE = 120, 2048
 HALF = ITEMS * SIZE // 2

@@ -8,10 +8,10 @@ from urllib.parse import quote
 
 import pytest
 
-from gateway.testing.origin import BOB
-from tests.gateways import Running, Settings, gateway
-from tests.scenarios.clients import Client, Got, get
-from tests.scenarios.world import MIB, Origin, content, eventually
+from rig.clients import Client, Got, get
+from rig.gateways import Running, Settings, gateway
+from rig.origin import BOB
+from rig.world import MIB, Origin, content, eventually
 
 PAYS = {"x-amz-request-payer": "requester"}
 OVERRIDES = {

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.testing.origin_faults import DieBeforeHeaders, ErrorIn200, Refuse
-from tests.gateways import Running, Settings
-from tests.scenarios.clients import Client, Got, client_of_each_worker, finish
-from tests.scenarios.world import KIB, MIB, Origin, blob_path, content, eventually
+from rig.clients import Client, Got, client_of_each_worker, finish
+from rig.gateways import Running, Settings
+from rig.origin_faults import DieBeforeHeaders, ErrorIn200, Refuse
+from rig.world import KIB, MIB, Origin, blob_path, content, eventually
 
 _DELETE = "<Delete><Object><Key>{}</Key></Object><Object><Key>{}</Key></Object></Delete>"
 _COMPLETE = (

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from boto3.s3.transfer import TransferConfig
 
-from tests.gateways import Running, Settings, gateway, s3_client
-from tests.origins.radosgw import Radosgw
-from tests.scenarios.clients import Client, Got
-from tests.scenarios.world import KIB, MIB, content
+from rig.clients import Client, Got
+from rig.gateways import Running, Settings, gateway, s3_client
+from rig.radosgw import Radosgw
+from rig.world import KIB, MIB, content
 
 SIZE = 64 * MIB
 BLOCK = 4 * MIB

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gateway.testing.origin import FakeOrigin, OriginThread
-from tests.batches import Stock
+from rig.batches import Stock
+from rig.gateways import Settings, gateway
+from rig.origin import FakeOrigin, OriginThread
 from tests.demand import BATCH, Schedule, TrainingJob, dataset_of, run
 from tests.fleet.digests import fleet_of
-from tests.gateways import Settings, gateway
 
 ITEMS, SIZE = 240, 2048
 EPOCHS = 3

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.testing.origin_faults import Refuse
-from tests.gateways import Running, Settings, gateway
-from tests.scenarios.clients import Client, get
-from tests.scenarios.world import Origin, content, eventually
+from rig.clients import Client, get
+from rig.gateways import Running, Settings, gateway
+from rig.origin_faults import Refuse
+from rig.world import Origin, content, eventually
 
 PAGE = "https://viewer.example"
 

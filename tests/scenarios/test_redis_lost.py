@@ -9,11 +9,11 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from tests.gateways import Running, Settings, gateway
-from tests.origins.processes import wait_until
-from tests.scenarios.clients import Client, children, client_of_each_worker, get, gone
-from tests.scenarios.redis_server import RedisServer
-from tests.scenarios.world import KIB, SOON, Origin, content, eventually
+from rig.clients import Client, children, client_of_each_worker, get, gone
+from rig.gateways import Running, Settings, gateway
+from rig.processes import wait_until
+from rig.redis_server import RedisServer
+from rig.world import KIB, SOON, Origin, content, eventually
 
 RECHECKED = "HIT; reason=revalidated"
 

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from gateway.testing.origin_faults import Refuse
-from tests.gateways import Running, Settings, gateway
-from tests.scenarios.clients import Client, Got, get
-from tests.scenarios.world import KIB, Origin, content, eventually
+from rig.clients import Client, Got, get
+from rig.gateways import Running, Settings, gateway
+from rig.origin_faults import Refuse
+from rig.world import KIB, Origin, content, eventually
 
 STALE = "STALE; reason=origin-down"
 OWN = ("GWB", "gateway-secret-b")

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.gateways import Running, Settings, gateway
-from tests.origins.processes import wait_until
-from tests.scenarios.clients import Client, client_of_each_worker, finish, get
-from tests.scenarios.world import KIB, MIB, SOON, Origin, content, eventually
+from rig.clients import Client, client_of_each_worker, finish, get
+from rig.gateways import Running, Settings, gateway
+from rig.processes import wait_until
+from rig.world import KIB, MIB, SOON, Origin, content, eventually
 
 
 class Reloaded:

@@ -24,8 +24,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from tests.gateways import Running, Settings, gateway
-from tests.scenarios.world import KIB, MIB, Origin, content, eventually
+from rig.gateways import Running, Settings, gateway
+from rig.world import KIB, MIB, Origin, content, eventually
 
 SMALL, MEDIUM, LARGE = "/bucket/small", "/bucket/medium", "/bucket/large"
 BODIES = {SMALL: content(4 * KIB, "small"), MEDIUM: content(110 * KIB, "medium"), LARGE: content(3 * MIB, "large")}

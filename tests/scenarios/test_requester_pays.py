@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway.testing.origin import BOB
-from tests.gateways import Running, Settings, fleet, gateway
-from tests.origins.processes import wait_until
-from tests.scenarios.clients import Client
-from tests.scenarios.redis_server import RedisServer
-from tests.scenarios.world import SOON, Origin, content, credentials, eventually
+from rig.clients import Client
+from rig.gateways import Running, Settings, fleet, gateway
+from rig.origin import BOB
+from rig.processes import wait_until
+from rig.redis_server import RedisServer
+from rig.world import SOON, Origin, content, credentials, eventually
 
 COUNT = 400
 READ = 210

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway.testing.origin import ALICE, BOB
-from gateway.testing.origin_faults import Refuse
-from tests.gateways import Running, Settings, gateway
-from tests.scenarios.clients import Client
-from tests.scenarios.world import MIB, Origin, content, credentials, eventually
+from rig.clients import Client
+from rig.gateways import Running, Settings, gateway
+from rig.origin import ALICE, BOB
+from rig.origin_faults import Refuse
+from rig.world import MIB, Origin, content, credentials, eventually
 
 PAGE = Path(__file__).parents[2] / "docs/s3-compatibility.md"
 SIZE = 9 * MIB

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateways import Running, Settings, finish, gateway, start
+from rig.clients import Client, get
+from rig.gateways import Running, Settings, finish, gateway, start
+from rig.v1 import ask
+from rig.world import SOON, Origin, eventually
 from tests.scenarios.balancer import Balancer
-from tests.scenarios.clients import Client, get
 from tests.scenarios.fleets import Reading, reading
-from tests.scenarios.world import SOON, Origin, eventually
-from tests.v1 import ask
 
 
 def through(endpoint: str, path: str, body: bytes) -> Reading:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.gateways import Settings, gateway
-from tests.origins.processes import wait_until
-from tests.scenarios.world import SOON, Origin
+from rig.gateways import Settings, gateway
+from rig.processes import wait_until
+from rig.world import SOON, Origin
 
 BUCKET = "lake"
 COUNT = 400

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import larder
-from gateway.testing.origin import ALICE
 from larder import digest
-from tests.gateways import Running, Settings, fleet, gateway
+from rig.gateways import Running, Settings, fleet, gateway
+from rig.origin import ALICE
+from rig.redis_server import RedisServer
+from rig.world import Origin, blobs_of, content, doomed, eventually, verify
 from tests.loader.making import archive
-from tests.scenarios.redis_server import RedisServer
-from tests.scenarios.world import Origin, blobs_of, content, doomed, eventually, verify
 
 SHARDS, SAMPLES, SIZE = 4, 250, 8000
 ALL = SHARDS * SAMPLES

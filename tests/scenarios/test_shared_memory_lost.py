@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from gateway.store.shared.table_file import table_of
-from tests.gateways import Running, Settings, gateway
-from tests.origins.processes import wait_until
-from tests.scenarios.clients import client_of_each_worker, gone, workers_of
-from tests.scenarios.world import KIB, SOON, Origin, content
+from rig.clients import client_of_each_worker, gone, workers_of
+from rig.gateways import Running, Settings, gateway
+from rig.processes import wait_until
+from rig.world import KIB, SOON, Origin, content
 
 PATHS = [f"/shared/{number}" for number in range(8)]
 

@@ -13,9 +13,9 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from tests.gateways import Running, Settings, finish, start
-from tests.scenarios.clients import Client
-from tests.scenarios.world import Origin, content, credentials, eventually
+from rig.clients import Client
+from rig.gateways import Running, Settings, finish, start
+from rig.world import Origin, content, credentials, eventually
 
 MIB = 1024**2
 MOST = 8

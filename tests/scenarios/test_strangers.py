@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.testing.signed_requests import ClientSigner
-from tests.gateways import Running, Settings, finish, start
-from tests.scenarios.clients import Client
-from tests.scenarios.world import Origin, content, eventually
+from rig.clients import Client
+from rig.gateways import Running, Settings, finish, start
+from rig.signed_requests import ClientSigner
+from rig.world import Origin, content, eventually
 
 FILES = 256
 """Descriptors of the gateway; a quarter of them may be strangers'."""

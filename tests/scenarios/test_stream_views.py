@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from gateway.sim.streams.reads import SEQUENTIAL_ORDERS, ReadOrder, epochs, zipf_anywhere
+from rig.clients import Client
+from rig.gateways import Running, fleet
+from rig.processes import wait_until
+from rig.redis_server import RedisServer
+from rig.world import SOON, Origin
 from tests.admin.asked import TOKEN, ask
-from tests.gateways import Running, fleet
-from tests.origins.processes import wait_until
-from tests.scenarios.clients import Client
-from tests.scenarios.redis_server import RedisServer
-from tests.scenarios.world import SOON, Origin
 
 BUCKET = "views"
 ITEMS = 250

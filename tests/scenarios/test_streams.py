@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from gateway.sim.streams.reads import SEQUENTIAL_ORDERS, ReadOrder, epochs, zipf_anywhere
+from rig.gateways import Running, Settings, fleet, gateway
+from rig.processes import wait_until
+from rig.redis_server import RedisServer
+from rig.world import SOON, Origin
 from tests.admin.asked import TOKEN, ask
-from tests.gateways import Running, Settings, fleet, gateway
-from tests.origins.processes import wait_until
-from tests.scenarios.redis_server import RedisServer
-from tests.scenarios.world import SOON, Origin
 
 BUCKET = "lake"
 ITEMS = 200

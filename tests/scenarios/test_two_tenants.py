@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.gateways import Running, Settings, s3_client
-from tests.origins.radosgw import Radosgw
-from tests.scenarios.clients import Got, get
-from tests.scenarios.world import KIB, blob_path, content, credentials, eventually, used_by
+from rig.clients import Got, get
+from rig.gateways import Running, Settings, s3_client
+from rig.radosgw import Radosgw
+from rig.world import KIB, blob_path, content, credentials, eventually, used_by
 
 GRANT = 2.0
 _ROLE = {"origin_access_key_id": "origin-key-a", "origin_secret_access_key": "origin-secret-a"}

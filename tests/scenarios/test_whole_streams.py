@@ -7,13 +7,13 @@ from pathlib import Path
 
 from gateway.policies.streams.benefit import ROUND
 from gateway.policies.streams.prefetch import DEPTH, MOST_FAILURES
-from gateway.testing.origin import ALICE
+from rig.clients import Client
+from rig.gateways import Running, Settings, fleet, gateway
+from rig.origin import ALICE
+from rig.processes import wait_until
+from rig.redis_server import RedisServer
+from rig.world import SOON, Origin
 from tests.admin.asked import TOKEN, ask
-from tests.gateways import Running, Settings, fleet, gateway
-from tests.origins.processes import wait_until
-from tests.scenarios.clients import Client
-from tests.scenarios.redis_server import RedisServer
-from tests.scenarios.world import SOON, Origin
 
 BUCKET = "lake"
 SIZE = 20_000

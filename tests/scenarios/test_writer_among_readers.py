@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.gateways import Settings, gateway
-from tests.scenarios.clients import Client
-from tests.scenarios.world import KIB, content, md5
+from rig.clients import Client
+from rig.gateways import Settings, gateway
+from rig.world import KIB, content, md5
 
 VERSIONS = 40
 READERS = 4

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.gateways import Settings, gateway
-from tests.scenarios.clients import Client
-from tests.scenarios.world import MIB, Origin, content
+from rig.clients import Client
+from rig.gateways import Settings, gateway
+from rig.world import MIB, Origin, content
 
 
 def test_what_was_written_is_read_from_the_cache_by_every_worker(origin: Origin, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from gateway.model.errors import BlobGone
 from gateway.server.asgi_types import Receive, Scope, Send
 from gateway.server.cycle import DIRECT, Cycle
 from gateway.server.head import encode_lines
-from tests.origins.processes import wait_until
+from rig.processes import wait_until
 from tests.server.applications import body, head
 from tests.server.conftest import read_all, read_response
 

@@ -15,9 +15,9 @@ from gateway.base.config import load_settings, sections
 from gateway.base.config_environment import lookalikes
 from gateway.cli import main
 from gateway.model.errors import ConfigError
-from gateway.testing.origin import ALICE, OriginThread
-from tests.gateways import Running, Settings, gateway
-from tests.origins.processes import wait_until
+from rig.gateways import Running, Settings, gateway
+from rig.origin import ALICE, OriginThread
+from rig.processes import wait_until
 
 ORIGIN = '[[origins]]\nendpoint = "http://127.0.0.1:9"\n'
 CREDENTIAL = '[[credentials]]\naccess_key_id = "a"\nsecret_access_key = "hunter2"\n'

@@ -8,8 +8,8 @@ import pytest
 
 from gateway.base.config import CacheSettings
 from gateway.store.store import Store
-from tests.forked import Forked
-from tests.origins.processes import kill_tree
+from rig.forked import Forked
+from rig.processes import kill_tree
 from tests.stores import BLOCK, FakeClock
 
 

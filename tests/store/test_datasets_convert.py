@@ -21,8 +21,8 @@ from gateway.store.datasets.content import Content
 from gateway.store.datasets.conversion import Converted, Grant, GrantExceeded, Limits, convert
 from gateway.store.datasets.locations import Locations, open_locations
 from gateway.store.files.failures import DiskFault
-from tests.digests import SCHEMA, Row, columns_of, id_of, rows_of, sha, write, write_columns
-from tests.near import read_near
+from rig.digests import SCHEMA, Row, columns_of, id_of, rows_of, sha, write, write_columns
+from rig.near import read_near
 
 BOOT = 7
 Convert = Callable[..., Awaitable[Converted]]

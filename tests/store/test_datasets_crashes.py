@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from gateway.store.datasets.registry import DigestSource, Registry
-from tests.digests import Row, files_below, id_of, rows_of, write
-from tests.forked import Forked
-from tests.near import NearRegistry
-from tests.origins.processes import descendants
+from rig.digests import Row, files_below, id_of, rows_of, write
+from rig.forked import Forked
+from rig.near import NearRegistry
+from rig.processes import descendants
 
 BOOT = 11
 A = "tenant a"

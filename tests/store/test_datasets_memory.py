@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gateway.store.datasets.conversion import Grant, Limits, convert
-from tests.digests import write_many
+from rig.digests import write_many
 
 COUNT = 1_000_000
 TOUCH = """

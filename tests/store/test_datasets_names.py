@@ -11,8 +11,8 @@ import pytest
 from gateway.model.datasets import ApiError
 from gateway.store.datasets.opened import Registration
 from gateway.store.datasets.registry import DigestSource, RegistrationRules, Registry
-from tests.digests import files_below, id_of, rows_of, write
-from tests.near import NearRegistry
+from rig.digests import files_below, id_of, rows_of, write
+from rig.near import NearRegistry
 
 A = "tenant a"
 BY_CONTENT = DigestSource(content_name=True)

@@ -18,8 +18,8 @@ from gateway.store.datasets.announced import Mark, inventory, known_of, read_mar
 from gateway.store.datasets.folders import read_document
 from gateway.store.datasets.parcel import Unfit
 from gateway.store.datasets.registry import Registry
-from tests.digests import SCHEMA, Row, sha, write
-from tests.near import NearRegistry
+from rig.digests import SCHEMA, Row, sha, write
+from rig.near import NearRegistry
 
 OUTPUT = 1 << 24
 Files = dict[str, bytearray]

@@ -17,8 +17,8 @@ from gateway.store.datasets.conversion import Converted, Grant
 from gateway.store.datasets.convert import ConversionJob, convert
 from gateway.store.datasets.registry import DigestSource, RegistrationRules, Registry
 from gateway.store.datasets.usage import disk_bytes, usage_of
-from tests.digests import files_below, rows_of, sha, write
-from tests.near import NearRegistry
+from rig.digests import files_below, rows_of, sha, write
+from rig.near import NearRegistry
 
 A, B = "tenant a", "tenant b"
 LARGE = 1 << 40

@@ -18,9 +18,9 @@ from gateway.store.datasets.content import FETCHING, NOT_KNOWN, RESIDENT, VERIFI
 from gateway.store.datasets.folders import Folders
 from gateway.store.datasets.registry import DigestSource, Registry
 from gateway.store.files.failures import DiskFault
-from tests.digests import Row, files_below, id_of, rows_of, sha, write
-from tests.near import NearRegistry
-from tests.origins.processes import open_files
+from rig.digests import Row, files_below, id_of, rows_of, sha, write
+from rig.near import NearRegistry
+from rig.processes import open_files
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from gateway.store.datasets.layout import NONE, Damaged
 from gateway.store.datasets.locations import open_locations
 from gateway.store.datasets.registry import Registry
 from gateway.store.datasets.writing import sort_digests
-from tests.digests import Row, id_of, sha
+from rig.digests import Row, id_of, sha
 
 ROWS = [
     Row(sha(f"{n // 2}"), "data" if n % 3 else "more", f"key/{n}", n if n % 2 else None, n or None) for n in range(50)

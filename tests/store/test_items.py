@@ -14,8 +14,8 @@ from gateway.model.objects import BlobRef
 from gateway.store.datasets.content import FETCHING, NOT_KNOWN, RESIDENT, VERIFIED, Content
 from gateway.store.items import ItemFile, close_files, stamp_of
 from gateway.store.store import Store
-from tests.digests import Row, sha, write
-from tests.near import NearRegistry
+from rig.digests import Row, sha, write
+from rig.near import NearRegistry
 from tests.stores import FakeClock, entering, write_blob
 
 Open = Callable[..., Awaitable[Store]]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gateway.model.keys import ObjectKey
 from gateway.store.shared.leases import FillLeases
-from tests.origins.processes import wait_until
+from rig.processes import wait_until
 
 KEY = ObjectKey("default", "b", "k")
 SIBLING = """

@@ -14,7 +14,8 @@ import pytest
 from gateway.store.index.migrations import migrate
 from gateway.store.index.schema import SCHEMA_VERSION, open_engine
 from gateway.store.store import Store
-from tests.stores import BLOCK, assert_index_equals_disk, get, key_of, put, query
+from rig.consistency import assert_index_equals_disk
+from tests.stores import BLOCK, get, key_of, put, query
 
 NOW = 1_790_000_000.0
 YEARS = 10 * 365 * 86_400.0

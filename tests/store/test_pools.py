@@ -10,19 +10,10 @@ import pytest
 from gateway.model.objects import BlobRef
 from gateway.policies.pools import DEFAULT, ORDERS, Pool, with_default
 from gateway.store.store import Store
+from rig.consistency import assert_index_equals_disk, files_of
 from tests.faults import FaultyDirectory
 from tests.store.test_migrations import old_cache
-from tests.stores import (
-    FakeClock,
-    assert_index_equals_disk,
-    entering,
-    files_of,
-    key_of,
-    put,
-    query,
-    touch,
-    write_blob,
-)
+from tests.stores import FakeClock, entering, key_of, put, query, touch, write_blob
 
 CAPACITY = 20_000
 SIZE = 1000

@@ -8,7 +8,8 @@ from gateway.model.objects import BlobRef
 from gateway.policies.pools import DEFAULT, STREAM, Pool
 from gateway.store.index import database, schema
 from gateway.store.index.objects import PrefixTotals
-from tests.stores import BLOCK, assert_index_equals_disk, get, key_of, meta_of, put, query, write_blob
+from rig.consistency import assert_index_equals_disk
+from tests.stores import BLOCK, get, key_of, meta_of, put, query, write_blob
 
 MANY = 3 * schema.ROWS + 5
 

@@ -15,9 +15,10 @@ from gateway.model.objects import BlobRef
 from gateway.store.files.directory import CacheDirectory
 from gateway.store.files.growing import SMALL
 from gateway.store.files.threads import closer
+from rig.consistency import assert_index_equals_disk, files_of
+from rig.processes import open_files
 from tests.faults import FaultyDirectory
-from tests.origins.processes import open_files
-from tests.stores import assert_index_equals_disk, eventually, files_of, get, key_of, put, query, write_blob
+from tests.stores import eventually, get, key_of, put, query, write_blob
 
 
 def path_of(root, ref: BlobRef):

@@ -10,19 +10,9 @@ from gateway.model.errors import BlobGone, DiskUnavailable
 from gateway.store.evictor import Evictor
 from gateway.store.index import blob_rows
 from gateway.store.shared.generations import Generations
+from rig.consistency import assert_index_equals_disk, files_of
 from tests.faults import FaultyDirectory
-from tests.stores import (
-    BLOCK,
-    assert_index_equals_disk,
-    eventually,
-    files_of,
-    get,
-    key_of,
-    meta_of,
-    put,
-    touch,
-    write_blob,
-)
+from tests.stores import BLOCK, eventually, get, key_of, meta_of, put, touch, write_blob
 
 
 async def present(store, count: int) -> list[int]:

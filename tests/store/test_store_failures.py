@@ -12,20 +12,9 @@ from gateway.model.errors import BlobGone, DiskUnavailable
 from gateway.policies.health.breaker import BreakerState
 from gateway.store.files.growing import GrowingBlob
 from gateway.store.files.threads import closer
+from rig.consistency import assert_index_equals_disk, files_of
 from tests.faults import FaultyDirectory
-from tests.stores import (
-    BLOCK,
-    assert_index_equals_disk,
-    eventually,
-    files_of,
-    get,
-    key_of,
-    meta_of,
-    put,
-    query,
-    touch,
-    write_blob,
-)
+from tests.stores import BLOCK, eventually, get, key_of, meta_of, put, query, touch, write_blob
 
 
 @contextmanager

@@ -9,18 +9,8 @@ import pytest
 from gateway.model.errors import DiskUnavailable
 from gateway.model.objects import ObjectMeta
 from gateway.store.index.index_file import ensure_index
-from tests.stores import (
-    BLOCK,
-    assert_index_equals_disk,
-    eventually,
-    files_of,
-    get,
-    key_of,
-    meta_of,
-    put,
-    query,
-    write_blob,
-)
+from rig.consistency import assert_index_equals_disk, files_of
+from tests.stores import BLOCK, eventually, get, key_of, meta_of, put, query, write_blob
 
 
 async def test_an_object_is_found_as_it_was_recorded(store):

@@ -13,7 +13,7 @@ from gateway.model.errors import DiskUnavailable
 from gateway.policies.health.breaker import BreakerState
 from gateway.store.files.threads import closer
 from gateway.store.store import Store
-from tests.scenarios.mounts import block_device, mounted
+from rig.mounts import block_device, mounted
 from tests.stores import get, put, write_blob
 
 Open = Callable[..., Awaitable[Store]]

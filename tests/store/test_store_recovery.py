@@ -8,20 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from gateway.store.files.directory import CacheDirectory
+from rig.consistency import assert_index_equals_disk, files_of
+from rig.forked import Forked
 from tests.busy_worker import NAMES, content_of
-from tests.forked import Forked
-from tests.stores import (
-    BLOCK,
-    assert_index_equals_disk,
-    eventually,
-    files_of,
-    get,
-    key_of,
-    meta_of,
-    put,
-    query,
-    write_blob,
-)
+from tests.stores import BLOCK, eventually, get, key_of, meta_of, put, query, write_blob
 
 Start = Callable[..., Forked]
 

@@ -21,7 +21,8 @@ from gateway.policies.pools import (
 )
 from gateway.store.index import pool_rows
 from gateway.store.store import Store
-from tests.stores import FakeClock, assert_index_equals_disk, key_of, put
+from rig.consistency import assert_index_equals_disk
+from tests.stores import FakeClock, key_of, put
 
 CAPACITY = 200_000
 BUCKET = key_of("").bucket

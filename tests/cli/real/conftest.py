@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from gateway.testing.origin import FakeOrigin, OriginThread
-from tests.batches import bytes_of
+from rig.batches import bytes_of
+from rig.gateways import Running, Settings, gateway
+from rig.origin import FakeOrigin, OriginThread
+from rig.v1 import GWA
 from tests.cli.commands import USER, Ran, run, run_here
 from tests.cli.real.reads import ADMIN, READER
-from tests.gateways import Running, Settings, gateway
-from tests.v1 import GWA
 
 EXTRA = f"""
 [admin]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from botocore.exceptions import ClientError
 
-from tests.gateways import Running, cache_status
-from tests.origins.processes import wait_until
-from tests.v1 import GWA
+from rig.gateways import Running, cache_status
+from rig.processes import wait_until
+from rig.v1 import GWA
 
 ADMIN, READER = "the-admin-token-of-the-tests", "a-token-that-may-only-look"
 SOON = 30.0

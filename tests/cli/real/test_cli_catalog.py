@@ -7,9 +7,9 @@ import subprocess
 
 import pytest
 
+from rig.processes import wait_until
 from tests.cli.commands import run_here
 from tests.cli.real.reads import READER, SOON, served
-from tests.origins.processes import wait_until
 
 
 def test_a_key_from_its_creation_to_its_revocation(operator, running):

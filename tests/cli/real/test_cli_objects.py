@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway.testing.origin import FakeOrigin
-from tests.batches import bytes_of, stock
+from rig.batches import bytes_of, stock
+from rig.gateways import Running
+from rig.origin import FakeOrigin
+from rig.v1 import GWA
 from tests.cli.commands import Ran, propose
 from tests.cli.real.conftest import Operator
-from tests.gateways import Running
-from tests.v1 import GWA
 
 NAMES = [f"{number:02}.jpg" for number in range(12)]
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway.testing.origin_faults import Gate, Hang
-from tests.batches import bytes_of, stock
+from rig.batches import bytes_of, stock
+from rig.origin_faults import Gate, Hang
+from rig.processes import wait_until
+from rig.v1 import GWA, ask
 from tests.cli.commands import at_terminal, start
 from tests.cli.real.reads import SOON, cached, served
-from tests.origins.processes import wait_until
-from tests.v1 import GWA, ask
 
 
 def test_status_and_nodes(operator, running):

@@ -6,8 +6,8 @@ import json
 import tarfile
 from pathlib import Path
 
+from rig.v1 import GWA
 from tests.cli.real.reads import ADMIN, READER, served
-from tests.v1 import GWA
 
 
 def opened(archive: Path) -> dict[str, bytes]:

@@ -29,10 +29,10 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from gateway.server import run
 from gateway.store.datasets.registry import Registry
-from tests.near import convert_near
+from rig.near import convert_near
 
 _FORKING = multiprocessing.get_context("forkserver")
-_FORKING.set_forkserver_preload([__name__, "tests.preloaded"])
+_FORKING.set_forkserver_preload([__name__, "rig.preloaded"])
 
 
 class Forked:

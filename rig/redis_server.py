@@ -12,9 +12,9 @@ from typing import Any, Self
 import redis
 
 from gateway.fleet.redis.embedded import find_server
-from tests.origins.processes import free_port, stop, wait_until
-from tests.scenarios.clients import paused
-from tests.scenarios.world import SOON
+from rig.clients import paused
+from rig.processes import free_port, stop, wait_until
+from rig.world import SOON
 
 
 class RedisServer:
@@ -59,10 +59,15 @@ class RedisServer:
             stop(self._process)
             self._process = None
 
+    @property
+    def pid(self) -> int:
+        """Of the running process."""
+        assert self._process is not None
+        return self._process.pid
+
     def paused(self) -> AbstractContextManager[None]:
         """Let it stand still: connections stay open and nothing is answered."""
-        assert self._process is not None
-        return paused(self._process.pid)
+        return paused(self.pid)
 
     def ask(self, *command: str) -> Any:
         """Send one command and return the answer."""

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from gateway.testing.origin import FakeOrigin
-from gateway.testing.signed_requests import ClientSigner
 from larder.reading.frames import Decoder, Received
-from tests.digests import Row, id_of, sha, write
-from tests.gateways import Running
-from tests.v1 import GWA, Key, Reply, ask, register
+from rig.digests import Row, id_of, sha, write
+from rig.gateways import Running
+from rig.origin import FakeOrigin
+from rig.signed_requests import ClientSigner
+from rig.v1 import GWA, Key, Reply, ask, register
 
 
 @dataclass

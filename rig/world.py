@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from gateway.testing.origin import FakeOrigin, OriginThread
-from gateway.testing.origin_faults import Fault, Hang
-from tests.forked import Forked
-from tests.gateways import Running, Settings, start
-from tests.origins.processes import wait_until
-from tests.stores import assert_index_equals_disk
+from rig.consistency import assert_index_equals_disk
+from rig.forked import Forked
+from rig.gateways import Running, Settings, start
+from rig.origin import FakeOrigin, OriginThread
+from rig.origin_faults import Fault, Hang
+from rig.processes import wait_until
 
 KIB = 1024
 MIB = 1024**2

@@ -16,8 +16,8 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from tests.gateways import Running
-from tests.origins.processes import descendants
+from rig.gateways import Running
+from rig.processes import descendants
 
 PATIENCE = 60.0
 

@@ -17,8 +17,8 @@ from urllib.parse import unquote
 
 from aiohttp import web
 
-from gateway.testing.origin_auth import OriginRefusal, OriginRequest, User, authenticate
-from gateway.testing.origin_faults import (
+from rig.origin_auth import OriginRefusal, OriginRequest, User, authenticate
+from rig.origin_faults import (
     ChangedEtag,
     DieAfter,
     DieBeforeHeaders,
@@ -29,8 +29,8 @@ from gateway.testing.origin_faults import (
     Trickle,
     WrongContentRange,
 )
-from gateway.testing.origin_pace import PIECE, SendingPace
-from gateway.testing.origin_s3 import Buckets, OriginAnswer, Stored, error
+from rig.origin_pace import PIECE, SendingPace
+from rig.origin_s3 import Buckets, OriginAnswer, Stored, error
 
 _LONGEST = 128 * 1024
 _MOST_BODY = 1 << 30

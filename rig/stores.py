@@ -16,10 +16,10 @@ from contextlib import ExitStack, contextmanager
 from importlib import metadata
 from pathlib import Path
 
-from tests.origins.processes import free_port, speaks_http, stop, wait_until
-from tests.origins.radosgw import USERS
+from rig.processes import free_port, speaks_http, stop, wait_until
+from rig.radosgw import USERS
 
-PROGRAMS = Path(__file__).resolve().parents[2] / "build/stores/bin"
+PROGRAMS = Path(__file__).resolve().parents[1] / "build/stores/bin"
 NAMES = ("seaweedfs", "rclone", "juicefs")
 _KEY, _SECRET = USERS[0][1:]
 _READY_WITHIN = 120.0

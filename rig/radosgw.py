@@ -5,7 +5,7 @@ and takes more of the processor than the others together. Debian's packages are 
 daemons belong to one process, this module run as a program, which ends them, by their ids, on request or when the watched
 process ends. So a killed test run leaves no cluster behind, and the workers of pytest-xdist can share one.
 
-    python -m tests.origins.radosgw DIRECTORY PORT WATCHED_PID
+    python -m rig.radosgw DIRECTORY PORT WATCHED_PID
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.origins.processes import MARK, alive, free_port, missing, speaks_http, wait_until
+from rig.processes import MARK, alive, free_port, missing, speaks_http, wait_until
 
 PROGRAMS = ("radosgw", "radosgw-admin", "ceph", "ceph-mon", "ceph-osd", "monmaptool")
 USERS = (("tenant-a", "origin-key-a", "origin-secret-a"), ("tenant-b", "origin-key-b", "origin-secret-b"))
@@ -193,11 +193,11 @@ def _start(watched_pid: int) -> Radosgw:
     # Not below pytest's own directory: the paths of Ceph's sockets would be too long for unix(7).
     directory = Path(tempfile.mkdtemp(prefix="rgw-"))
     port = free_port()
-    command = [sys.executable, "-m", "tests.origins.radosgw", str(directory), str(port), str(watched_pid)]
+    command = [sys.executable, "-m", "rig.radosgw", str(directory), str(port), str(watched_pid)]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     # Under pytest-xdist it outlives the worker that starts it.
     environment = {name: value for name, value in os.environ.items() if name != MARK}
-    owner = subprocess.Popen(command, cwd=Path(__file__).parents[2], env=environment, start_new_session=True, **quiet)
+    owner = subprocess.Popen(command, cwd=Path(__file__).parents[1], env=environment, start_new_session=True, **quiet)
     ready = directory / "ready"
     wait_until(lambda: ready.exists() or owner.poll() is not None, _READY_WITHIN, "the start of radosgw")
     if owner.poll() is not None:

@@ -8,13 +8,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.origins.processes import stop
+from rig.processes import stop
 
 
 @contextmanager
 def moto_server() -> Iterator[str]:
     """A moto server in a new process; yields its address."""
-    command = [sys.executable, "-m", "tests.origins.moto"]
+    command = [sys.executable, "-m", "rig.moto"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
         try:

@@ -14,7 +14,7 @@ from xml.sax.saxutils import escape
 
 from defusedxml.ElementTree import fromstring
 
-from gateway.testing.origin_auth import OriginRefusal, OriginRequest
+from rig.origin_auth import OriginRefusal, OriginRequest
 
 Header = tuple[str, str]
 

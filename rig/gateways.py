@@ -1,4 +1,4 @@
-"""Real gateway processes for tests: ``with gateway(...) as running`` starts one and stops it by its pid."""
+"""Real gateway processes: ``with gateway(...) as running`` starts one and stops it by its pid."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from urllib.parse import urlsplit
 import boto3
 from botocore.config import Config
 
-from gateway.testing.signed_requests import ClientSigner
-from tests.forked import Forked
-from tests.origins.processes import descendants, kill_tree, wait_until
+from rig.forked import Forked
+from rig.launched import Launched
+from rig.processes import descendants, kill_tree, wait_until
+from rig.signed_requests import ClientSigner
 
 START_WITHIN = 60.0
 STOP_WITHIN = 60.0
@@ -31,9 +32,10 @@ STOP_WITHIN = 60.0
 
 @dataclass
 class Settings:
-    """The parts of a configuration that tests vary.
+    """The parts of a configuration that tests and measurements vary.
 
-    ``redis`` is a URL, empty for the embedded one; ``memory`` is ``cache.memory``, empty for its default.
+    ``redis`` is a URL, empty for the embedded one; ``memory`` is ``cache.memory``, empty for its default;
+    ``further`` has more settings of ``[cache]``.
     ``extra`` is TOML put at the end.
     """
 
@@ -43,6 +45,7 @@ class Settings:
     block_size: str = "1MiB"
     reserve: str = "0"
     memory: str = ""
+    further: Mapping[str, Any] = field(default_factory=dict)
     workers: int = 1
     origin_key: tuple[str, str] = ("origin-key-a", "origin-secret-a")
     origin: Mapping[str, Any] = field(default_factory=dict)
@@ -59,11 +62,11 @@ class Settings:
         """The configuration file."""
         key, secret = self.origin_key
         lines = [
-            _table(
+            table(
                 "[server]",
                 {"host": "127.0.0.1", "port": 0, "workers": self.workers, "drain_notice": "0s", **self.server},
             ),
-            _table(
+            table(
                 "[cache]",
                 {
                     "dir": str(self.cache),
@@ -71,21 +74,23 @@ class Settings:
                     "block_size": self.block_size,
                     "reserve": self.reserve,
                     **({"memory": self.memory} if self.memory else {}),
+                    **self.further,
                 },
             ),
-            _table(
+            table(
                 "[[origins]]",
                 {"endpoint": self.endpoint, "access_key_id": key, "secret_access_key": secret, **self.origin},
             ),
         ]
-        lines += [_table("[redis]", {"url": self.redis})] if self.redis else []
-        lines += [_table("[fleet]", self.fleet)] if self.fleet else []
-        lines += [_table("[[credentials]]", credential) for credential in self.credentials]
-        lines += [_table("[[rules]]", rule) for rule in self.rules]
+        lines += [table("[redis]", {"url": self.redis})] if self.redis else []
+        lines += [table("[fleet]", self.fleet)] if self.fleet else []
+        lines += [table("[[credentials]]", credential) for credential in self.credentials]
+        lines += [table("[[rules]]", rule) for rule in self.rules]
         return "\n".join([*lines, self.extra])
 
 
-def _table(title: str, values: Mapping[str, Any]) -> str:
+def table(title: str, values: Mapping[str, Any]) -> str:
+    """A table of a configuration file, its title in brackets."""
     return "\n".join([title, *(f"{name} = {json.dumps(value)}" for name, value in values.items()), ""])
 
 
@@ -93,7 +98,7 @@ def _table(title: str, values: Mapping[str, Any]) -> str:
 class Running:
     """A gateway that is ready."""
 
-    process: Forked
+    process: Forked | Launched
     endpoint: str
     config: Path
     log: Path
@@ -169,18 +174,28 @@ def start(
     files: int = 0,
     module: str = "gateway",
     isolated: bool = False,
+    program: Sequence[str | Path] = (),
+    environ: Mapping[str, str] = MappingProxyType({}),
 ) -> Running:
     """Start ``larder-gateway serve`` and wait until it is ready, or reports that it is not; the caller stops it.
 
     ``files`` limits the descriptors of each of its processes; 0 leaves the limit unchanged. ``module`` is the module to run.
-    ``isolated`` makes it read digest files in child processes, as in production.
+    ``isolated`` makes it read digest files in child processes, as in production. ``program`` is run in a new interpreter instead
+    of a forked one; then limit, module and isolation are its own. ``environ`` is added to the environment.
     """
     home.mkdir(parents=True, exist_ok=True)
     config = home / "larder.toml"
     config.write_text(settings.toml())
     log = home / f"gateway-{time.monotonic_ns()}.log"
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("LARDER_", "AWS_"))}
-    process = Forked(["serve", "--config", str(config)], environ, log, files=files, module=module, isolated=isolated)
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith(("LARDER_", "AWS_"))
+    } | environ
+    command = ["serve", "--config", str(config)]
+    process: Forked | Launched
+    if program:
+        process = Launched([*program, *command], inherited, log)
+    else:
+        process = Forked(command, inherited, log, files=files, module=module, isolated=isolated)
     line = process.stdout.readline()
     if "listening on " not in line:
         process.wait(STOP_WITHIN)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Self
 
-from tests.origins.listener import Listener
+from rig.listener import Listener
 
 _PIECE = 1 << 16
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.testing.signed_requests import ClientSigner
-from tests.gateways import Running
+from rig.gateways import Running
+from rig.signed_requests import ClientSigner
 
 Key = tuple[str, str]
 GWA: Key = ("GWA", "gateway-secret-a")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.testing.origin import FakeOrigin, OriginThread
-from tests.origins.moto import moto_server
-from tests.origins.radosgw import Radosgw, shared_radosgw, stop_radosgw
+from rig.moto import moto_server
+from rig.origin import FakeOrigin, OriginThread
+from rig.radosgw import Radosgw, shared_radosgw, stop_radosgw
 
 
 @pytest.fixture(scope="module")
