@@ -140,12 +140,12 @@ bench: $(VENV)/.dev-installed ## Measure the budgets side by side, in at most 20
 	$(PIP_INSTALL) -e '.[bench]'
 	@$(COMPILE)
 	@mkdir -p build/bench
-	TMPDIR=$(CURDIR)/build/bench $(BIN)/python -m benchmarks $(ONLY)
+	TMPDIR=$(CURDIR)/build/bench $(BIN)/python -m lab.benchmarks $(ONLY)
 
 .PHONY: drill
 drill: $(VENV)/.dev-installed system-packages ## Inject faults under verified load (ONLY="names" runs a part, SOAK=120 soaks for two hours instead)
 	@mkdir -p build/drill
-	TMPDIR=$(CURDIR)/build/drill $(BIN)/python -m $(if $(SOAK),drill.soak --minutes $(SOAK),drill $(ONLY))
+	TMPDIR=$(CURDIR)/build/drill $(BIN)/python -m $(if $(SOAK),lab.drill.soak --minutes $(SOAK),lab.drill $(ONLY))
 
 .PHONY: evaluate
 evaluate: $(VENV)/.dev-installed ## Run the evaluation of the fleet again, with its plots (ONLY="names" runs a part)
@@ -153,7 +153,7 @@ evaluate: $(VENV)/.dev-installed ## Run the evaluation of the fleet again, with 
 	$(PIP_INSTALL) -e '.[bench]'
 	@$(COMPILE)
 	@mkdir -p build/evaluation
-	TMPDIR=$(CURDIR)/build/evaluation $(BIN)/python -m evaluation $(ONLY)
+	TMPDIR=$(CURDIR)/build/evaluation $(BIN)/python -m lab.evaluation $(ONLY)
 
 .PHONY: clean
 clean: ## Remove what was built, the environment included

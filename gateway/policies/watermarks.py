@@ -19,7 +19,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 STRIDE = 2048
-"""Blobs. An index of 25 million evicts 900 a second at first (benchmarks/results/index_large.md), so fills wait 2.3 seconds."""
+"""Blobs. An index of 25 million evicts 900 a second at first (lab/benchmarks/results/index_large.md), so fills wait 2.3 s."""
 
 
 class EvictionReason(StrEnum):

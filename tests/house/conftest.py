@@ -43,8 +43,8 @@ def everything() -> dict[str, ast.Module]:
         "clients/python/src",
         "clients/python/tests",
         "tests",
-        "benchmarks",
-        "evaluation",
+        "rig",
+        "lab",
         "scripts",
         "examples",
     )

@@ -5,9 +5,9 @@ from statistics import stdev
 
 import pytest
 
-from benchmarks import __main__ as bench
-from benchmarks import report
-from benchmarks.report import Ratio
+from lab.benchmarks import __main__ as bench
+from lab.benchmarks import report
+from lab.benchmarks.report import Ratio
 
 BEFORE = Ratio("CPU of a read: Larder / nginx", 2.0, 2.5, deviation=0.1)
 RATE = Ratio("items per second: Larder / files", 0.8, 0.5, at_least=True, deviation=0.1)

@@ -1,4 +1,4 @@
-"""The system of benchmarks/closed_forms.py, with a gateway that is forked as those of other tests are."""
+"""The system of lab/benchmarks/closed_forms.py, with a gateway that is forked as those of other tests are."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks import closed_forms
-from benchmarks.servers import ACCESS_KEY, SECRET_KEY, Running
+from lab.benchmarks import closed_forms
+from lab.benchmarks.servers import ACCESS_KEY, SECRET_KEY, Running
 from rig.gateways import Settings, gateway
 
 

@@ -1,10 +1,10 @@
-"""One gateway, a counting origin and real readers beside what arithmetic says they must get (benchmarks/closed_forms.py)."""
+"""One gateway, a counting origin and real readers beside what arithmetic says they must get (lab/benchmarks/closed_forms.py)."""
 
 from pathlib import Path
 
 import pytest
 
-from benchmarks.closed_forms import lru_epochs, lru_hit_ratio, static_epochs
+from lab.benchmarks.closed_forms import lru_epochs, lru_hit_ratio, static_epochs
 from tests.loader.systems import system
 
 

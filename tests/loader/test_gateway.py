@@ -18,7 +18,7 @@ import pytest
 from torch.utils.data import DataLoader, DistributedSampler
 
 import larder
-from benchmarks.servers import BUCKET
+from lab.benchmarks.servers import BUCKET
 from larder import digest
 from larder.parquet import concatenate, read_rows
 from larder.testing import MemorySource

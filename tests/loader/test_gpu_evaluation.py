@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from evaluation import cores, gpu_page, pages
-from evaluation.gpu import NAME, summary, write_digests_of, write_picture
-from evaluation.gpu_job import Answer, Order, Setting, Trainer, run
+from lab.evaluation import cores, gpu_page, pages
+from lab.evaluation.gpu import NAME, summary, write_digests_of, write_picture
+from lab.evaluation.gpu_job import Answer, Order, Setting, Trainer, run
 from larder import Client, Credentials
 from rig.gateways import Settings, gateway
 from rig.origin import ALICE, FakeOrigin, OriginThread

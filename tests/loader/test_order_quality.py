@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.closed_forms import gateway_places
-from benchmarks.order import (
+from lab.benchmarks.closed_forms import gateway_places
+from lab.benchmarks.order import (
     ORDER_SEED,
     SimulatedCache,
     class_mix,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-ALL = "from evaluation.variants import VARIANTS, scale_time\nscale_time()\nfor replace in VARIANTS.values():\n    replace()\n"
+ALL = "from lab.evaluation.variants import VARIANTS, scale_time\nscale_time()\nfor replace in VARIANTS.values():\n    replace()\n"
 
 
 def test_every_variant_replaces_something(tmp_path: Path):

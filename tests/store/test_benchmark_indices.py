@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from benchmarks import index_large, index_million
+from lab.benchmarks import index_large, index_million
 
 OBJECTS = 300
 

@@ -1,0 +1,66 @@
+"""Ranges of 64 KiB in a resident object of 1 GiB: the gateway's CPU per request beside nginx with slices of 1 MiB."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+from lab.benchmarks.load import raw_request, run_wrk, write_script
+from lab.benchmarks.objects import make_many
+from lab.benchmarks.report import Ratio, machine, table, write
+from lab.benchmarks.servers import gateway, nginx_slices, origin
+from lab.benchmarks.turns import cpu_per_request, in_turn, medians_of
+
+LENGTH = 1024**3
+RANGE = 64 * 1024
+SLICE = 1024**2
+RANGES = 512
+CONNECTIONS = 16
+REPEATS = 5
+BUDGET = 1.7
+
+
+def run() -> None:
+    """Measure and write the results."""
+    where = machine()
+    with tempfile.TemporaryDirectory(prefix="larder-bench-") as temporary, ExitStack() as stack:
+        directory, root = Path(temporary), Path(temporary) / "objects"
+        key = make_many(root, "large", 1, LENGTH)[0]
+        source = stack.enter_context(origin(directory, root))
+        draw = random.Random(1)
+        starts = [draw.randrange(LENGTH // RANGE) * RANGE for _ in range(RANGES)]
+        sides = {}
+        for server in (
+            stack.enter_context(nginx_slices(directory, source.port)),
+            stack.enter_context(gateway(directory, source.port)),
+        ):
+            fill = directory / f"{server.name}-fill.lua"
+            write_script(fill, [raw_request(server.port, key, (at, at + SLICE)) for at in range(0, LENGTH, SLICE)])
+            for _ in range(3):
+                run_wrk(fill, server.port, 4, 2)
+            script = directory / f"{server.name}.lua"
+            write_script(script, [raw_request(server.port, key, (start, start + RANGE)) for start in starts])
+            run_wrk(script, server.port, 4, 1)
+            sides[server.name] = partial(cpu_per_request, server, script, CONNECTIONS)
+        before = source.cpu_seconds()
+        rounds = in_turn(sides, REPEATS)
+        if source.cpu_seconds() - before > 0.05:
+            raise RuntimeError("the object was not resident: the origin was read")
+    medians = medians_of(rounds)
+    ratio = Ratio.compared(
+        "CPU of a range of 64 KiB in 1 GiB: Larder / nginx slice", rounds["larder"], rounds["nginx"], BUDGET
+    )
+    text = (
+        f"Server CPU per range of 64 KiB, {CONNECTIONS} connections, {RANGES} random ranges of a resident object of 1 GiB, each "
+        f"with its own SigV4 signature (which nginx ignores); medians of {REPEATS} runs of 1 s, in turn.\n\n"
+        + table(["server", "CPU per request"], [[name, f"{value:.0f} µs"] for name, value in medians.items()])
+        + f"\n\nLarder / nginx: {ratio}"
+    )
+    write("object_ranges", "Ranges of a large object", text, {"medians": medians}, where, [ratio])
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,144 @@
+"""Warm GETs: server CPU per request and throughput, Larder beside nginx proxy_cache, in one run.
+
+Both servers stand in front of the same origin and hold all objects; they are loaded in turn, so what else the machine does
+hits both alike. CPU is that of the server's process tree divided by the requests answered; wrk's is not in it.
+The third server, Larder's protocol with an application that only opens files, shows what of Larder's cost is the protocol's.
+The kernel does the work of TCP in whichever of server and wrk runs, so for large objects the sum of both is shown too.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+
+from lab.benchmarks.load import raw_request, run_wrk, write_script
+from lab.benchmarks.objects import SIZES, make_objects
+from lab.benchmarks.report import Ratio, machine, table, write
+from lab.benchmarks.servers import Running, gateway, nginx_cache, origin, protocol_alone
+
+CONNECTIONS = (1, 16, 64)
+BUDGETS = {"4 KiB": 2.5, "110 KiB": 2.5, "1 MiB": 0.7, "8 MiB": 1.0}
+_LARGE = "8 MiB x 16"
+JUDGED = 16
+"""The number of connections whose ratios the summary shows."""
+REPEATS = 3
+SECONDS = 1
+Sample = dict[str, float]
+
+
+def _measure(server: Running, script: Path, connections: int) -> Sample:
+    before, wrk_before = server.cpu_seconds(), _ended_children()
+    outcome = run_wrk(script, server.port, connections, SECONDS)
+    used, wrk_used = server.cpu_seconds() - before, _ended_children() - wrk_before
+    if outcome.errors:
+        raise RuntimeError(f"{server.name}: {outcome.errors} of {outcome.requests} requests failed")
+    return {
+        "cpu_us": used / outcome.requests * 1e6,
+        "with_wrk_us": (used + wrk_used) / outcome.requests * 1e6,
+        "requests_per_second": outcome.requests / outcome.seconds,
+        "latency_ms": outcome.median_latency * 1e3,
+    }
+
+
+def _ended_children() -> float:
+    """CPU seconds of all child processes that have ended, which is wrk."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _scripts(directory: Path, server: Running, keys: dict[str, list[str]]) -> dict[str, Path]:
+    scripts = {}
+    for size, names in keys.items():
+        scripts[size] = directory / f"{server.name}-{size.replace(' ', '')}.lua"
+        write_script(scripts[size], [raw_request(server.port, name) for name in names])
+        run_wrk(scripts[size], server.port, 4, 1)
+    return scripts
+
+
+def run(with_gateway: bool = True) -> dict[str, dict[str, Sample]]:
+    """Measure and write the results; medians by ``"SIZE x CONNECTIONS"`` and server."""
+    where = machine()
+    samples: dict[str, dict[str, list[Sample]]] = {}
+    with tempfile.TemporaryDirectory(prefix="larder-bench-") as temporary, ExitStack() as stack:
+        directory, root = Path(temporary), Path(temporary) / "objects"
+        keys = make_objects(root)
+        source = stack.enter_context(origin(directory, root))
+        servers = [stack.enter_context(nginx_cache(directory, source.port))]
+        servers.append(stack.enter_context(protocol_alone(directory, root)))
+        if with_gateway:
+            servers.append(stack.enter_context(gateway(directory, source.port)))
+        scripts = {server.name: _scripts(directory, server, keys) for server in servers}
+        for _ in range(REPEATS):
+            for size in SIZES:
+                for connections in CONNECTIONS:
+                    case = samples.setdefault(f"{size} x {connections}", {})
+                    for server in servers:
+                        case.setdefault(server.name, []).append(
+                            _measure(server, scripts[server.name][size], connections)
+                        )
+    medians = {
+        case: {name: {field: median(s[field] for s in of) for field in of[0]} for name, of in by_server.items()}
+        for case, by_server in samples.items()
+    }
+    _write(medians, samples, where)
+    return medians
+
+
+def _write(
+    medians: dict[str, dict[str, Sample]], samples: dict[str, dict[str, list[Sample]]], where: dict[str, str]
+) -> None:
+    rows = []
+    ratios: dict[str, dict[str, float]] = {}
+    judged = []
+    for case, by_server in medians.items():
+        size, _, connections = case.partition(" x ")
+        cells = [case]
+        for name in ("nginx", "protocol", "larder"):
+            sample = by_server.get(name)
+            cells.append(f"{sample['cpu_us']:.0f} µs, {sample['requests_per_second']:.0f}/s" if sample else "-")
+        for name in ("protocol", "larder"):
+            if name in by_server:
+                ours, theirs = ([sample["cpu_us"] for sample in samples[case][side]] for side in (name, "nginx"))
+                what = f"CPU of a warm GET of {size}: Larder / nginx proxy_cache"
+                shown = Ratio.compared(what, ours, theirs, BUDGETS[size])
+                ratios.setdefault(case, {})[name] = shown.value
+                cells.append(str(shown))
+                if name == "larder" and connections == str(JUDGED):
+                    judged.append(shown)
+            else:
+                cells.append("-")
+        rows.append(cells)
+    columns = [
+        "object x connections",
+        "nginx proxy_cache",
+        "protocol alone",
+        "Larder",
+        "protocol / nginx",
+        "Larder / nginx",
+    ]
+    text = (
+        "Server CPU per request and requests per second, every request with its own SigV4 signature "
+        f"(which nginx ignores); medians of {REPEATS} runs of {SECONDS} s, servers in turn. "
+        "Ratios are of CPU, with the budget.\n\n" + table(columns, rows) + _with_wrk(medians)
+    )
+    write("s3_reads", "Warm S3 reads", text, {"medians": medians, "cpu_ratios": ratios}, where, judged)
+
+
+def _with_wrk(medians: dict[str, dict[str, Sample]]) -> str:
+    nginx, larder = (medians[_LARGE].get(name) for name in ("nginx", "larder"))
+    if nginx is None or larder is None:
+        return ""
+    return (
+        f"\n\nFor {_LARGE}, server and wrk together use {nginx['with_wrk_us']:.0f} µs with nginx and "
+        f"{larder['with_wrk_us']:.0f} µs with Larder: after nginx's head, which is a packet of its own, the receive window stays "
+        "small, and wrk's acknowledgements do more of the sending "
+        "([decision 0003](../../../docs/decisions/0003-a-short-path-and-no-threads.md))."
+    )
+
+
+if __name__ == "__main__":
+    run(with_gateway="--without-gateway" not in sys.argv)

@@ -1,0 +1,31 @@
+"""All of it, one after the other: ``make evaluate``; or those that are named: ``python -m lab.evaluation multi_job probing``."""
+
+import sys
+import time
+from importlib import import_module
+
+NAMES = (
+    "bound",
+    "scenarios",
+    "multi_job",
+    "small_cache",
+    "probing",
+    "allocation",
+    "streams",
+    "streams_real",
+    "importance",
+    "importance_real",
+    "pipelines",
+    "pipelines_real",
+    "pipelines_marks",
+    "gpu",
+    "cores",
+)
+
+for name in sys.argv[1:] or NAMES:
+    if name not in NAMES:
+        sys.exit(f"no evaluation is called {name!r}; there are {', '.join(NAMES)}")
+    began = time.monotonic()
+    print(f"{name} ...", flush=True)
+    import_module(f"lab.evaluation.{name}").run()
+    print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)

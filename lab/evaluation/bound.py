@@ -1,0 +1,331 @@
+"""Reads of the origin over the cached share of a dataset: the bound, real gateways, the simulator, and other ways of caching."""
+
+from __future__ import annotations
+
+import multiprocessing
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from gateway.policies.watermarks import Space, marks_of
+from gateway.sim.figures import pyplot
+from gateway.sim.jobs.run import RunResult, simulate
+from gateway.sim.jobs.scenario import Scenario, parse_as
+from lab.evaluation import epoch_times
+from lab.evaluation.fleet import LOW, Fleet, fleet
+from lab.evaluation.jobs import Training, through_fleet
+from lab.evaluation.origin import Data, Origin, origin
+from lab.evaluation.pages import machine, picture, table, write
+
+DATA = Data("bound", 960, 4 * 1024)
+BATCH = 8
+COMPUTE = 0.08
+LATENCY = 0.01
+EPOCH = DATA.items / BATCH * COMPUTE
+MEASURED = (0.2, 0.5, 0.8, 0.95)
+"""Shares at which real gateways are measured."""
+SHARES = (0.05, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95)
+"""Shares that are simulated."""
+SETTLE, EPOCHS = 2, 5
+"""Epochs of the first job: those that do not count, and all."""
+CLOSE = 0.03
+"""By how much of the dataset the simulator may differ from a real run."""
+
+
+GREEN = "#1b7f5c"
+WAYS = {
+    "larder": ("Larder, simulated", GREEN),
+    "static": ("static", "#7a6bb0"),
+    "lru": ("LRU", "#c0732a"),
+    "belady": ("Belady", "#3b78a8"),
+}
+"""What is simulated: names and colours in the picture."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Jobs on one dataset: when each starts, in epochs, and how long it computes, in multiples of ``COMPUTE``."""
+
+    name: str
+    starts: tuple[float, ...] = (0.0,)
+    paces: tuple[int, ...] = (1,)
+    limit: tuple[float, float] = (1.05, 0.05)
+    """A factor of the bound and a constant: what the jobs may read."""
+    earlier: tuple[str, str, str, str] = ("-", "-", "-", "-")
+    """What the build that rotated chunks read, at ``MEASURED``, by jobs with ``caching="on"``."""
+
+    def most(self, share: float) -> float:
+        """Reads per item and epoch that are within the limit when this share is cached."""
+        factor, constant = self.limit
+        return factor * (1 - share) + constant
+
+
+CASES = (
+    Case("one job", limit=(1.05, 0.02), earlier=("0.97", "0.98", "1.03", "0.98")),
+    Case("4 in step", (0.0,) * 4, (1,) * 4, earlier=("0.99 to 1.32", "-", "-", "0.97")),
+    Case("4 staggered by a quarter", (0.0, 0.25, 0.5, 0.75), (1,) * 4, (1.10, 0.08), ("1.86", "-", "-", "-")),
+    Case("speeds 1:2:4", (0.0,) * 3, (1, 2, 4), (1.10, 0.08), ("1.70", "-", "-", "-")),
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where else two of the cases are measured."""
+
+    name: str
+    nodes: int
+    data: Data
+
+
+PLACES = (
+    Place("three gateways", 3, DATA),
+    Place("one gateway, items in four objects", 1, replace(DATA, name="shards", shards=4)),
+    Place("three gateways, items in four objects", 3, replace(DATA, name="shards", shards=4)),
+)
+PLACED = (0.2, 0.8)
+"""Shares at which these are measured."""
+
+Real = dict[str, dict[float, float]]
+"""Reads per item and epoch by the name of a case and the cached share."""
+Simulated = dict[str, dict[float, dict[str, float]]]
+"""The same by way of caching."""
+Placed = dict[tuple[str, str], dict[float, float]]
+"""Reads per item and epoch by the names of a place and a case, and the cached share."""
+
+
+def run() -> None:
+    """Measure, simulate, and write the page."""
+    where = machine()
+    real = {case.name: {share: measure(case, share) for share in MEASURED} for case in CASES}
+    placed = {
+        (place.name, case.name): {share: measure(case, share, place) for share in PLACED}
+        for place in PLACES
+        for case in CASES[:2]
+    }
+    times = epoch_times.measure()
+    simulated = {case.name: {share: simulation(case, share) for share in SHARES} for case in CASES}
+    publish(real, placed, simulated, times, where)
+
+
+def publish(real: Real, placed: Placed, simulated: Simulated, times: epoch_times.Times | None, where: str) -> None:
+    """Write the page. What was not measured is left out."""
+    rows = [
+        [
+            case.name,
+            f"{share:g}",
+            f"{1 - share:.2f}",
+            f"{case.most(share):.3f}",
+            f"{reads:.3f}" if (reads := real[case.name].get(share)) is not None else "not measured",
+            *(f"{simulated[case.name][share][way]:.3f}" for way in WAYS),
+            earlier,
+        ]
+        for case in CASES
+        for share, earlier in zip(MEASURED, case.earlier, strict=True)
+    ]
+    columns = ["jobs", "c", "bound", "limit", "real gateway", "simulator", "static", "LRU", "Belady", "with chunks"]
+    write(
+        "bound",
+        "Reads of the origin",
+        where,
+        _text(),
+        table(columns, rows),
+        _verdict(real, simulated),
+        _plot(real, simulated),
+        *_placed(placed),
+        *(("## Time of an epoch", *epoch_times.section(times)) if times else ()),
+    )
+
+
+# --- real gateways
+
+
+def measure(case: Case, share: float, place: Place | None = None) -> float:
+    """Reads of the origin per item and epoch of the first job, which is the fastest, through gateways with so large a cache."""
+    nodes, data = (place.nodes, place.data) if place else (1, DATA)
+    with tempfile.TemporaryDirectory() as temporary, origin([data], 0, LATENCY) as store:
+        store.limit(10**9, LATENCY)
+        with fleet(store, Path(temporary) / "fleet", LOW * share * data.size, nodes=nodes) as running:
+            running.register(data)
+            reads = _reads(store, running, case, data)
+    print(f"bound: {place.name if place else 'one gateway'}, {case.name}, c = {share:g}: {reads:.3f}", flush=True)
+    return reads
+
+
+def _reads(store: Origin, running: Fleet, case: Case, data: Data) -> float:
+    with ExitStack() as stack:
+        jobs = [
+            stack.enter_context(_process(running, training, number))
+            for number, training in enumerate(_trainings(case, data))
+        ]
+        for job in jobs:
+            job.recv()
+        for job in jobs:
+            job.send("go")
+        counts = []
+        for _ in range(EPOCHS):
+            jobs[0].recv()
+            counts.append(store.reads(data))
+    return (counts[-1] - counts[SETTLE - 1]) / (EPOCHS - SETTLE) / data.items
+
+
+def _trainings(case: Case, data: Data) -> list[Training]:
+    training = Training(name="job", data=data, batch=BATCH, epochs=0)
+    return [
+        replace(training, name=f"job-{number}", compute=COMPUTE * pace, start=start * EPOCH, seed=number)
+        for number, (start, pace) in enumerate(zip(case.starts, case.paces, strict=True))
+    ]
+
+
+@contextmanager
+def _process(running: Fleet, training: Training, number: int) -> Iterator[Connection]:
+    """A job in a process of its own, which says that it is ready, waits for a word, and then names each epoch that ends."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=_train, args=(there, running, training, number), daemon=True)
+    process.start()
+    there.close()  # so that a job that dies is the end of its messages
+    try:
+        yield here
+    finally:
+        process.kill()
+        process.join()
+
+
+def _train(connection: Connection, running: Fleet, training: Training, number: int) -> None:
+    connection.send("ready")
+    connection.recv()
+    through_fleet(running, training, number, on_epoch=connection.send)(threading.Event())
+
+
+# --- the simulator
+
+
+def simulation(case: Case, share: float) -> dict[str, float]:
+    """The same in virtual time, by way of caching."""
+    results = simulate(parse_as(Scenario, _scenario(case, share)))
+    return {result.run.name: _per_epoch(result) for result in results}
+
+
+def _per_epoch(result: RunResult) -> float:
+    return result.measured_bytes / DATA.size / max(job.epochs for job in result.jobs)
+
+
+def room(capacity: float) -> int:
+    """Bytes that a cache full of items which replace one another holds: up to its low watermark."""
+    used = 0.0
+    for _ in range(20):
+        full = Space(used=round(used), capacity=round(capacity), free=0, reserve=0, steady=round(used))
+        used = marks_of(full).low * capacity
+    return int(used)
+
+
+def _scenario(case: Case, share: float) -> str:
+    until = 8 * EPOCH
+    tables = [
+        f'title = "bound"\nduration = {until}\nmeasure_from = {3 * EPOCH}',
+        f'[origin]\nbandwidth = "1GB"\nlatency = {LATENCY}',
+        f"[fleet]\ncapacity = {room(share * DATA.size)}",
+        f'[[datasets]]\nname = "{DATA.name}"\nsize = {DATA.size}\nitem = {DATA.length}\ncaching = "part"',
+    ]
+    tables += [
+        f'[[jobs]]\nname = "{training.name}"\ndataset = "{DATA.name}"\nbatch = {BATCH * DATA.length}\n'
+        f"compute = {training.compute}\nprefetch = 1\nstart = {training.start}\ngpus = {training.gpus}"
+        for training in _trainings(case, DATA)
+    ]
+    tables += [f'[[runs]]\nname = "{mode}"\nmode = "{mode}"' for mode in WAYS]
+    return "\n\n".join(tables)
+
+
+# --- the page
+
+
+def _text() -> str:
+    return (
+        "An epoch reads every item, and the share *c* of them is in the cache when it begins. So 1 - *c* reads per item and "
+        "epoch are the least possible, for all jobs on the dataset together.\n\n"
+        f"{DATA.items} items of {DATA.length // 1024} KiB, one gateway with a cache of *c* times their size, jobs in processes "
+        f"of their own (`larder.Job` and `larder.Loader`, mini-batches of {BATCH}, {COMPUTE * 1e3:g} ms of computing), default "
+        f"settings. GETs are counted at the origin, from the end of the first job's epoch {SETTLE} to that of epoch {EPOCHS}. "
+        "Staggered jobs begin a quarter of an epoch apart; of three speeds the slowest computes four times as long as the "
+        "fastest, whose epochs count. The *limit* is the goal: 1.05 (1 - *c*) + 0.02 for one job, 1.05 (1 - *c*) + 0.05 in "
+        "step, 1.10 (1 - *c*) + 0.08 for the others.\n\n"
+        "The simulator has the same numbers and the shipped rules; its cache holds what a real one holds up to its low watermark "
+        f"({room(10**6) / 1e6:.1%}). *Static* keeps the first items, *Belady* evicts what is needed last; with these and LRU "
+        "each job reads in its own order, simulated with the same cache. *With chunks* is what the build that rotated chunks "
+        'read, by jobs with `caching="on"`; with the defaults it read 1.36 for one job at c = 0.2 and 0.95, and 1.98 for four '
+        "in step at 0.2."
+    )
+
+
+_BUSY = (
+    "On a busy machine nothing may arrive for 2 seconds, and then a batch loads other candidates beside those under way: read "
+    "such figures with the load below, and measure them again on a quiet machine."
+)
+
+
+def _verdict(real: Real, simulated: Simulated) -> str:
+    over = [
+        f"{case.name} at {share:g} ({reads:.3f}, limit {case.most(share):.3f})"
+        for case in CASES
+        for share, reads in real[case.name].items()
+        if reads > case.most(share)
+    ]
+    apart = {
+        (name, share): reads - simulated[name][share]["larder"]
+        for name, of in real.items()
+        for share, reads in of.items()
+    }
+    far = [f"{name} at {share:g} ({by:+.3f})" for (name, share), by in apart.items() if abs(by) > CLOSE]
+    limits = f"**Above the limit: {', '.join(over)}.** {_BUSY}" if over else "Every real run is within its limit."
+    if far:
+        return f"{limits} Real runs differ from the simulator by more than {CLOSE:g} reads per item: {', '.join(far)}."
+    (name, share), worst = max(apart.items(), key=lambda pair: abs(pair[1]))
+    return f"{limits} The real runs differ from the simulator by {worst:+.3f} reads per item at most ({name} at {share:g})."
+
+
+def _placed(placed: Placed) -> tuple[str, str, str]:
+    """The part of the page about fleets, and items in larger objects."""
+    limits = {case.name: case for case in CASES}
+    rows = [
+        [place, jobs, f"{share:g}", f"{1 - share:.2f}", f"{limits[jobs].most(share):.3f}", f"{reads:.3f}"]
+        for (place, jobs), of in placed.items()
+        for share, reads in of.items()
+    ]
+    over = [
+        f"{place}, {jobs} at {share:g} ({reads:.3f})"
+        for (place, jobs), of in placed.items()
+        for share, reads in of.items()
+        if reads > limits[jobs].most(share)
+    ]
+    return (
+        "## Fleets, and items in larger objects",
+        "The same items and caches: on three gateways, each with a third of the cache and the jobs spread over them, and as "
+        "ranges of four objects. Of these the bytes that GETs ask for count, over an item's; several items are one GET.",
+        table(["place", "jobs", "c", "bound", "limit", "reads"], rows)
+        + ("\n\n**Above the limit: " + "; ".join(over) + ".**" if over else "\n\nAll are within their limits."),
+    )
+
+
+def _plot(real: Real, simulated: Simulated) -> str:
+    figure, panels = pyplot().subplots(1, len(CASES), figsize=(12, 3.4), sharey=True)
+    for axes, case in zip(panels, CASES, strict=True):
+        of = simulated[case.name]
+        for way, (name, colour) in WAYS.items():
+            axes.plot(list(of), [reads[way] for reads in of.values()], color=colour, label=name, linewidth=1.2)
+        axes.plot([0, 1], [1, 0], ":", color="black", label="bound", linewidth=1)
+        measured = real[case.name]
+        axes.plot(list(measured), list(measured.values()), "o", color=GREEN, label="Larder, real gateway")
+        texts = zip(MEASURED, case.earlier, strict=True)
+        chunks = {share: float(text.rpartition(" ")[2]) for share, text in texts if text != "-"}
+        axes.plot(list(chunks), list(chunks.values()), "x", color="#c0392b", label="build with chunks")
+        axes.set_title(case.name, fontsize=9)
+        axes.set_xlabel("c, share in the cache")
+        axes.set_xlim(0, 1)
+    panels[0].set_ylabel("origin reads per item and epoch")
+    panels[0].set_ylim(0, 3.5)
+    panels[0].legend(fontsize=7)
+    return picture("bound", figure)

@@ -1,0 +1,166 @@
+"""The page of ``lab.evaluation.gpu``, from its results: ``python -m lab.evaluation.gpu_page`` writes it again."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from gateway.sim.figures import pyplot
+from lab.evaluation.pages import FOLDER, picture, table, write
+
+RESULTS = FOLDER / "gpu.json"
+SYNTHETIC = "synthetic data on the GPU"
+FILES = "local files"
+BUCKET = "the bucket, by boto3"
+COLD, WARM = "S3 through Larder, cold cache", "S3 through Larder, warm cache"
+EXACT = "loader, everything cached, exact order"
+STATIC = "loader, half of the data cached (static)"
+FIFTH = "loader, a fifth of the data cached"
+PLAIN = "S3 through Larder, a fifth of the data cached"
+_COLOURS = {
+    SYNTHETIC: "#444444",
+    FILES: "#888888",
+    BUCKET: "#c0732a",
+    COLD: "#3b78a8",
+    WARM: "#3b78a8",
+    PLAIN: "#3b78a8",
+}
+_OURS = "#1b7f5c"
+
+Side = dict[str, Any]
+"""An outcome of ``lab.evaluation.gpu``, as JSON has it."""
+
+
+def rows_of(sides: list[Side], size: float) -> tuple[list[str], list[list[str]]]:
+    """The columns and rows of a table of sides with equally many jobs, the ceiling first; ``size`` is that of the data."""
+    columns = ["fed by", "samples/s", "of the ceiling", "steps wait", "GPU busy", "origin reads per epoch and job"]
+    rows = [
+        [
+            side["name"],
+            f"{side['rate']:.0f}",
+            f"{side['rate'] / sides[0]['rate']:.0%}",
+            f"{side['idle']:.0%}",
+            f"{side['busy']:.0%}" if side["busy"] >= 0 else "not known",
+            f"{side['reads'] * size / 1e9:.2f} GB",
+        ]
+        for side in sides
+    ]
+    return columns, rows
+
+
+def page(found: dict[str, Any]) -> None:
+    """Write the page."""
+    size, scale, jobs = found["size"], found["scale"], found["scale"]["jobs"]
+    alone, shared = ([side for side in found["sides"] if side["jobs"] == many] for many in (1, jobs))
+    write(
+        "gpu",
+        "A GPU fed from a slow bucket",
+        found["where"],
+        *((version,) if (version := found.get("version")) else ()),
+        _setup(scale, size, found["decoded"]),
+        "## One job",
+        table(*rows_of(alone, size)),
+        _alone({side["name"]: side for side in alone}),
+        f"## {jobs} jobs on one GPU and one dataset",
+        table(*rows_of(shared, size)),
+        _shared({side["name"]: side for side in shared}, scale, size),
+        _plot(alone, shared),
+        "## What this does not show",
+        _limits(scale),
+        *((remark,) if (remark := found.get("remark")) else ()),
+    )
+
+
+def _setup(scale: dict[str, Any], size: int, decoded: float) -> str:
+    mean = size / scale["items"]
+    return (
+        f"A training job reads {scale['items']} JPEGs of {scale['side']} x {scale['side']} pixels, {mean / 1024:.0f} KiB each "
+        f"and {size / 1e9:.2f} GB together, out of a bucket that sends {scale['bandwidth'] / 1e6:g} MB/s to all its readers, "
+        f"{1000 * scale['latency']:g} ms after each request: {scale['bandwidth'] / mean:.0f} pictures per second at most.\n\n"
+        "Each job is a process with torchvision's ResNet-50: bf16 by autocast, channels_last, SGD, mini-batches of "
+        f"{scale['batch']}, without torch.compile. {scale['loaders']} `DataLoader` workers, shared among the jobs, decode with "
+        f"Pillow, cut out {scale['crop']} x {scale['crop']} pixels and mirror half of the pictures; memory is pinned, and the "
+        f"next mini-batch is asked for while the GPU computes. The gateway has {scale['gateway']} worker processes. The bucket "
+        "is the object store of this project's tests; everything shares the machine. So that storage decides, pictures are "
+        f"decoded at half their size: as many processes as there are workers decode {decoded:.0f} pictures per second.\n\n"
+        "*The ceiling* is the same loop with a mini-batch that stays on the GPU. *Steps wait*: the share of the time, by CUDA "
+        "events, in which a job had given the GPU nothing to do. *GPU busy*: the share in which some kernel ran, as the driver "
+        "says. *boto3* has eight requests in flight in each worker."
+    )
+
+
+def _alone(sides: dict[str, Side]) -> str:
+    def times(one: str, other: str) -> str:
+        return f"{sides[one]['rate'] / sides[other]['rate']:.2f}"
+
+    return "\n".join(
+        [
+            "Whole epochs, from the request for the first mini-batch. The start of each, with empty queues, counts on all sides.",
+            "",
+            f"- The bucket alone keeps the GPU at {sides[BUCKET]['rate'] / sides[SYNTHETIC]['rate']:.0%} of what it can do.",
+            f"- **With everything cached, the loader in its exact order is as fast as local files** ({times(EXACT, FILES)} "
+            f"times). What both miss to the ceiling, {1 - sides[EXACT]['rate'] / sides[SYNTHETIC]['rate']:.0%} and "
+            f"{1 - sides[FILES]['rate'] / sides[SYNTHETIC]['rate']:.0%}, is mostly the start of epochs.",
+            f"- Half of the data cached, by the mode `static`: {times(STATIC, BUCKET)} times the bucket.",
+            f"- **A fifth of the data cached does not help one job alone: {times(FIFTH, BUCKET)} times the bucket.** Each item "
+            f"is read in every epoch; there are {sides[FIFTH]['reads']:.2f} origin reads per sample, with what is loaded ahead.",
+            f"- A first epoch of plain S3 reads is as fast as from the bucket ({times(COLD, BUCKET)} times). With a warm cache "
+            f"boto3 gets {times(WARM, FILES)} times what local files give: it takes CPU from the workers that decode.",
+        ]
+    )
+
+
+def _shared(sides: dict[str, Side], scale: dict[str, Any], size: int) -> str:
+    of = {name: side["rate"] for name, side in sides.items()}
+    chunk, each = scale["items"] / 10, of[FIFTH] / scale["jobs"]
+    return "\n".join(
+        [
+            f"{scale['limit'] - scale['skipped']:g} s of each side, after {scale['skipped']:g} s that do not count; caches are "
+            "empty at first. Reads for mini-batches still in queues at the end count.",
+            "",
+            f"- **With a cache of a fifth of the data the jobs together train {of[FIFTH] / of[BUCKET]:.2f} times as fast as from "
+            f"the bucket, at {of[FIFTH] / of[SYNTHETIC]:.0%} of the ceiling.** They use the "
+            "same chunk at once and share its reads.",
+            f"- The same cache by plain S3 reads gives {of[PLAIN] / of[BUCKET]:.2f} times the bucket.",
+            f"- There are {sides[FIFTH]['reads']:.2f} origin reads per sample; {1 / scale['jobs']:.2f} would be one for all "
+            f"jobs. No job ended its first epoch, so what was loaded ahead, up to two of ten chunks, weighs much.",
+            f"- {sides[FIFTH]['idle']:.0%} of the time a job had nothing to compute, at the changes of chunks; the "
+            f"others used the GPU meanwhile. A chunk has {chunk:.0f} items, of which a job took {chunk / each:.1f} s; reading it "
+            f"takes the bucket {size / 10 / scale['bandwidth']:.1f} s.",
+        ]
+    )
+
+
+def _limits(scale: dict[str, Any]) -> str:
+    return "\n".join(
+        [
+            "- A real network, a real bucket whose bandwidth grows with requests, several GPUs or machines, or a cache on an SSD "
+            "under pressure: everything goes over loopback, and the files were in memory.",
+            "- Decoding at full size with torchvision's usual augmentation: there the cores may decide.",
+            "- Accuracy: pictures are noise and labels arbitrary. [Accuracy](../accuracy.md) is measured elsewhere.",
+            f"- Long epochs: one takes {scale['items']} samples, some seconds, so start, end and changes of chunks weigh more.",
+            "- Spread: each side ran once.",
+        ]
+    )
+
+
+def _plot(alone: list[Side], shared: list[Side]) -> str:
+    figure, (left, right) = pyplot().subplots(1, 2, figsize=(11, 4.2), width_ratios=(3, 2))
+    bars = [*alone, *shared]
+    names = [f"{side['name']}" for side in bars]
+    places = [*range(len(alone)), *range(len(alone) + 1, len(bars) + 1)]
+    left.barh(places, [side["rate"] for side in bars], color=[_COLOURS.get(name, _OURS) for name in names])
+    left.set_yticks(places, names, fontsize=7)
+    left.invert_yaxis()
+    left.set_xlabel(f"samples per second (above: one job, below: {shared[0]['jobs']})")
+    for side in shared:
+        colour = _COLOURS.get(side["name"], _OURS)
+        right.plot(range(1, len(side["course"]) + 1), side["course"], color=colour, linewidth=1.2)
+    right.set_xlabel(f"seconds, {shared[0]['jobs']} jobs; colours as on the left")
+    right.set_ylabel("samples in each second")
+    right.set_ylim(bottom=0)
+    return picture("gpu", figure)
+
+
+if __name__ == "__main__":
+    page(json.loads(RESULTS.read_text()))

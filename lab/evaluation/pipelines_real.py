@@ -1,0 +1,374 @@
+"""Input pipelines through a real gateway: costs beside PyTorch's and Ray Data's, and the workers that the gateway finds.
+
+After Cachew (ATC 2022), Figures 6, 7 and 9.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import chain, islice, repeat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+import larder
+from gateway.policies.space.autoscale import ScalePhase, ScaleSettings, Scaling, TrainerReport, scaled
+from gateway.sim.figures import pyplot
+from lab.evaluation.fleet import CREDENTIALS, Fleet, fleet
+from lab.evaluation.input_sides import BATCH, CROP, SIDE, SIDES, Cost, Facts
+from lab.evaluation.origin import BUCKET, origin_of_files
+from lab.evaluation.pages import busy, machine, picture, table, write_section
+from lab.evaluation.paused import WORK, paused
+from larder import Client, Job
+from larder.digest.writer import Row
+from larder.digest.writer import write as write_digests
+from larder.reading.source import Access
+
+PHOTOS, TICKS = 512, 1000
+"""Items of the two datasets: JPEGs, and some bytes each."""
+SIZE = (320, 240)
+"""Pixels of a JPEG."""
+WORKERS = (1, 2, 4, 8)
+ON_RAY = (2, 4)
+"""Workers of the sides on Ray: each needs a cluster, and memory for it."""
+PAIR = 2
+"""Elements of a batch there."""
+RATES = {"slow": 0.04, "middle": 0.02, "fast": 0.04 / 3}
+"""Seconds that the model takes for a batch; ``WORK * PAIR`` over it is the number of workers that keep it busy."""
+MOST = 8
+MEASURED, SETTLING = 100, 20
+"""Batches that are timed at each number of workers, and before them."""
+LIMIT = 240
+"""Seconds that a side may take."""
+PATIENCE = 120.0
+"""Seconds after which a job that has not settled is given up."""
+EPOCHS = 4
+THRESHOLDS = (0.01, 0.02, 0.03, 0.05, 0.07, 0.10)
+DRAWS = 200
+
+
+@dataclass
+class Found:
+    """A job whose workers the gateway finds.
+
+    Args:
+        workers: how many there were from when on, in seconds.
+        epochs: seconds of whole epochs.
+        modes: elements that each of them read at the mark, and stored there.
+        reasons: of decisions about the mark, and when.
+        whole: whether every element came once in each.
+    """
+
+    workers: list[tuple[float, int]] = field(default_factory=list)
+    epochs: list[float] = field(default_factory=list)
+    modes: list[tuple[int, int]] = field(default_factory=list)
+    reasons: list[tuple[float, str]] = field(default_factory=list)
+    whole: bool = True
+
+    @property
+    def settled(self) -> int:
+        """The latest number of workers."""
+        return self.workers[-1][1]
+
+    def note(self, at: float, workers: int, reason: str) -> None:
+        """Record changes of the workers and of the reason."""
+        if not self.workers or self.workers[-1][1] != workers:
+            self.workers.append((at, workers))
+        if reason and (not self.reasons or self.reasons[-1][1] != reason):
+            self.reasons.append((at, reason))
+
+
+def run() -> None:
+    """Measure, and write the page."""
+    where, load = machine(), os.getloadavg()[0]
+    with tempfile.TemporaryDirectory() as temporary, _gateway(Path(temporary)) as endpoint:
+        costs = _costs(endpoint)
+        curves = _curves(endpoint)
+        found = {name: _found(endpoint, name, pause) for name, pause in RATES.items()}
+        timeline = _timeline(endpoint, RATES["middle"])
+    write_section(
+        "pipelines",
+        "pipelines_real",
+        "Workers through a real gateway",
+        where,
+        _text(load),
+        "### Beside PyTorch and Ray Data",
+        _cost_table(costs),
+        "### Workers for three ingestion rates",
+        _knee_table(curves, found),
+        _knee_plot(curves, found),
+        _threshold_table(curves),
+        "### Four epochs of a real job",
+        _timeline_text(timeline),
+        _timeline_plot(timeline),
+    )
+
+
+@contextmanager
+def _gateway(directory: Path) -> Iterator[str]:
+    """A gateway with both datasets; its address."""
+    files = directory / "files"
+    photos = {f"photos/{number:05}.jpg": _photo(number) for number in range(PHOTOS)}
+    ticks = {f"ticks/{number:05}": b"%d" % number for number in range(TICKS)}
+    for key, data in {**photos, **ticks}.items():
+        (files / key).parent.mkdir(parents=True, exist_ok=True)
+        (files / key).write_bytes(data)
+    with (
+        origin_of_files(files, BUCKET, 0, 0) as store,
+        fleet(store, directory / "fleet", 256e6, nodes=1) as running,
+    ):
+        for name, items in (("photos", photos), ("ticks", ticks)):
+            _register(running, name, items)
+        yield running.endpoints[0]
+
+
+def _register(running: Fleet, name: str, items: Mapping[str, bytes]) -> None:
+    rows = [
+        Row(hashlib.sha256(data).digest(), BUCKET, key, None, len(data), "", len(data), None)
+        for key, data in sorted(items.items())
+    ]
+    path = running.directory / f"{name}.parquet"
+    write_digests(path, rows, "objects")
+    Client(running.endpoints[0], credentials=CREDENTIALS).register(name, path)
+
+
+def _photo(number: int) -> bytes:
+    """A JPEG of smooth noise, with as many bytes as a photograph of these dimensions."""
+    noise = np.random.default_rng(number).integers(0, 256, (SIZE[1] // 4, SIZE[0] // 4, 3), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(noise).resize(SIZE, Image.Resampling.BICUBIC).save(file, "JPEG", quality=90)
+    return file.getvalue()
+
+
+def _cost(side: str, facts: Facts) -> Cost:
+    """Run a side in a new process."""
+    settings = {
+        "AWS_ACCESS_KEY_ID": CREDENTIALS.access_key_id,
+        "AWS_SECRET_ACCESS_KEY": CREDENTIALS.secret_access_key,
+        "RAY_AUTH_MODE": "disabled",
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+    command = [sys.executable, "-m", "lab.evaluation.input_sides", side, *map(str, facts)]
+    done = subprocess.run(
+        command, env={**os.environ, **settings}, capture_output=True, text=True, timeout=LIMIT, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(f"{side} with {facts.workers} workers failed:\n{done.stderr[-3000:]}")
+    answer = next(line for line in reversed(done.stdout.splitlines()) if line.startswith("["))
+    print(f"{side}, {facts.workers} workers: {answer}", flush=True)
+    return Cost(*json.loads(answer))
+
+
+def _costs(endpoint: str) -> dict[tuple[str, int], Cost]:
+    return {
+        (side, workers): _cost(side, Facts(endpoint, "photos", workers))
+        for side in SIDES
+        for workers in (ON_RAY if "Ray" in side else WORKERS)
+    }
+
+
+def _pipeline(endpoint: str, **options: Any) -> larder.pipelines.Pipeline:
+    access = Access(credentials=CREDENTIALS)
+    return larder.pipeline("ticks", endpoint=endpoint, access=access, **options).map(paused).batch(PAIR)
+
+
+def _curves(endpoint: str) -> dict[str, dict[int, list[float]]]:
+    """Seconds of single batches with 1 to ``MOST`` workers, for each model."""
+    found: dict[str, dict[int, list[float]]] = {name: {} for name in RATES}
+    pipeline = _pipeline(endpoint, workers=1)
+    for workers in range(1, MOST + 1):
+        pipeline.scale(workers)
+        for name, pause in RATES.items():
+            found[name][workers] = list(islice(_batch_times(pipeline, workers, pause), MEASURED))
+    pipeline.close()
+    return found
+
+
+def _batch_times(pipeline: larder.pipelines.Pipeline, workers: int, pause: float) -> Iterator[float]:
+    """Seconds of one batch after the other, once all workers work and the queue is theirs."""
+    seen: set[int] = set()
+    ready, began = 0, time.perf_counter()
+    for batch in chain.from_iterable(repeat(pipeline)):
+        time.sleep(pause)
+        seen |= set(batch[1].tolist())
+        ready += len(seen) >= workers
+        now = time.perf_counter()
+        if ready > SETTLING:
+            yield now - began
+        began = now
+
+
+def _found(endpoint: str, name: str, pause: float) -> Found:
+    """A job that begins with one worker, until it has settled."""
+    found, began = Found(), time.monotonic()
+    with Job(endpoint, f"rate-{name}", "ticks", batch_size=PAIR, credentials=CREDENTIALS) as job:
+        pipeline = _pipeline(endpoint, job=job)
+        for _ in chain.from_iterable(repeat(pipeline)):
+            time.sleep(pause)
+            found.note(time.monotonic() - began, int(pipeline.stats()["workers"]), "")
+            if _has_settled(found) or found.workers[0][0] + PATIENCE < time.monotonic() - began:
+                break
+        pipeline.close()
+    return found
+
+
+def _timeline(endpoint: str, pause: float) -> Found:
+    """The first epochs of a job whose pipeline has a mark."""
+    found, began = Found(), time.monotonic()
+    access = Access(credentials=CREDENTIALS)
+    with Job(endpoint, "timeline", "ticks", batch_size=PAIR, credentials=CREDENTIALS) as job:
+        pipeline = larder.pipeline("ticks", endpoint=endpoint, access=access, job=job).map(paused)
+        pipeline = pipeline.autocache().batch(PAIR)
+        for _ in range(EPOCHS):
+            start, came = time.monotonic(), []
+            for batch in pipeline:
+                time.sleep(pause)
+                came += batch[0].tolist()
+                now = time.monotonic() - began
+                found.note(now, int(pipeline.stats()["workers"]), job.pipeline_directive.reason)
+            found.epochs.append(time.monotonic() - start)
+            found.whole = found.whole and sorted(came) == list(range(TICKS))
+            (results,) = pipeline.stats()["results"].values()
+            before = [sum(each) for each in zip(*found.modes, strict=True)] or [0, 0]
+            found.modes.append((results["read"] - before[0], results["stored"] - before[1]))
+        pipeline.close()
+    return found
+
+
+def _has_settled(found: Found) -> bool:
+    """The gateway takes the worker away that did not help."""
+    return len(found.workers) > 1 and found.workers[-1][1] < found.workers[-2][1]
+
+
+def knee(curve: Mapping[int, float], threshold: float = ScaleSettings().threshold) -> int:
+    """The fewest workers of which one more shortens the time per batch by less than a threshold."""
+    return next(
+        (each for each in sorted(curve)[:-1] if curve[each + 1] > curve[each] * (1 - threshold)), max(sorted(curve))
+    )
+
+
+def decided(curve: Mapping[int, Sequence[float]], threshold: float, seed: int) -> int:
+    """Workers that the shipped policy finds if each report is the mean of 100 batches drawn from those measured."""
+    chance, settings = np.random.default_rng(seed), ScaleSettings(threshold=threshold, most=MOST)
+    now = Scaling()
+    while now.phase is ScalePhase.GROWING:
+        mean = float(chance.choice(np.asarray(curve[now.workers]), 100).mean())
+        now = scaled(now, TrainerReport(mean, 0.0, now.workers), settings)
+    return now.workers
+
+
+def _means(curve: Mapping[int, Sequence[float]]) -> dict[int, float]:
+    return {workers: sum(times) / len(times) for workers, times in curve.items()}
+
+
+def _text(load: float) -> str:
+    return (
+        "A gateway, a Redis and an object store on one machine; the cache is warm, and every side is a process of its own, one "
+        f"after the other. Where there are more workers than cores, *sleep stands for CPU*: a worker sleeps {WORK * 1000:.0f} ms "
+        "for each element, the training loop for as long as a model would compute. This says what the decisions are worth, not "
+        "how fast a machine is." + busy(load)
+    )
+
+
+def _cost_table(costs: Mapping[tuple[str, int], Cost]) -> str:
+    rows = [
+        [side, str(workers), f"{of.seconds:.2f} s", f"{of.cpu:.2f} s", "yes" if of.whole else "NO"]
+        for (side, workers), of in costs.items()
+    ]
+    columns = ["side", "workers", "epoch", "CPU per epoch", "every image came"]
+    ratios = ", ".join(
+        f"{costs['larder', workers].seconds / costs['DataLoader', workers].seconds:.2f} with {workers}"
+        for workers in WORKERS
+    )
+    return (
+        f"{PHOTOS} JPEGs of {SIZE[0]} x {SIZE[1]} pixels, decoded, resized to {SIDE} x {SIDE}, a random {CROP} x {CROP} of them, "
+        f"batches of {BATCH}, and a loop that only takes batches. All sides read with the same client, so only the workers and "
+        "the way back from them differ. CPU time is that of all processes of a side, without the gateway.\n\n"
+        f"{table(columns, rows)}\n\nTime of an epoch as a multiple of the DataLoader's: {ratios}."
+    )
+
+
+def _knee_table(curves: Mapping[str, Mapping[int, Sequence[float]]], found: Mapping[str, Found]) -> str:
+    rows = []
+    for name, curve in curves.items():
+        means = _means(curve)
+        times = [f"{1000 * means[workers]:.0f}" for workers in sorted(means)]
+        rows.append([f"{1000 * RATES[name]:.0f} ms", *times, str(knee(means)), str(found[name].settled)])
+    columns = ["model", *(f"{workers}" for workers in range(1, MOST + 1)), "knee", "found"]
+    near = all(abs(knee(_means(curve)) - found[name].settled) <= 1 for name, curve in curves.items())
+    return (
+        "After Figure 6. Milliseconds per batch with 1 to 8 workers, for three models; *found* is what the gateway decided for a "
+        "job that began with one worker, with a threshold of 3 %.\n\n"
+        f"{table(columns, rows)}\n\n"
+        f"What was found is {'the knee or next to it' if near else 'NOT next to the knee'} for all three."
+    )
+
+
+def _knee_plot(curves: Mapping[str, Mapping[int, Sequence[float]]], found: Mapping[str, Found]) -> str:
+    figure, axes = pyplot().subplots(figsize=(6, 3.5))
+    for name, curve in curves.items():
+        means = _means(curve)
+        (line,) = axes.plot(list(means), [1000 * each for each in means.values()], "o-", label=f"model: {name}")
+        at = found[name].settled
+        axes.plot([at], [1000 * means.get(at, float("nan"))], "*", markersize=16, color=line.get_color())
+    axes.set_xlabel("workers (star: found)")
+    axes.set_ylabel("ms per batch")
+    axes.set_ylim(bottom=0)
+    axes.legend(fontsize=8)
+    return picture("pipelines_real-workers", figure)
+
+
+def _threshold_table(curves: Mapping[str, Mapping[int, Sequence[float]]]) -> str:
+    rows = []
+    for threshold in THRESHOLDS:
+        row = [f"{threshold:.0%}"]
+        for curve in curves.values():
+            all_of = sorted(decided(curve, threshold, seed) for seed in range(DRAWS))
+            row.append(f"{all_of[DRAWS // 2]} ({all_of[DRAWS // 20]} to {all_of[-1 - DRAWS // 20]})")
+        rows.append(row)
+    return (
+        f"After Figure 7. The shipped policy with other thresholds, {DRAWS} times each, on means of 100 batches drawn from those "
+        "measured above. Median, and 5 to 95 %.\n\n"
+        + table(["threshold", *(f"model: {name}" for name in curves)], rows)
+    )
+
+
+def _timeline_text(timeline: Found) -> str:
+    rows = [
+        [str(number), f"{seconds:.1f} s", str(read), str(stored)]
+        for number, (seconds, (read, stored)) in enumerate(zip(timeline.epochs, timeline.modes, strict=True))
+    ]
+    decisions = "; ".join(f"after {at:.0f} s: {reason}" for at, reason in timeline.reasons) or "none"
+    text = (
+        "After Figure 9. A job with the middle model, whose pipeline has a mark after the work, begins with one worker. Every "
+        f"element came {'once' if timeline.whole else 'NOT ONCE'} in each epoch. Decisions about the mark: {decisions}."
+    )
+    return f"{text}\n\n{table(['epoch', 'time', 'elements read at the mark', 'stored'], rows)}"
+
+
+def _timeline_plot(timeline: Found) -> str:
+    figure, axes = pyplot().subplots(figsize=(8, 3))
+    end = sum(timeline.epochs)
+    axes.step(
+        [at for at, _ in timeline.workers] + [end], [n for _, n in timeline.workers] + [timeline.settled], where="post"
+    )
+    for epoch in range(1, len(timeline.epochs)):
+        axes.axvline(sum(timeline.epochs[:epoch]), color="#888888", linestyle="--", linewidth=1)
+    for at, _ in timeline.reasons:
+        axes.axvline(at, color="#1b7f5c", linewidth=1)
+    axes.set_xlabel("seconds (dashed: epochs; green: decisions about the mark)")
+    axes.set_ylabel("workers")
+    axes.set_ylim(bottom=0)
+    return picture("pipelines_real-timeline", figure)
