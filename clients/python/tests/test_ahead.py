@@ -1,5 +1,6 @@
 """Reading ahead of the current batch: announcements, combined requests, and their ends."""
 
+import threading
 from collections import Counter
 
 import numpy as np
@@ -102,17 +103,70 @@ def test_failing_announcements_are_counted():
     assert 0 < loader.stats.prefetch_errors <= 3
 
 
-@pytest.mark.parametrize(("batch_size", "together"), [(8, AT_ONCE), (12, 24), (64, 64)])
-def test_small_batches_are_asked_for_together_where_nothing_is_cached(batch_size, together):
-    """Rule: after the first answer has said so, a request has as many whole batches as the gateway reads at once."""
-    sizes = []
-    loader = loader_of(960, batch_size=batch_size, cached=0.0, caching="none", before=lambda i: sizes.append(len(i)))
-    batches = [len(batch) for batch in loader.epoch(0)]
-    assert set(batches) == {batch_size}
-    assert sizes[0] == batch_size
-    assert set(sizes[1:-1]) == {together}
-    assert loader.reader.prefetched == []
+@pytest.mark.parametrize("kind", ["none", "full"])
+def test_batches_that_are_not_stored_are_requested_beside_each_other(kind):
+    """Rule: if loads are not stored, the next batches are requested before the current one has come, as many as the gateway reads
+    at once; each item once."""
+    together, requests = threading.Event(), []
+
+    def before(indices):
+        requests.append(indices.tolist())
+        if len(requests) == AT_ONCE // 8:
+            together.set()
+        assert together.wait(60), "the requests came one after the other"
+
+    if kind == "none":
+        loader = loader_of(960, batch_size=8, cached=0.0, caching="none", before=before)
+    else:
+        refused = {"resident": 100, "fetching": 0, "refused": 28}
+        loader = loader_of(
+            960,
+            kind=AnnouncedSource,
+            batch_size=8,
+            cached=0.0,
+            caching="part",
+            announced=lambda _: refused,
+            before=before,
+        )
     assert whole(loader) == Counter(range(960))
+    assert {len(indices) for indices in requests} == {8}
+    assert len(requests) == 120
+    if kind == "none":
+        assert loader.reader.prefetched == []
+
+
+@pytest.mark.parametrize(("options", "batch_size"), [({"caching": "full"}, 8), ({"caching": "none"}, 64)])
+def test_nothing_is_requested_beside_a_batch_that_keeps_the_gateway_busy(options, batch_size):
+    """Rule: batches come one after the other if loads are stored, or if one is all that the gateway reads at once."""
+    under_way, most = set(), []
+
+    def before(indices):
+        under_way.add(tuple(indices))
+        most.append(len(under_way))
+        under_way.remove(tuple(indices))
+
+    loader = loader_of(960, batch_size=batch_size, cached=0.0, before=before, **options)
+    run = loader.epoch(0)
+    assert sum(len(batch) for batch in run) == 960
+    assert run.beside == 0
+    assert max(most) == 1
+
+
+def test_a_request_beside_that_fails_is_repeated_with_its_batch():
+    """Rule: an error of a request ahead of its batch is no error of the loader; the batch asks again."""
+    requests, failed = [], []
+
+    def before(indices):
+        requests.append(indices.tolist())
+        if len(requests) > 20 and len(failed) < 5 and threading.current_thread() is not current:
+            failed.append(indices.tolist())
+            raise errors.GatewayUnavailable("http://gateway", 1, "gone")
+
+    loader = loader_of(960, batch_size=8, cached=0.0, caching="none", before=before)
+    current = loader._background.submit(threading.current_thread).result()
+    assert whole(loader) == Counter(range(960))
+    assert len(failed) == loader.stats.prefetch_errors == 5
+    assert all(requests.count(indices) == 2 for indices in failed)
 
 
 def test_what_waits_here_is_not_delivered():

@@ -4,12 +4,18 @@ Best effort: without it, items are read on request.
 
 - Where items are stored: while batches are not all hits, the items of the next `BATCHES` batches are announced, each once. At the
   gateway, fetches of announced items and of batches join, so that the origin is read once.
-- Without storage, announcements are useless. Instead one request fetches several batches, if batches are smaller than what the
-  gateway reads at once; the later ones wait in the client until their turn.
+- Where loads are not stored, because nothing is or because the dataset's space is full, announcements are useless. Instead the
+  next batches are requested beside the current one, if batches are smaller than what the gateway reads at once. They wait in the
+  client until their turn. With one request at a time, the store would idle for a round trip after each batch.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -46,6 +52,7 @@ class RunContext(NamedTuple):
             if unknown; then the first answer decides.
         numbering: of the items of a mixture; ``None`` for a single dataset.
         shared: reads what other jobs on the dataset load; ``None`` if the order must be followed exactly.
+        workers: of the rank; several keep the store busy by themselves.
     """
 
     reader: ItemReader
@@ -54,6 +61,7 @@ class RunContext(NamedTuple):
     caching: str = ""
     numbering: Numbering | None = None
     shared: SharedReads | None = None
+    workers: int = 1
 
 
 class LookAhead:
@@ -74,6 +82,15 @@ class LookAhead:
         self._futile = 0
         self._reading = 0
         self._kept: dict[int, tuple[memoryview, int]] = {}
+        self._unstored = context.caching == "none"
+        most = min(BATCHES, AT_ONCE // batch_size) if self._active and context.workers == 1 else 0
+        self._threads = deque(BackgroundThread() for _ in range(most - 1))
+        self._beside: deque[tuple[NDArray[np.uint32], Future[Fetched]]] = deque()
+
+    @property
+    def beside(self) -> int:
+        """Batches that are requested beside the current one."""
+        return len(self._beside)
 
     def announce(self, plan: EpochPlan, epoch: int) -> None:
         """Announce the items of the next batches; called before each batch."""
@@ -87,48 +104,72 @@ class LookAhead:
             return
         counts = _announced(self._context, new, epoch)
         self._reading += counts.get("fetching", 0)
-        if counts.get("refused") == len(new):
-            self._count(futile=True)
+        if counts.get("refused"):
+            self._unstored = not counts.get("fetching")
+            self._count(futile=self._unstored)
 
     def fetch(self, plan: EpochPlan, offered: Candidates, *, epoch: int, job: str) -> Fetched:
         """Items for the current batch, kept ones or else by a request. Raises as `BatchReader.fetch`."""
+        self._request_beside(plan, offered, partial(self._context.reader.fetch, epoch=epoch, job=job))
+        self._receive(offered)
         if (kept := self._from_kept(offered)) is not None:
             return kept
         shared = self._context.shared
-        if shared is not None and not offered.padding and (fetched := shared.fetch(offered, epoch)) is not None:
+        if (
+            shared is not None
+            and not offered.padding
+            and (fetched := shared.fetch(self._apart(offered), epoch)) is not None
+        ):
             self._learn(fetched)
             return fetched
-        several = self._several(plan, offered)
-        asked = offered.indices if several is None else several
-        exact = len(asked) == offered.take or several is not None
+        exact = len(offered.indices) == offered.take or bool(self._beside)
         fetched = self._context.reader.fetch(
-            asked,
+            offered.indices[: offered.take] if exact else offered.indices,
             mode="exact" if exact else "substitute",
             take=None if exact else offered.take,
             epoch=epoch,
             job=job,
         )
         self._learn(fetched)
-        if several is None:
-            return fetched
-        self._kept = {
-            index: (data, flags)
-            for index, data, flags in zip(fetched.indices.tolist(), fetched.data, fetched.flags.tolist(), strict=True)
-        }
-        failed = {
-            index: failure for index, failure in fetched.failed.items() if index in offered.indices[: offered.take]
-        }
-        batch = self._from_kept(offered) or Fetched(asked[:0], [], fetched.flags[:0])
-        batch.failed = failed
-        return batch
+        return fetched
 
-    def _several(self, plan: EpochPlan, offered: Candidates) -> NDArray[np.uint32] | None:
-        """The items of as many batches as the gateway reads concurrently; ``None`` if that is at most one."""
-        batches = AT_ONCE // self._batch_size
-        if not self._active or self._caching != "none" or batches < 2 or offered.padding:
-            return None
-        coming = plan.pending(batches * self._batch_size)
-        return coming if len(coming) > offered.take else None
+    def _request_beside(
+        self, plan: EpochPlan, offered: Candidates, request: Callable[[NDArray[np.uint32]], Fetched]
+    ) -> None:
+        """Request the batches after this one, each once and in a thread of its own, if what they load is not stored."""
+        shared = self._context.shared is not None and self._context.shared.others
+        if not (self._threads and self._unstored) or shared or offered.padding:
+            return
+        coming = plan.pending(offered.take + len(self._threads) * self._batch_size)[offered.take :]
+        asked = [*self._kept, *(index for indices, _ in self._beside for index in indices.tolist())]
+        new = coming[~np.isin(coming, np.array(asked, np.uint32))]
+        for start in range(0, len(new), self._batch_size):
+            if len(self._beside) > len(self._threads):
+                return
+            indices = new[start : start + self._batch_size]
+            self._beside.append((indices, self._threads[0].submit(partial(request, indices))))
+            self._threads.rotate(-1)
+
+    def _apart(self, offered: Candidates) -> Candidates:
+        """The candidates, without substitutes that are requested beside them."""
+        if not self._beside or offered.offers:
+            return offered
+        taken = np.isin(offered.indices, np.concatenate([indices for indices, _ in self._beside]))
+        taken[: offered.take] = False
+        return replace(offered, indices=offered.indices[~taken])
+
+    def _receive(self, offered: Candidates) -> None:
+        """Keep what was requested beside earlier batches and belongs to this one. What failed is requested with the batch."""
+        while self._beside and np.isin(self._beside[0][0], offered.indices[: offered.take]).any():
+            _, answer = self._beside.popleft()
+            try:
+                fetched = answer.result()
+            except LarderError:
+                self._context.stats.add("prefetch_errors", 1)
+                continue
+            self._learn(fetched)
+            flags = fetched.flags.tolist()
+            self._kept |= dict(zip(fetched.indices.tolist(), zip(fetched.data, flags, strict=True), strict=True))
 
     def _from_kept(self, offered: Candidates) -> Fetched | None:
         indices = (
@@ -150,13 +191,16 @@ class LookAhead:
         their flags.
         """
         self._caching = fetched.directives.caching
+        if self._caching == "none":
+            self._unstored = True
         if self._context.shared is not None:
             self._context.shared.learn(fetched)
         self._warm = bool(len(fetched.flags)) and bool((fetched.flags & HIT).all())
         announced = np.isin(fetched.indices, self._announced)
         if announced.any():
             early = announced & ((fetched.flags & (HIT | JOINED)) != 0)
-            self._count(futile=not early.any())
+            if self._reading or not early.any():
+                self._count(futile=not early.any())
             self._reading = max(0, self._reading - int(np.count_nonzero(announced & ~early)))
             counted = np.flatnonzero(early)[: self._reading]
             if len(counted):

@@ -75,7 +75,8 @@ class LoaderOptions(TypedDict, total=False):
             serves all jobs. ``False``: substitutes come from the next batches of the epoch's own order only, which stays nearly
             the order of the seed, at the price of more reads.
         on_missing: for an unavailable item: ``"raise"`` (default), or ``"skip"`` it and count it.
-        ahead: 1 (default): fetch the next batch while the current one is used; 0: fetch on request only.
+        ahead: 1 (default): fetch the next batch while the current one is used, and up to three small ones beside it if what they
+            load is not stored; 0: fetch on request only.
         job: the training run, a `larder.Job` or only its name, for the gateway's decisions ("").
         access: credentials, timeouts and fallback.
         source: source of the items instead of ``endpoint`` and ``dataset``, such as `larder.testing.MemorySource`.
@@ -394,7 +395,7 @@ class Loader:
         shared = None
         if settings.candidates > 1:
             shared = SharedReads(self.reader, self._sharing, shard, settings.job_name, offers=settings.reuse)
-        context = RunContext(self.reader, self.stats, background, caching, numbering, shared)
+        context = RunContext(self.reader, self.stats, background, caching, numbering, shared, shard.workers)
         if own is None:
             # One worker inherits the earlier counts of skipped and padded items, so that the sum over all workers is right.
             own = start if shard.worker == 0 else replace(start, skipped=0, padded=0)

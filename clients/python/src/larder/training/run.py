@@ -175,6 +175,11 @@ class EpochRun:
         return self._next is None and self._partial is None and not len(self._plan)
 
     @property
+    def beside(self) -> int:
+        """Batches that are being read beyond the next one."""
+        return self._ahead.beside
+
+    @property
     def progress(self) -> Progress:
         """This worker's progress: exactly the delivered batches."""
         self._track()

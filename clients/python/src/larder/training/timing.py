@@ -137,8 +137,8 @@ class _TimedIterator:
 
     def __next__(self) -> Any:
         now = perf_counter()
+        self._observer.timing.in_flight = _in_flight(self._loader)
         if self._iterator is None:
-            self._observer.timing.in_flight = _in_flight(self._loader)
             self._observer.begin()
             self._iterator = iter(self._loader)
         elif self._asked_at:
@@ -172,4 +172,6 @@ class _TimedIterator:
 
 def _in_flight(loader: Any) -> int:
     workers = getattr(loader, "num_workers", 0)
-    return IN_FLIGHT if not workers else int(workers * ((loader.prefetch_factor or 0) + 1) + 1)
+    if not workers:
+        return IN_FLIGHT + int(getattr(loader, "beside", 0))
+    return int(workers * ((loader.prefetch_factor or 0) + 1) + 1)
