@@ -16,7 +16,8 @@ from lab.benchmarks.turns import cpu_per_request, in_turn, medians_of
 
 LENGTH = 1024**3
 RANGE = 64 * 1024
-SLICE = 1024**2
+FILL = 16 * 1024**2
+"""A range that fills the blocks of the gateway (policies/reads/granularity.py), and slices of nginx."""
 RANGES = 512
 CONNECTIONS = 16
 REPEATS = 5
@@ -38,7 +39,7 @@ def run() -> None:
             stack.enter_context(gateway(directory, source.port)),
         ):
             fill = directory / f"{server.name}-fill.lua"
-            write_script(fill, [raw_request(server.port, key, (at, at + SLICE)) for at in range(0, LENGTH, SLICE)])
+            write_script(fill, [raw_request(server.port, key, (at, at + FILL)) for at in range(0, LENGTH, FILL)])
             for _ in range(3):
                 run_wrk(fill, server.port, 4, 2)
             script = directory / f"{server.name}.lua"

@@ -172,6 +172,20 @@ async def test_a_large_part_is_read_once_and_stored(large: Bench, known: bool) -
     assert asked(large) == requests
 
 
+@pytest.mark.parametrize("known", [False, True])
+async def test_a_stored_part_serves_the_ranges_within_it(large: Bench, known: bool) -> None:
+    """Rule: bytes that a large part has are not read again, wherever in it a range begins, and however small it is."""
+    if known:
+        await got(large, 0, 10)
+    await got(large, 300 * KIB, 700 * KIB)
+    before = len(asked(large))
+    for start, stop in ((300, 301), (400, 500), (350, 700), (699, 700), (500, 600)):
+        assert await got(large, start * KIB, stop * KIB) == (DATA[start * KIB : stop * KIB], "HIT")
+    assert len(asked(large)) == before
+    assert (await got(large, 600 * KIB, 701 * KIB))[0] == DATA[600 * KIB : 701 * KIB]
+    assert len(asked(large)) == before + 1
+
+
 async def test_a_stored_part_outlives_what_a_worker_remembers(large: Bench) -> None:
     """Rule: a part is a blob of the object's row: another worker, or the same after a restart, finds it there."""
     await got(large, 700_000, 900_000)

@@ -215,6 +215,8 @@ class Blocks:
         at_border = first > 0 and not start % block_size
         data = self.small.kept(entry, start, stop)
         if data is None and not self.small.is_under_way(entry, body.identity, start, stop):
+            if not large and (stored := await self._recall(body)) is not None:
+                return stored
             if await self._is_elsewhere(entry, first - at_border, body.numbers):
                 body.missed = self.lacks(entry, body.numbers)
                 return None
@@ -240,7 +242,7 @@ class Blocks:
         stored = await self.small.recall(entry, body.start, body.stop)
         if stored is not None:
             SMALL_RANGES.labels("stored").inc()
-            number, now = part_number(body.start), self._services.now()
+            number, now = part_number(stored.start), self._services.now()
             self._accesses.record(Access(entry.key, number, stored.digest, True, now, body.identity))
             body.missed = body.alone = False
         return stored

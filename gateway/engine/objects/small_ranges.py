@@ -1,8 +1,8 @@
 """Ranges that are read without the blocks around them (gateway/policies/reads/granularity.py decides which).
 
 Such a range is read into memory before its reader gets the first byte, and shared by readers who want the same at that moment. A
-large part is then stored: a blob beside the blocks of its object, found by its first byte, evicted and forgotten like them. A
-smaller one is kept in memory for a while, and nothing of it reaches the disk.
+large part is then stored: a blob beside the blocks of its object, which serves all reads within it, and is evicted and forgotten
+like them. A smaller one is kept in memory for a while, and nothing of it reaches the disk.
 """
 
 from __future__ import annotations
@@ -137,19 +137,20 @@ class SmallRanges:
         return part
 
     async def recall(self, entry: ObjectEntry, start: int, stop: int) -> StoredPart | None:
-        """A large part that is stored and has the bytes [start, stop); its blob is held for the caller."""
-        number, store = granularity.part_number(start), self._store
-        if not entry.record.row_id:
+        """A stored part that has the bytes [start, stop), wherever it begins; its blob is held for the caller."""
+        record, store = entry.record, self._store
+        if not record.row_id:
             return None
-        ref = (await store.blocks(entry.record.row_id, number, number)).get(number)
-        if ref is None or ref.size < stop - start:
-            return None
-        try:
-            blob = await store.open_blob(ref)
-        except BlobGone:
-            return None
-        blob.hold()
-        return StoredPart(start, ref.digest, blob)
+        first = max(0, stop - granularity.longest(record.block_size))
+        numbers = granularity.part_number(first), granularity.part_number(start)
+        for number, ref in sorted((await store.blocks(record.row_id, *numbers)).items(), reverse=True):
+            if (begin := granularity.part_start(number)) + ref.size < stop:
+                continue
+            with suppress(BlobGone):
+                blob = await store.open_blob(ref)
+                blob.hold()
+                return StoredPart(begin, ref.digest, blob)
+        return None
 
     async def _stores(self, entry: ObjectEntry, part: Part) -> bool:
         """Store a large part, unless the disk or the index do not take it."""

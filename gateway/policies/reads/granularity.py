@@ -96,6 +96,11 @@ def part_number(start: int) -> int:
     return PARTS + start
 
 
+def part_start(number: int) -> int:
+    """The first byte of the large part that has this number."""
+    return number - PARTS
+
+
 def is_most(start: int, stop: int, block: int, size: float = inf) -> bool:
     """Whether the range [start, stop) is nearly all of its blocks, in an object of ``size`` bytes."""
     around = min(-(-stop // block) * block, size) - start // block * block
