@@ -120,7 +120,7 @@ def chunk_sizes(running: Running, path: str, body: bytes) -> list[int]:
             data += piece
     head, _, rest = data.partition(b"\r\n\r\n")
     assert b"transfer-encoding: chunked" in head.lower(), head
-    sizes = []
+    sizes: list[int] = []
     while True:
         line, _, rest = rest.partition(b"\r\n")
         if not int(line, 16):

@@ -96,7 +96,7 @@ class _Worker(ForkProcess):
 
     def run(self) -> None:
         """Share the metrics, and serve."""
-        values.ValueClass = values.MultiProcessValue()
+        values.ValueClass = values.MultiProcessValue()  # type: ignore[no-untyped-call]
         for collector in list(REGISTRY._collector_to_names):
             if isinstance(collector, MetricWrapperBase):
                 _count_in_files(collector)
@@ -137,7 +137,7 @@ def _become_gateway(
     threading.Thread(target=_end_with_tests, daemon=True).start()
     run._FORKING = SimpleNamespace(Process=_Worker)  # type: ignore[assignment]
     if not isolated:
-        Registry._convert = convert_near
+        Registry._convert = convert_near  # type: ignore[method-assign,assignment]
     sys.argv[:] = ["gateway", *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
@@ -150,8 +150,8 @@ def _read_at_import(environ: Mapping[str, str]) -> bool:
 
 def _take_streams(stdout: Connection, log: Path) -> None:
     with open(os.devnull) as nothing, stdout, log.open("a") as stream:
-        for number, stands_for in enumerate((nothing, stdout, stream)):
-            os.dup2(stands_for.fileno(), number)
+        for number, descriptor in enumerate((nothing.fileno(), stdout.fileno(), stream.fileno())):
+            os.dup2(descriptor, number)
 
 
 def _end_with_tests() -> None:

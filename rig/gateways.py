@@ -187,9 +187,8 @@ def start(
     config = home / "larder.toml"
     config.write_text(settings.toml())
     log = home / f"gateway-{time.monotonic_ns()}.log"
-    inherited = {
-        name: value for name, value in os.environ.items() if not name.startswith(("LARDER_", "AWS_"))
-    } | environ
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("LARDER_", "AWS_"))}
+    inherited.update(environ)
     command = ["serve", "--config", str(config)]
     process: Forked | Launched
     if program:

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from gateway.base.config import AdminSettings
+from gateway.base.config_catalog import AdminSettings
 from gateway.base.imports import imported
 from gateway.operate.features import FEATURES
 

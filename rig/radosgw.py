@@ -160,8 +160,8 @@ class _Cluster:
         subprocess.run(command, stdout=self._log, stderr=self._log, check=True)
 
     def _launch(self, *command: str) -> None:
-        output = {"stdin": subprocess.DEVNULL, "stdout": self._log, "stderr": self._log}
-        self._daemons.append(subprocess.Popen(command, **output))
+        daemon = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log)
+        self._daemons.append(daemon)
 
 
 def shared_radosgw(run_directory: Path, watched_pid: int) -> Radosgw:
@@ -194,10 +194,16 @@ def _start(watched_pid: int) -> Radosgw:
     directory = Path(tempfile.mkdtemp(prefix="rgw-"))
     port = free_port()
     command = [sys.executable, "-m", "rig.radosgw", str(directory), str(port), str(watched_pid)]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     # Under pytest-xdist it outlives the worker that starts it.
     environment = {name: value for name, value in os.environ.items() if name != MARK}
-    owner = subprocess.Popen(command, cwd=Path(__file__).parents[1], env=environment, start_new_session=True, **quiet)
+    owner = subprocess.Popen(
+        command,
+        cwd=Path(__file__).parents[1],
+        env=environment,
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     ready = directory / "ready"
     wait_until(lambda: ready.exists() or owner.poll() is not None, _READY_WITHIN, "the start of radosgw")
     if owner.poll() is not None:

@@ -48,8 +48,9 @@ class RedisServer:
         options += ["--repl-diskless-sync-delay", "0", "--repl-diskless-load", "on-empty-db"]
         # A title would overwrite its environment, by which it is found when pytest is killed.
         options += ["--set-proc-title", "no"]
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        self._process = subprocess.Popen([find_server(), *options], **quiet)
+        self._process = subprocess.Popen(
+            [find_server(), *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         wait_until(self._answers, SOON, "the start of redis-server")
 
     def kill(self) -> None:
