@@ -34,6 +34,7 @@ NAMES = (
 """Benchmarks of ``make bench``, in at most 20 minutes on two cores."""
 LONG = (
     "peers",
+    "hit_floor",
     "shards",
     "formats",
     "closed_forms",
