@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -194,8 +195,8 @@ def _epoch(store: Store, read: Callable[[Path], dict[str, float]], home: Path) -
     return Epoch(figures["seconds"], figures["cpu"], after[0] - gets, after[1] - sent)
 
 
-def measure(python: Path, directory: Path) -> dict[str, list[Epoch]]:
-    """The epochs of each loader, in turn."""
+def measure(python: Path, directory: Path, failures: Counter[str]) -> dict[str, list[Epoch]]:
+    """The epochs of each loader, in turn; ``failures`` counts those that a loader did not finish."""
     data = directory / "data"
     data.mkdir()
     prepare = [python, "-W", "ignore", READERS / "prepare.py", data]
@@ -210,10 +211,24 @@ def measure(python: Path, directory: Path) -> dict[str, list[Epoch]]:
         readers = Readers(python, store, shards, digests)
         for number in range(ROUNDS):
             for name in ("larder", "webdataset", "mosaicml", "litdata"):
-                epoch = _epoch(store, getattr(readers, name), directory / f"{name}-{number}")
+                epoch = _measured(store, getattr(readers, name), directory / f"{name}-{number}", failures)
                 print(f"shards: {name}: {epoch}", flush=True)
                 epochs.setdefault(name, []).append(epoch)
     return epochs
+
+
+def _measured(store: Store, read: Callable[[Path], dict[str, float]], home: Path, failures: Counter[str]) -> Epoch:
+    """An epoch that another loader did not finish is counted and read again; one of Larder's must not fail."""
+    while True:
+        try:
+            return _epoch(store, read, home)
+        except RuntimeError as error:
+            name = home.name.partition("-")[0]
+            failures[name] += 1
+            home = home.with_name(f"{home.name}-again")
+            if name == "larder" or failures[name] > ROUNDS:
+                raise
+            print(f"shards: {name} did not finish an epoch: {str(error).splitlines()[-1]}", flush=True)
 
 
 NAMES = {
@@ -228,7 +243,7 @@ def run() -> dict[str, Any]:
     """Measure and write the results."""
     where = machine()
     with tempfile.TemporaryDirectory(prefix="larder-bench-") as temporary:
-        epochs = measure(installed(), Path(temporary))
+        epochs = measure(installed(), Path(temporary), failures := Counter())
     rows = [
         [
             NAMES[name],
@@ -245,6 +260,10 @@ def run() -> dict[str, Any]:
         f"PyTorch's DataLoader, nothing cached; medians of {ROUNDS} epochs, in turn. CPU is that of the loader and its workers, "
         "with Larder that of the gateway too. Programs and settings: `lab/benchmarks/shard_readers`.\n\n"
         + table(["loader", "epoch", "CPU per sample", "GETs per sample", "bytes read, of the samples'"], rows)
+        + "".join(
+            f"\n\n{NAMES[name]} ended {count} further epochs with an error; they are not counted."
+            for name, count in failures.items()
+        )
     )
     seconds = {name: [epoch.seconds for epoch in of] for name, of in epochs.items()}
     ratios = [
