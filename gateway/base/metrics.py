@@ -158,12 +158,12 @@ BATCH_BYTES = Counter(
 )
 DESCRIPTORS = Counter(
     "larder_batch_descriptors_total",
-    "Items of batches that clients of this machine got as open files; they count as hits too",
+    "Items of batches, and parts of objects, that clients of this machine got as open files",
 )
 DESCRIPTORS_REFUSED = Counter(
     "larder_batch_descriptors_refused_total",
     "Cached batches sent as bytes to clients that take open files, by reason: user (it runs as root or as the gateway's "
-    "user), many (more items than it takes), in-flight (earlier ones were not received), tcp",
+    "user), many (more items than it takes), in-flight (earlier ones were not received), tcp, refused, bytes",
     ["reason"],
 )
 PEER_ITEMS = Counter(

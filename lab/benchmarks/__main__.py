@@ -35,6 +35,7 @@ NAMES = (
 LONG = (
     "peers",
     "hit_floor",
+    "weights",
     "shards",
     "formats",
     "closed_forms",

@@ -11,6 +11,7 @@ NAMES = (
     "small_cache",
     "probing",
     "allocation",
+    "node_loss",
     "streams",
     "streams_real",
     "importance",

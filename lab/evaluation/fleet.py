@@ -12,7 +12,7 @@ from typing import Any
 from lab.evaluation.origin import KEY, SECRET, Data, Origin
 from larder import Client, Credentials, DatasetInfo
 from larder.http.api import Api
-from rig.gateways import FLEET_SECRET, Settings, gateway, table, wait_for_fleet
+from rig.gateways import FLEET_SECRET, Running, Settings, gateway, table, wait_for_fleet
 from rig.launched import PROGRAM
 from rig.redis_server import RedisServer
 
@@ -23,10 +23,11 @@ LOW = 0.9
 
 @dataclass(frozen=True)
 class Fleet:
-    """Its gateways' addresses."""
+    """Its gateways, their addresses, and the folder of their files."""
 
     endpoints: tuple[str, ...]
     directory: Path
+    nodes: tuple[Running, ...] = ()
 
     def register(self, data: Data, caching: str = "auto") -> DatasetInfo:
         """Let the fleet know a dataset."""
@@ -69,4 +70,4 @@ def fleet(
             )
             running.append(stack.enter_context(gateway(settings, home, program=(PROGRAM,))))
         wait_for_fleet(running, {f"node-{number}": "READY" for number in range(nodes)})
-        yield Fleet(tuple(node.endpoint for node in running), directory)
+        yield Fleet(tuple(node.endpoint for node in running), directory, tuple(running))

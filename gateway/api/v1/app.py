@@ -20,6 +20,7 @@ from gateway.api.v1.blobs import send_blob
 from gateway.api.v1.identity import Caller, Identities
 from gateway.api.v1.many.endpoint import ManyEndpoint
 from gateway.api.v1.many.entries import LONGEST_BODY
+from gateway.api.v1.many.opening import OpenEndpoint
 from gateway.api.v1.results import ResultCall, ResultsEndpoint, named
 from gateway.edge.asgi import Edge, Headers
 from gateway.engine.items.registrations import Registrations
@@ -34,6 +35,7 @@ log = logging.getLogger("larder.v1")
 _DATASET = re.compile(r"/v1/datasets/([^/]+)/(batch|lookup|offers)")
 _RESULTS = re.compile(r"/v1/datasets/([^/]+)/results/([^/]+?)(/batch)?")
 _MANY = "/v1/batch"
+_OPEN = "/v1/open"
 _BLOB = re.compile(r"/v1/blobs/([^/]+)")
 AnswerItems = Callable[[Scope, Send, Principal, Registration, bytes], Awaitable[None]]
 """Answers a request about items of a dataset."""
@@ -59,18 +61,22 @@ class DataApp(Edge):
         self._results = results
         self._store = store
         self._many: ManyEndpoint
+        self._open: OpenEndpoint
         self._counted = AccountedCalls(self._answer_other, batches.accounting)
 
     def read_keys(self, edge: S3App, accounting: Accounting) -> None:
-        """Answer batches of keys, each entry as ``edge`` answers a GET; ``accounting`` counts them."""
-        self._many = ManyEndpoint(InnerReads(edge, accounting))
+        """Answer batches of keys, and open objects, as ``edge`` answers GETs; ``accounting`` counts them."""
+        reads = InnerReads(edge, accounting)
+        self._many, self._open = ManyEndpoint(reads), OpenEndpoint(reads)
 
     @staticmethod
     def handles(path: str) -> bool:
         """Whether a path (without "/-") is one of the data paths."""
         if not path.startswith("/v1/"):
             return False
-        return bool(path == _MANY or _DATASET.fullmatch(path) or _BLOB.fullmatch(path) or _RESULTS.fullmatch(path))
+        return bool(
+            path in (_MANY, _OPEN) or _DATASET.fullmatch(path) or _BLOB.fullmatch(path) or _RESULTS.fullmatch(path)
+        )
 
     def headers(self, scope: Scope, status: int) -> Headers:
         """The headers that FastAPI's answers have too."""
@@ -78,7 +84,7 @@ class DataApp(Edge):
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request. A batch counts its items or entries for its tenant; every other answer is counted here."""
-        if scope["path"] == _MANY:
+        if scope["path"] in (_MANY, _OPEN):
             await self._of_keys(scope, receive, send)
             return
         asked = _DATASET.fullmatch(scope["path"])
@@ -122,7 +128,8 @@ class DataApp(Edge):
         caller = self._admit(scope)
         body = await whole_body(receive, LONGEST_BODY)
         caller.confirm_body(body)
-        await self._many.answer(scope, receive, send, caller.principal, body)
+        endpoint = self._many if scope["path"] == _MANY else self._open
+        await endpoint.answer(scope, receive, send, caller.principal, body)
 
     async def _of_results(
         self, scope: Scope, receive: Receive, send: Send, dataset: str, fingerprint: str, batch: str | None

@@ -38,8 +38,7 @@ async def open_answer(batches: Batches, scope: Scope, ask: BatchAsk, wanted: byt
         ask: the batch.
         wanted: how many files the client can take, as its header says.
     """
-    passing: Passing | None = scope.get("extensions", {}).get(DESCRIPTORS)
-    files = int(wanted) if wanted.isdigit() and len(wanted) <= _DIGITS else 0
+    passing, files = passing_of(scope), _number(wanted)
     unopened = None if passing is None else await batches.unopened(ask, files)
     if passing is not None and unopened is not None and passing.admit(len(unopened.positions)):
         return unopened, ""
@@ -48,6 +47,21 @@ async def open_answer(batches: Batches, scope: Scope, ask: BatchAsk, wanted: byt
     if reason and reason != "cold":
         metrics.DESCRIPTORS_REFUSED.labels(reason).inc()
     return answer, reason
+
+
+def passing_of(scope: Scope) -> Passing | None:
+    """The connection's descriptors in flight; ``None`` if no files may be passed over it."""
+    passing: Passing | None = scope.get("extensions", {}).get(DESCRIPTORS)
+    return passing
+
+
+def wanted_files(scope: Scope) -> int:
+    """How many open files the client of a request can take, as its header says."""
+    return max((_number(value) for name, value in scope["headers"] if name == WANTED), default=0)
+
+
+def _number(text: bytes) -> int:
+    return int(text) if text.isdigit() and len(text) <= _DIGITS else 0
 
 
 def _why_bytes(scope: Scope, passing: Passing | None, files: int, answer: Resident | Arriving) -> str:

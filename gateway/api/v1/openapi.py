@@ -155,6 +155,33 @@ _ENTRIES: dict[str, Any] = {
     },
 }
 
+_OBJECT = {
+    "required": True,
+    "content": {
+        "application/json": {
+            "schema": {
+                "type": "object",
+                "required": ["bucket", "key"],
+                "properties": {name: {"type": "string", "minLength": 1} for name in ("bucket", "key")},
+                "additionalProperties": False,
+            },
+            "example": {"bucket": "models", "key": "llama/model-00001.safetensors"},
+        }
+    },
+}
+_PARTS = {
+    "schema": {
+        "type": "object",
+        "properties": {
+            "size": _COUNT,
+            "etag": {"type": "string"},
+            "parts": {"type": "array", "items": {"type": "array", "items": _COUNT, "minItems": 2, "maxItems": 2}},
+            "reason": {"type": "string", "enum": ["tcp", "user", "many", "in-flight", "refused", "bytes"]},
+        },
+    },
+    "example": {"size": 6291456, "etag": '"5d41402a-2"', "parts": [[0, 4194304], [0, 2097152]]},
+}
+
 DATA_PATHS: dict[str, Any] = {
     "/v1/batch": {
         "post": {
@@ -174,6 +201,23 @@ DATA_PATHS: dict[str, Any] = {
                 },
                 ("400", "InvalidRequest, naming entry and field, or S3's codes for a malformed signature"),
                 ("403", "AccessDenied, SignatureDoesNotMatch, InvalidAccessKeyId, RequestTimeTooSkewed"),
+                ("413", "TooLarge"),
+                ("503", "SlowDown; try again after Retry-After seconds"),
+            ),
+        }
+    },
+    "/v1/open": {
+        "post": {
+            "tags": ["batches"],
+            "summary": "Open an object",
+            "operationId": "open_object",
+            "description": "A whole object as open files, over the gateway's unix socket: with x-larder-descriptors, the files "
+            "come beside the answer, one for each part. Without files the answer has the reason, and the object is read by GET.",
+            "requestBody": _OBJECT,
+            "responses": _answers(
+                {"200": {"description": "the parts, or why there are none", "content": {"application/json": _PARTS}}},
+                ("400", "InvalidRequest, naming the field, or S3's codes for a malformed signature"),
+                ("403", "SignatureDoesNotMatch, InvalidAccessKeyId, RequestTimeTooSkewed"),
                 ("413", "TooLarge"),
                 ("503", "SlowDown; try again after Retry-After seconds"),
             ),

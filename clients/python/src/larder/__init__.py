@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from larder.reading.frames import ItemFailure
     from larder.reading.many import Entry, ManyReader, get_many
     from larder.reading.mixing import Mix
+    from larder.reading.opened import OpenObject, open_objects
     from larder.reading.source import Access, Item
     from larder.training.heartbeat import JobDirectives
     from larder.training.job import Job
@@ -94,6 +95,7 @@ __all__ = [
     "ObjectChanged",
     "ObjectHead",
     "ObjectMissing",
+    "OpenObject",
     "Pipeline",
     "PipelineError",
     "RequestRefused",
@@ -110,6 +112,7 @@ __all__ = [
     "get_many",
     "get_many_async",
     "merge_states",
+    "open_objects",
     "pipeline",
 ]
 
@@ -135,6 +138,7 @@ _MODULES = {
     "ManyReader": "reading.many",
     "Mix": "reading.mixing",
     "ObjectHead": "http.s3",
+    "OpenObject": "reading.opened",
     "Pipeline": "pipelines",
     "Retry": "base.retry",
     "S3": "http.s3",
@@ -143,6 +147,7 @@ _MODULES = {
     "get_many": "reading.many",
     "get_many_async": "reading.aio",
     "merge_states": "planner",
+    "open_objects": "reading.opened",
     "pipeline": "pipelines",
 }
 

@@ -80,10 +80,10 @@ class ManyEndpoint:
             await send(
                 {"type": "http.response.start", "status": 200, "headers": headers_of([("content-type", MEDIA_TYPE)])}
             )
-            await _unless_left(receive, sending.run())
+            await unless_left(receive, sending.run())
 
 
-async def _unless_left(receive: Receive, work: Awaitable[None]) -> None:
+async def unless_left(receive: Receive, work: Awaitable[None]) -> None:
     """Do the work; end it if the client leaves, whatever it waits for."""
     working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(_left(receive))

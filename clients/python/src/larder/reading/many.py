@@ -32,12 +32,15 @@ from larder.base.retry import Patience, Retry
 from larder.http.api import Api, Busy
 from larder.http.connection import TRANSIENT
 from larder.http.credentials import Credentials, CredentialSource, endpoint_of, source_of
+from larder.http.local import LocalResponse, acceptable, close_all
 from larder.http.s3 import PAYS, S3
 from larder.reading.frames import LATER, MEDIA_TYPE, ORIGIN_ERROR, Decoder, ItemFailure, Received
 
 MOST_ENTRIES = 1024
 """Entries of one request."""
 _PATH = "/-/v1/batch"
+_OPEN = "/-/v1/open"
+_IN_FLIGHT = "in-flight"
 _AGAIN = frozenset({429, 500, 502, 503, 504})
 _TOO_LARGE = "EntityTooLarge"
 _READERS = 16
@@ -218,17 +221,57 @@ class ManyReader:
             raise
         return received, None
 
+    def open(self, entry: Entry) -> tuple[dict[str, Any], list[int]]:
+        """Ask for an object as open files; see `larder.open_objects`.
+
+        Returns:
+            the gateway's answer with ``etag`` and ``parts``, and a descriptor for each part, which the caller closes; or an
+            answer with the ``reason`` why there are none.
+
+        Raises:
+            RequestRefused: the gateway refuses the caller.
+        """
+        patience = Patience(self._retry)
+        while True:
+            document, descriptors = self._open(entry)
+            # Files are in flight until their clients have received them, which takes no longer than an answer.
+            if document.get("reason") != _IN_FLIGHT or (pause := patience.pause(_IN_FLIGHT)) is None:
+                return document, descriptors
+            time.sleep(pause)
+
+    def _open(self, entry: Entry) -> tuple[dict[str, Any], list[int]]:
+        self._find_socket()
+        if self._api.connection.local is None:
+            return {"reason": "tcp"}, []
+        body = json.dumps({"bucket": entry.bucket, "key": entry.key}, ensure_ascii=False).encode()
+        headers = {"Content-Type": "application/json", "x-larder-descriptors": str(acceptable())}
+        headers |= PAYS if self._payer else {}
+        try:
+            with self._api.exchange("POST", _OPEN, headers=headers, body=body) as response:
+                document = self._api.parsed(response.status, response.read())
+                descriptors = response.attached.take_descriptors() if isinstance(response, LocalResponse) else []
+        except (UnexpectedAnswer, Busy, *TRANSIENT):
+            return {"reason": "failed"}, []
+        except RequestRefused as refused:
+            if refused.code != "NotFound":
+                raise
+            return {"reason": "unknown"}, []  # a gateway of an earlier version
+        if len(descriptors) == len(document.get("parts", ())):
+            return document, descriptors
+        close_all(descriptors)
+        return {"reason": "failed"}, []
+
     def _find_socket(self) -> None:
         """Use the gateway's unix socket, if it has one on this machine."""
         if self._looked and self._api.connection.by_tcp != "unreachable":
             return
-        self._looked = True
         try:
             with self._api.exchange("GET", "/-/v1/fleet") as response:
                 document = self._api.parsed(response.status, response.read())
         except (LarderError, *TRANSIENT):
-            return  # a gateway without a fleet has an address all the same
+            document = {}  # a gateway without a fleet has an address all the same
         self._api.connection.use_socket(document.get("unix_socket"))
+        self._looked = True  # at the end: another thread looks, too, or it would take TCP
 
     def _settled(self, entry: Entry, failure: ItemFailure) -> bytes | S3Error:
         """The result of an entry that no other batch would change: what is too large for one is read by GET."""

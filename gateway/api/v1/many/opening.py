@@ -1,0 +1,205 @@
+"""``POST /-/v1/open``: a whole object as open files, for a client on this machine, such as a loader of model weights.
+
+The object is read as a GET by the caller (gateway/api/s3/inner.py): rights, freshness and limits are a GET's, and what is missing
+is loaded. But its parts go to the client as descriptors of the files that have them (SCM_RIGHTS, unix(7)). Each file is opened
+anew, by /proc/self/fd: a descriptor shares position and mode with its copies, and a client could change those of ours.
+
+A client that gets no files reads the object by GET. It is told why: the connection is not the unix socket (``tcp``), the user
+could write the files (``user``), there are more parts than it can take (``many``), others have not received theirs yet
+(``in-flight``), the object is refused or cannot be had (``refused``), or it passes without being stored (``bytes``).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import NamedTuple
+
+from pydantic import ValidationError
+from pydantic_core import from_json
+
+from gateway.api.s3.answer import Answer
+from gateway.api.s3.hot import Hit
+from gateway.api.s3.inner import CallerReads, InnerReads, fields_of, length_of, release
+from gateway.api.v1.batch_body import headers_of
+from gateway.api.v1.batch_files import passing_of, wanted_files
+from gateway.api.v1.many.endpoint import unless_left
+from gateway.api.v1.many.entries import ManyEntry
+from gateway.base import metrics
+from gateway.edge.problems import invalid_request
+from gateway.engine.objects.body import Body
+from gateway.model.datasets import ApiError
+from gateway.model.errors import LarderError
+from gateway.model.keys import Principal
+from gateway.server.asgi_types import Receive, Scope, Send
+from gateway.server.cycle import DESCRIPTORS
+from gateway.store.files.blobs import Span
+
+_FROM_MEMORY = 8 * 1024**2
+"""Bytes of an object that need not be in files: they are passed as files in memory."""
+_GOOD = 200
+
+
+class _Part(NamedTuple):
+    """Bytes of the object: ``count`` of an open file from ``offset`` on; the receiver of this closes the file."""
+
+    descriptor: int
+    offset: int
+    count: int
+
+
+class _Opened(NamedTuple):
+    """The parts of an object, its size and its ETag; or no parts, and why."""
+
+    parts: list[_Part]
+    size: int = 0
+    etag: str = ""
+    reason: str = ""
+
+    @property
+    def document(self) -> bytes:
+        """What the client is told."""
+        if self.reason:
+            return json.dumps({"reason": self.reason}).encode()
+        parts = [(part.offset, part.count) for part in self.parts]
+        return json.dumps({"size": self.size, "etag": self.etag, "parts": parts}).encode()
+
+
+class OpenEndpoint:
+    """Answers requests to open an object, after the caller is known.
+
+    Args:
+        reads: of objects, as GETs are answered.
+    """
+
+    def __init__(self, reads: InnerReads) -> None:
+        self._reads = reads
+
+    async def answer(self, scope: Scope, receive: Receive, send: Send, principal: Principal, body: bytes) -> None:
+        """Answer one request.
+
+        Raises:
+            ApiError: the request is refused.
+            ClientGone: the client has left; everything held for it has been released.
+        """
+        if scope["query_string"]:
+            raise ApiError("InvalidRequest", "opening an object takes no parameters; bucket and key are in the body")
+        entry = _object_of(body)
+        await unless_left(receive, self._send(scope, send, entry, self._reads.within(scope, principal)))
+
+    async def _send(self, scope: Scope, send: Send, entry: ManyEntry, reads: CallerReads) -> None:
+        passing = passing_of(scope)
+        if passing is None:
+            reason = "tcp" if scope.get("client") else "user"
+            opened = _Opened([], reason=reason)
+        else:
+            opened = await _open(reads, entry, wanted_files(scope))
+        try:
+            if opened.parts and passing is not None and not passing.admit(len(opened.parts)):
+                _close(opened.parts)
+                opened = _Opened([], reason="in-flight")
+            document = opened.document
+            lines = [("content-type", "application/json"), ("content-length", str(len(document)))]
+            await send({"type": "http.response.start", "status": 200, "headers": headers_of(lines)})
+            if opened.parts and passing is not None:
+                files = [part.descriptor for part in opened.parts]
+                await send({"type": DESCRIPTORS, "body": document, "files": files, "more_body": False})
+                passing.sent()
+                metrics.DESCRIPTORS.inc(len(files))
+                return
+            await send({"type": "http.response.body", "body": document})
+            if opened.reason:
+                metrics.DESCRIPTORS_REFUSED.labels(opened.reason).inc()
+        finally:
+            _close(opened.parts)
+
+
+def _object_of(body: bytes) -> ManyEntry:
+    """The object that a request names.
+
+    Raises:
+        ApiError: InvalidRequest, naming the field.
+    """
+    try:
+        entry = ManyEntry.model_validate(from_json(body))
+    except ValidationError as error:
+        raise invalid_request(error.errors()) from None
+    except ValueError as error:
+        raise ApiError("InvalidRequest", f"body: is not JSON: {error}") from None
+    if entry.ranged or entry.member is not None:
+        raise ApiError("InvalidRequest", "start, end, member: only whole objects are opened; read parts by /-/v1/batch")
+    return entry
+
+
+async def _open(reads: CallerReads, entry: ManyEntry, most: int) -> _Opened:
+    """Read an object, and keep the files of its parts open."""
+    read = reads.begin(entry.bucket, entry.key)
+    answer: Answer | Hit = read.hit or await read.answer()
+    parts: list[_Part] = []
+    try:
+        if answer.status != _GOOD:
+            return _Opened(parts, reason="refused")
+        size, etag, buffered = length_of(answer), fields_of(answer).get(b"etag", ""), 0
+        async with aclosing(_pieces(answer)) as pieces:
+            async for piece in pieces:
+                buffered += 0 if isinstance(piece, Span) else len(piece)
+                if buffered > _FROM_MEMORY:
+                    _close(parts)
+                    return _Opened(parts, reason="bytes")
+                if len(parts) == most:
+                    _close(parts)
+                    return _Opened(parts, reason="many")
+                parts.append(_opened(piece) if isinstance(piece, Span) else _in_memory(piece))
+        if size is None or sum(part.count for part in parts) != size:
+            _close(parts)
+            return _Opened(parts, reason="bytes")
+        return _Opened(parts, size, etag)
+    except (LarderError, OSError):
+        _close(parts)
+        return _Opened(parts, reason="refused")
+    except BaseException:
+        _close(parts)
+        raise
+    finally:
+        await release(answer)
+        read.note(answer)
+
+
+async def _pieces(answer: Answer | Hit) -> AsyncGenerator[Span | bytes]:
+    """The body of an answer, as spans of files where it has them. Raises LarderError if it breaks off."""
+    if isinstance(answer, Hit):
+        if answer.memory is not None:
+            yield bytes(answer.memory)
+        for descriptor, offset, count, _ in answer.files:
+            yield Span(descriptor, offset, count)
+        return
+    content = answer.content
+    if isinstance(content, bytes | memoryview):
+        yield bytes(content)
+        return
+    async with aclosing(content.pieces() if isinstance(content, Body) else content) as pieces:
+        async for piece in pieces:
+            yield piece
+
+
+def _opened(span: Span) -> _Part:
+    return _Part(os.open(f"/proc/self/fd/{span.fd}", os.O_RDONLY | os.O_CLOEXEC), span.offset, span.count)
+
+
+def _in_memory(data: bytes) -> _Part:
+    """Bytes as a file that no one can change."""
+    descriptor = os.memfd_create("larder", os.MFD_CLOEXEC)
+    try:
+        os.pwrite(descriptor, data, 0)
+        os.fchmod(descriptor, 0o400)
+        return _Part(os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC), 0, len(data))
+    finally:
+        os.close(descriptor)
+
+
+def _close(parts: list[_Part]) -> None:
+    """Close the files, each once."""
+    while parts:
+        os.close(parts.pop().descriptor)
