@@ -15,6 +15,7 @@ from rig.batches import Stock, decoded, stock
 from rig.consistency import files_of
 from rig.gateways import Running, finish, fleet, fleet_node, start, wait_for_fleet
 from rig.origin import FakeOrigin, OriginThread
+from rig.processes import wait_until
 from rig.redis_server import RedisServer
 
 NODES = ("node-0", "node-1", "node-2")
@@ -53,9 +54,12 @@ class World:
         return sum(len(files_of(self.home / node / "cache")) for node in NODES)
 
     def known(self, made: Stock) -> None:
-        """Have every gateway know a dataset, so that nothing but its items is asked for from then on."""
+        """Have every gateway know a dataset, so that nothing but its items is asked for from then on.
+
+        A gateway copies it from another, which may not answer in time on a busy machine.
+        """
         for node in self.nodes:
-            made.missing(node)
+            wait_until(lambda node=node: made.ask(node, [0], what="lookup").status == 200, 60, "a copy of the dataset")
 
     def kill(self, number: int, *, cache: bool = True) -> None:
         """Kill a node with SIGKILL; without ``cache``, delete its cache too. Its old process is cleaned up at the end."""
