@@ -95,8 +95,8 @@ def machine() -> dict[str, str]:
 
 def table(columns: list[str], rows: list[list[str]]) -> str:
     """A Markdown table."""
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    head, *lines = ("| " + " | ".join(line) + " |" for line in (columns, *rows))
+    return "\n".join([head, "|---" * len(columns) + "|", *lines])
 
 
 def write(

@@ -34,7 +34,8 @@ def busy(load: float) -> str:
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table."""
-    return "\n".join("| " + " | ".join(line) + " |" for line in (columns, ["---"] * len(columns), *rows))
+    head, *lines = ("| " + " | ".join(line) + " |" for line in (columns, *rows))
+    return "\n".join([head, "|---" * len(columns) + "|", *lines])
 
 
 def write(name: str, title: str, where: str, *parts: str) -> None:
