@@ -138,7 +138,10 @@ def publish(real: dict[str, Outcome], where: str) -> None:
         "datasets, real run",
         "datasets, simulator, settled",
     ]
-    verdict = f"{_verdict('settled', real, settled)} {_verdict('same time', real, early)}"
+    verdicts = {"settled": _verdict(real, settled), "same time": _verdict(real, early)}
+    moments = ["settled and same time"] if len(set(verdicts.values())) == 1 else list(verdicts)
+    beside = zip(moments, verdicts.values(), strict=False)
+    verdict = " ".join(f"Beside the simulator, {moment}: {text}" for moment, text in beside)
     write_section(
         "jobs",
         "allocation",
@@ -273,13 +276,13 @@ def _text() -> str:
     )
 
 
-def _verdict(column: str, real: dict[str, Outcome], simulated: dict[str, Outcome]) -> str:
+def _verdict(real: dict[str, Outcome], simulated: dict[str, Outcome]) -> str:
     order = sorted(real, key=lambda name: real[name].ratio)
     expected = sorted(real, key=lambda name: simulated[name].ratio)
     worst = max(abs(of.ratio / simulated[name].ratio - 1) for name, of in real.items())
     same = [name for name, of in real.items() if of.caching == simulated[name].caching]
     return (
-        f"Beside the simulator, {column}: the order is {'the same' if order == expected else 'NOT the same'}, and they differ by "
+        f"the order is {'the same' if order == expected else 'NOT the same'}, and they differ by "
         f"{worst:.0%} at most{'' if worst <= 0.2 else ', more than 20 %'}; the decisions are the same for "
         f"{', '.join(same) if same else 'none'}."
     )

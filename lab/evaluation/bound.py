@@ -121,12 +121,11 @@ def publish(real: Real, placed: Placed, simulated: Simulated, times: epoch_times
             f"{case.most(share):.3f}",
             f"{reads:.3f}" if (reads := real[case.name].get(share)) is not None else "not measured",
             *(f"{simulated[case.name][share][way]:.3f}" for way in WAYS),
-            earlier,
         ]
         for case in CASES
-        for share, earlier in zip(MEASURED, case.earlier, strict=True)
+        for share in MEASURED
     ]
-    columns = ["jobs", "c", "bound", "limit", "real gateway", "simulator", "static", "LRU", "Belady", "with chunks"]
+    columns = ["jobs", "c", "bound", "limit", "real gateway", "simulator", "static", "LRU", "Belady"]
     write(
         "bound",
         "Reads of the origin",
@@ -255,9 +254,8 @@ def _text() -> str:
         "step, 1.10 (1 - *c*) + 0.08 for the others.\n\n"
         "The simulator has the same numbers and the shipped rules; its cache holds what a real one holds up to its low watermark "
         f"({room(10**6) / 1e6:.1%}). *Static* keeps the first items, *Belady* evicts what is needed last; with these and LRU "
-        "each job reads in its own order, simulated with the same cache. *With chunks* is what the build that rotated chunks "
-        'read, by jobs with `caching="on"`; with the defaults it read 1.36 for one job at c = 0.2 and 0.95, and 1.98 for four '
-        "in step at 0.2."
+        "each job reads in its own order, simulated with the same cache. Crosses in the picture: a build that rotated chunks, "
+        "as Quiver does."
     )
 
 

@@ -63,7 +63,7 @@ def page(found: dict[str, Any]) -> None:
         _alone({side["name"]: side for side in alone}),
         f"## {jobs} jobs on one GPU and one dataset",
         table(*rows_of(shared, size)),
-        _shared({side["name"]: side for side in shared}, scale, size),
+        _shared({side["name"]: side for side in shared}, scale),
         _plot(alone, shared),
         "## What this does not show",
         _limits(scale),
@@ -80,9 +80,9 @@ def _setup(scale: dict[str, Any], size: int, decoded: float) -> str:
         "Each job is a process with torchvision's ResNet-50: bf16 by autocast, channels_last, SGD, mini-batches of "
         f"{scale['batch']}, without torch.compile. {scale['loaders']} `DataLoader` workers, shared among the jobs, decode with "
         f"Pillow, cut out {scale['crop']} x {scale['crop']} pixels and mirror half of the pictures; memory is pinned, and the "
-        f"next mini-batch is asked for while the GPU computes. The gateway has {scale['gateway']} worker processes. The bucket "
-        "is the object store of this project's tests; everything shares the machine. So that storage decides, pictures are "
-        f"decoded at half their size: as many processes as there are workers decode {decoded:.0f} pictures per second.\n\n"
+        f"next mini-batch is requested while the GPU computes. The gateway has {scale['gateway']} worker processes; the bucket "
+        "is the object store of the tests; everything shares the machine. So that storage decides, pictures are decoded at half "
+        f"their size: as many processes as there are workers decode {decoded:.0f} pictures per second.\n\n"
         "*The ceiling* is the same loop with a mini-batch that stays on the GPU. *Steps wait*: the share of the time, by CUDA "
         "events, in which a job had given the GPU nothing to do. *GPU busy*: the share in which some kernel ran, as the driver "
         "says. *boto3* has eight requests in flight in each worker."
@@ -95,7 +95,7 @@ def _alone(sides: dict[str, Side]) -> str:
 
     return "\n".join(
         [
-            "Whole epochs, from the request for the first mini-batch. The start of each, with empty queues, counts on all sides.",
+            "Whole epochs, from the request for the first mini-batch, with empty queues, on all sides.",
             "",
             f"- The bucket alone keeps the GPU at {sides[BUCKET]['rate'] / sides[SYNTHETIC]['rate']:.0%} of what it can do.",
             f"- **With everything cached, the loader in its exact order is as fast as local files** ({times(EXACT, FILES)} "
@@ -110,23 +110,19 @@ def _alone(sides: dict[str, Side]) -> str:
     )
 
 
-def _shared(sides: dict[str, Side], scale: dict[str, Any], size: int) -> str:
+def _shared(sides: dict[str, Side], scale: dict[str, Any]) -> str:
     of = {name: side["rate"] for name, side in sides.items()}
-    chunk, each = scale["items"] / 10, of[FIFTH] / scale["jobs"]
     return "\n".join(
         [
             f"{scale['limit'] - scale['skipped']:g} s of each side, after {scale['skipped']:g} s that do not count; caches are "
             "empty at first. Reads for mini-batches still in queues at the end count.",
             "",
             f"- **With a cache of a fifth of the data the jobs together train {of[FIFTH] / of[BUCKET]:.2f} times as fast as from "
-            f"the bucket, at {of[FIFTH] / of[SYNTHETIC]:.0%} of the ceiling.** They use the "
-            "same chunk at once and share its reads.",
+            f"the bucket, at {of[FIFTH] / of[SYNTHETIC]:.0%} of the ceiling.** They share reads.",
             f"- The same cache by plain S3 reads gives {of[PLAIN] / of[BUCKET]:.2f} times the bucket.",
             f"- There are {sides[FIFTH]['reads']:.2f} origin reads per sample; {1 / scale['jobs']:.2f} would be one for all "
-            f"jobs. No job ended its first epoch, so what was loaded ahead, up to two of ten chunks, weighs much.",
-            f"- {sides[FIFTH]['idle']:.0%} of the time a job had nothing to compute, at the changes of chunks; the "
-            f"others used the GPU meanwhile. A chunk has {chunk:.0f} items, of which a job took {chunk / each:.1f} s; reading it "
-            f"takes the bucket {size / 10 / scale['bandwidth']:.1f} s.",
+            "jobs. No job ended its first epoch, so what was loaded ahead weighs much.",
+            f"- {sides[FIFTH]['idle']:.0%} of the time a job had nothing to compute; the others used the GPU meanwhile.",
         ]
     )
 
@@ -134,11 +130,11 @@ def _shared(sides: dict[str, Side], scale: dict[str, Any], size: int) -> str:
 def _limits(scale: dict[str, Any]) -> str:
     return "\n".join(
         [
-            "- A real network, a real bucket whose bandwidth grows with requests, several GPUs or machines, or a cache on an SSD "
-            "under pressure: everything goes over loopback, and the files were in memory.",
+            "- A real network, a bucket whose bandwidth grows with requests, several GPUs or machines, or an SSD under pressure: "
+            "all goes over loopback, and the files were in memory.",
             "- Decoding at full size with torchvision's usual augmentation: there the cores may decide.",
-            "- Accuracy: pictures are noise and labels arbitrary. [Accuracy](../accuracy.md) is measured elsewhere.",
-            f"- Long epochs: one takes {scale['items']} samples, some seconds, so start, end and changes of chunks weigh more.",
+            "- [Accuracy](../accuracy.md): pictures are noise and labels arbitrary.",
+            f"- Long epochs: one takes {scale['items']} samples, some seconds, so its start and end weigh more.",
             "- Spread: each side ran once.",
         ]
     )

@@ -29,10 +29,9 @@ def _intro(scenario: ScoreScenario) -> str:
 {scenario.text.strip()}
 
 The simulator draws each epoch's list by scores and runs the gateway's orders and admission (`gateway/policies`) on it. The scores
-follow the list, the losses do not, because the model of the trace was trained on all items alike. Runs `sh_*` draw with
-replacement by the mean loss of an item's last mini-batch (the paper's coarse baselines). `SHADE` draws by ranks (Eq. 6), with
-replacement, and keeps by importance. `unseen u` is the loader's list: all items but u once, and as many repeats of the most
-important ones.
+follow the list; the losses do not, as the model of the trace was trained on all items alike. Runs `sh_*` draw with replacement by
+the mean loss of an item's last mini-batch (the paper's coarse baselines). `SHADE` draws by ranks (Eq. 6), with replacement, and
+keeps by importance. `unseen u` is the loader's list: all items but u once, and as many repeats of the most important ones.
 """
 
 

@@ -107,8 +107,7 @@ def _text(outcomes: dict[int, Outcome]) -> str:
         f"{NODES} gateways with empty caches, jobs spread over them, mini-batches of {BATCH}, no computing, default settings. "
         "Beside them, in the same run, the same jobs without a cache: boto3 in four threads each.\n\n"
         f"Through the fleet the origin's reads {verdict}; {most} jobs are {factor:.1f} times as fast as without it. One job, for "
-        f"which a cold cache can do nothing, takes {single:.2f} times as long as with boto3. The rest of the number of jobs goes "
-        "to the start of each job (a registration, the order of its epoch) and to the shared machine."
+        f"which a cold cache can do nothing, takes {single:.2f} times as long as with boto3."
     )
 
 

@@ -96,10 +96,10 @@ def _intro() -> str:
         f"fifth: the store gives 1 Gbit/s with {1000 * LATENCY:.0f} ms before the first byte, jobs compute, and policies wait, "
         f"a fifth of theirs (space moves every {60 * TIME:.0f} s, the time-to-live has {60 * TIME:.0f} s on top). Windows of "
         "100 reads and depths of 4 are not scaled. Each side has clients, a gateway and a store of its own. The sides of Table "
-        "3, and those without parts, run one after the other; those of the other tables at the same time. Hits are GETs that "
-        "the gateway's access log calls so.\n\n"
-        "Parts of streams and schemes of other systems have no switch in the gateway; `lab/evaluation/variants.py` replaces the "
-        "function in question. LRU with stride is JuiceFS's: no streams, but 4 blocks loaded after 4 consecutive ones."
+        "3, and those without parts, run one after the other; those of the other tables at the same time. Hits are those of "
+        "the gateway's access log.\n\n"
+        "`lab/evaluation/variants.py` replaces functions of the gateway to leave out parts, and for schemes of other systems. "
+        "LRU with stride is JuiceFS's: no streams, but 4 blocks loaded after 4 consecutive ones."
     )
 
 
@@ -171,7 +171,7 @@ def _parts(found: Mapping[str, Outcome], before: Outcome) -> str:
             _sides_table(found),
             f"The largest loss is {most}, {lost:.1%} of hits. Streams with all parts ran for Table 3 too: between the two runs "
             f"their hits differ by {noise:.1%}, their mean times by {slower:.1f} s. "
-            f"More hits than with all parts, by more than {least:.1%}: {', '.join(better) or 'none'}.",
+            f"Sides that hit over {least:.1%} more than all parts: {', '.join(better) or 'none'}.",
         ]
     )
 

@@ -32,8 +32,7 @@ def table3_section() -> str:
             "larger part of a thousandth of the files; training loads at most four objects ahead at once, 27 a second from such "
             "a store. Origin bytes are no fewer than with LRU: space goes to small files, whose misses cost most waiting per "
             f"byte. {numbers('streams-jobs', *clients_table(streams))} has each job. AudioMNIST's folders are streams of their "
-            "own, each of which begins with 16 of 150 files. Checkpoints of 125 blocks are read ahead by runs of blocks; reads "
-            "without pauses find each block on its way. Wiki's ten objects of 40 blocks are no streams and share `default`.",
+            "own, each of which begins with 16 of 150 files. Wiki's ten objects of 40 blocks are no streams and share `default`.",
         ]
     )
 
@@ -71,9 +70,8 @@ def _by_pattern(scenario: ReadScenario, stride: ReadRunResult, streams: ReadRunR
         )
     return "\n\n".join(
         [
-            "A block that nobody has read yet is a hit only if it was loaded ahead. So without prefetch a pattern's hits cannot "
-            "exceed its share of reads that are not the first of their block, but for blocks that other patterns read. Nothing "
-            "is loaded ahead of skewed jobs.",
+            "Without prefetch a pattern's hits cannot exceed its share of reads that are not the first of their block (*read "
+            "again*), but for blocks that other patterns read. Nothing is loaded ahead of skewed jobs.",
             table(
                 ["pattern", "reads", "different blocks", "read again", "hits, LRU with stride", "hits, streams"], rows
             ),
