@@ -422,8 +422,8 @@ def _never_worse() -> str:
             "Ten mixes with a cache of 35 %. The goal: hits within a point of the better of LRU and uniform, and at most 1.05 "
             "times the origin bytes of the lesser.",
             table(MIXED, _mixes(MIXES)),
-            f"In *one-hit wonders* fixed parts for both streams have at most {_fixed_parts():.1%}; the rest comes from time, as a "
-            "stream that ends leaves its space within seconds. In *scan storm over queries* the scans are loaded ahead and "
+            f"In *one-hit wonders* fixed parts for both streams have at most {_fixed_parts():.1%}; the rest comes from time, as "
+            "a stream that ends leaves its space within seconds. In *scan storm over queries* the scans are loaded ahead and "
             "hardly wait; their parts save bytes from the store.",
         ]
     )
