@@ -1,7 +1,7 @@
 """Readers of formats, as they are: each is a script of tests/s3compat/readers in an environment of its own.
 
 A script names its packages, pinned, in the block of PEP 723, the client first; ``[tool.larder]`` names the programs of the system
-that it starts (``programs``), its name where the package has another one (``name``), and what to know about it (``remark``).
+that it starts (``programs``) and its name where the package has another one (``name``).
 It runs once for each step, so nothing of an earlier step is left in the client.
 """
 
@@ -87,11 +87,6 @@ class Reader:
             match = re.search(r"\d+\.\d+[.\d]*", said.stdout + said.stderr)
             return match[0] if match else ""
         return self.packages[0].partition("==")[2]
-
-    @property
-    def remark(self) -> str:
-        """What to know about it."""
-        return str(self._own.get("remark", ""))
 
     @property
     def _own(self) -> dict[str, Any]:

@@ -1,8 +1,5 @@
 # /// script
 # dependencies = ["litdata==0.2.76", "torch==2.13.0", "boto3==1.44.8"]
-#
-# [tool.larder]
-# remark = "its chunks need https; here plain HTTP is allowed by its `downloader._OBSTORE_CLIENT_OPTIONS`"
 # ///
 """LitData: chunks and their index, downloaded whole with obstore and boto3."""
 
