@@ -19,10 +19,9 @@ UNIFORM = "uniform"
 COLOURS = {UNIFORM: "#4c566a", "alone": "#1f77b4", "in step": "#d98324", "out of step": "#7a6bb0"}
 _INTRODUCTION = """# Accuracy
 
-Does a model learn as well when batches are filled with what is in a small cache? Substitution changes the order in which items
-come, never which.
-`python -m lab.benchmarks accuracy` trains an image classifier through a real gateway and `larder.torch.CachedDataset`, and writes
-this page. Terms were fixed before the first run, but for the number of seeds:
+Does a model learn as well when batches are filled with what is in a small cache? `python -m lab.benchmarks accuracy` trains an
+image classifier through a real gateway and `larder.torch.CachedDataset`, and writes this page. Terms were fixed before the first
+run, but for the number of seeds:
 
 - scikit-learn's digits, one PNG per image, sorted by class; half of them for training, the others held out, drawn anew by each
   of {seeds} seeds;
@@ -41,17 +40,15 @@ _READING = """## What it shows, and what not
 - "Origin reads" are the training's own, per item and epoch, the first epoch included. In step the training reads for the other
   job as well; out of step, mostly the job ahead does.
 - "Rank correlation" is that of an item's places in neighbouring epochs, the largest of an arm's seeds. An order that repeats
-  itself is bad for training. `reuse=False` gives up the sharing for the seed's own order.
+  itself is bad for training, so the planner looks at most a fifth of a share ahead
+  ([effect](../lab/benchmarks/results/closed_forms.md)). `reuse=False` gives up the sharing for the seed's own order.
 - It is one small task that is learned to the end. It says nothing of training that stops early, of losses that depend on
   which items share a batch (contrastive learning), nor of normalisation over batches of very few items.
-- The planner looks at most a fifth of a share ahead, so that the rank correlation of neighbouring epochs
-  [stays low](../lab/benchmarks/results/closed_forms.md).
 
 ## A hundred sorted classes
 
-`make bench ONLY=accuracy_sorted` trains on 100 classes of 50 items, sorted by class, in the order that the shipped planner
-gives in a simulated cache of a fifth with the shipped rules, alone and beside a second job (no gateway, synthetic data, 8
-seeds): [figures](../lab/benchmarks/results/accuracy_sorted.md). A batch has [as many classes as by
+`make bench ONLY=accuracy_sorted` trains on 100 sorted classes in the order of the shipped planner, with a simulated cache of a
+fifth: [figures](../lab/benchmarks/results/accuracy_sorted.md). A batch has [as many classes as by
 chance](../lab/benchmarks/results/closed_forms.md), for 10, 100 and 1,000 sorted classes.
 
 Quiver (FAST 2020, table 1) reports for ResNet50 on ImageNet a top-1 accuracy of 75.87 % with uniform sampling and 75.89 % with

@@ -58,17 +58,15 @@ def _conclusions(results: Sequence[ScoreRunResult]) -> str:
     def of(name: str, share: float) -> ScoreRunResult:
         return next(one for one in results if (one.run.name, one.share) == (name, share))
 
-    lru, shade, half, most = of("LRU", 0.1), of("SHADE", 0.1), of("unseen 0.5", 0.1), of("unseen 0.6", 0.2)
-    exact, static, app, coarse = of("unseen 0", 0.1), of("never evict", 0.1), of("sh_app", 0.1), of("sh_lru", 0.1)
+    lru, shade, most = of("LRU", 0.1), of("SHADE", 0.1), of("unseen 0.6", 0.2)
+    exact, static = of("unseen 0", 0.1), of("never evict", 0.1)
     return f"""
-- The paper's 4.5 times LRU at 10 % says little: LRU hits {lru.hits:.1%}, never evicting {static.hits / lru.hits:.0f} times as
-  much with nothing unseen. SHADE with plain draws hits {shade.hits:.1%} and leaves {shade.unseen:.0%} unseen, as draws with
-  replacement do by chance (1/e).
+- The paper's 4.5 times LRU at 10 % says little: never evicting has {static.hits / lru.hits:.0f} times as many hits, with nothing
+  unseen. SHADE leaves {shade.unseen:.0%} unseen, as draws with replacement do by chance (1/e).
 - 72.5 % at 20 % takes a list that leaves more than half unseen: {most.hits:.1%} with {most.unseen:.0%}. By the bound no cache
   does it with less than 52.5 %.
-- Hits follow c + u while the cache holds what the list repeats. With 10 % and half unseen ({half.hits:.1%}) it does not.
-- Losses of mini-batches differ more than ranks do, so coarse draws repeat and hit more ({app.hits:.1%} with sh_app,
-  {coarse.hits:.1%} with sh_lru) and leave more unseen ({app.unseen:.0%}).
+- Hits follow c + u while the cache holds what the list repeats. With 10 % and half unseen it does not.
+- Losses of mini-batches differ more than ranks do, so coarse draws (`sh_*`) repeat and hit more, and leave more unseen.
 - Loading ahead saves waiting, not reads: with nothing unseen there are {exact.read + exact.ahead:.1%} origin reads instead of
   {static.read:.1%}, because the items that leave are read just as often.
 """

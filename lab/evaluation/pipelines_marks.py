@@ -264,8 +264,8 @@ def _sweep_text(points: Mapping[float, Mapping[str, Side]]) -> str:
         f"*work*, and {EXPANDED // 1024} KiB at the second (*full*); a last stage leaves {CROPPED // 1024} KiB. {WORKERS} "
         f"workers; epochs of {SWEPT} elements. Sides take turns for {TIMED:g} seconds each and {ROUNDS} epochs at least; a "
         f"fixed mode that takes more than {DEAR:g} times as long as the cheapest takes one turn. Times are medians, the ratio "
-        "the median over the turns. The automatic side is a job of its own with results of its own, timed when the decision "
-        f"has stood for {SETTLED:g} seconds after the epoch that stores.\n\n{table(columns, rows)}\n\n{verdict}"
+        "the median over the turns. The automatic side is a job with results of its own, timed from "
+        f"{SETTLED:g} seconds after the epoch that stores.\n\n{table(columns, rows)}\n\n{verdict}"
     )
 
 

@@ -277,8 +277,7 @@ def _text(load: float) -> str:
     return (
         "A gateway, a Redis and an object store on one machine; the cache is warm, and every side is a process of its own, one "
         f"after the other. Where there are more workers than cores, *sleep stands for CPU*: a worker sleeps {WORK * 1000:.0f} ms "
-        "for each element, the training loop for as long as a model would compute. This says what the decisions are worth, not "
-        "how fast a machine is." + busy(load)
+        "for each element, the training loop for as long as a model would compute." + busy(load)
     )
 
 

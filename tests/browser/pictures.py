@@ -1,4 +1,4 @@
-"""Makes the pictures of docs/dashboard.md: ``python -m tests.browser.pictures [FOLDER]``, of the figures of the tests."""
+"""Makes the pictures of README.md and docs/dashboard.md: ``python -m tests.browser.pictures [FOLDER]``, of the tests' figures."""
 
 from __future__ import annotations
 
@@ -65,6 +65,7 @@ def make(folder: Path) -> None:
         with gateway(Settings("http://127.0.0.1:9", home / "cache"), home) as running:
             at = running.console
             dashboard(browser, at, folder / "dashboard-light.png", figures.AT_WORK, viewport=DESK)
+            dashboard(browser, at, folder / "dashboard-dark.png", figures.AT_WORK, viewport=DESK, color_scheme="dark")
             trouble = figures.in_trouble()
             dashboard(browser, at, folder / "dashboard-trouble-dark.png", trouble, viewport=DESK, color_scheme="dark")
             dashboard(browser, at, folder / "dashboard-phone.png", figures.AT_WORK, full=False, viewport=PHONE)
