@@ -1,7 +1,7 @@
-"""Try every client against running gateways and write the tables of docs/s3-compatibility.md (`make clients`).
+"""Try every client against running gateways and write the table of docs/s3-compatibility.md (`make clients`).
 
 For each client: twelve operations, each on a miss, on a hit, and with the origin stopped, over https before moto and over http
-before radosgw (``--place`` chooses other pairs). What clients send is noted on the way, by a relay before the gateway. The
+before radosgw (``--place`` chooses other pairs). A relay before the gateway notes what clients send, and it is printed. The
 programs are those on PATH (s3cmd, rclone, curl, node; ``scripts/install-system-packages clients`` installs them) and those that
 this script installs into build/clients (AWS CLI, minio-py, the JavaScript SDK), because they pin libraries of their own.
 """
@@ -76,6 +76,7 @@ def main() -> int:
         certificates = make_certificates(Path(home))
         for place in chosen.place or USUAL_PLACES:
             try_place(place, endpoints, Path(home), certificates, {kind: tried[kind.name] for kind in kinds})
+    print(*forms_sent(tried), sep="\n")
     if not chosen.client and not chosen.place:
         write_page(tried)
     return 0
@@ -170,12 +171,11 @@ def _note(place: str, heads: list[Head], result: Tried) -> None:
 
 
 def write_page(tried: dict[str, Tried]) -> None:
-    """Replace the tables between their markers."""
-    text = PAGE.read_text(encoding="utf-8")
-    for name, table in (("clients", client_table(tried)), ("forms", form_table(tried))):
-        pattern = re.compile(rf"(<!-- measured: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-        text, replaced = pattern.subn(lambda match, table=table: f"{match[1]}\n{table}\n\n{match[2]}", text)
-        assert replaced == 1, name
+    """Replace the table between its markers."""
+    pattern = re.compile(r"(<!-- measured: clients -->\n).*?(<!-- end -->)", re.DOTALL)
+    table = client_table(tried)
+    text, replaced = pattern.subn(lambda match: f"{match[1]}\n{table}\n\n{match[2]}", PAGE.read_text(encoding="utf-8"))
+    assert replaced == 1
     PAGE.write_text(text, encoding="utf-8")
 
 
@@ -203,20 +203,14 @@ def _failures(result: Tried) -> str:
     return "; ".join(f"{operation}: {', '.join(where)}" for operation, where in told.items())
 
 
-def form_table(tried: dict[str, Tried]) -> str:
-    """The forms of signature, payload and checksum that each client sends; signed headers are printed only."""
+def forms_sent(tried: dict[str, Tried]) -> list[str]:
+    """A line for each form of signature, payload and checksum, with the clients that send it."""
     forms: dict[str, list[str]] = defaultdict(list)
     for name, result in tried.items():
         for form, schemes in result.forms.items():
             only = "" if len(schemes) == 2 else f" ({schemes.copy().pop()})"
             forms[form].append(name + only)
-    lines = ["| what is sent | by |", "|---|---|"]
-    for form, names in sorted(forms.items()):
-        if form.startswith("signed "):
-            print(f"{form}: {', '.join(names)}")
-        else:
-            lines.append(f"| {form} | {_shorter(names, list(tried))} |")
-    return "\n".join(lines)
+    return [f"{form}: {_shorter(names, list(tried))}" for form, names in sorted(forms.items())]
 
 
 def _shorter(names: list[str], every: list[str]) -> str:
