@@ -86,7 +86,7 @@ class MemoryBlobs:
 
     @property
     def budget(self) -> int:
-        """Most bytes."""
+        """The most bytes to hold."""
         return self._order.budget
 
     @budget.setter

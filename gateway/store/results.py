@@ -163,7 +163,7 @@ class ResultBlobs:
         return {**dict.fromkeys(wanted, PutResult.UNAVAILABLE), **done.results}
 
     async def _written(self, wanted: list[int], elements: Mapping[int, memoryview]) -> dict[int, BlobRef]:
-        """The blobs of as many of the elements as there is room for."""
+        """Write elements until the disk has no room; returns their blobs."""
         blobs: dict[int, GrowingBlob] = {}
         try:
             with suppress(DiskUnavailable):

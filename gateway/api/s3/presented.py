@@ -75,7 +75,7 @@ class PresentedReads:
 
     @staticmethod
     def concerns(call: S3Call) -> bool:
-        """Whether a read asks for nothing but another presentation of an object."""
+        """Whether ``response-*`` and ``partNumber`` are all that keeps a read from being a plain one."""
         return call.names - {"x-id", _PART} <= _NAMES and not_cacheable(_plain(call)) is None
 
     async def read(self, call: S3Call, body: Callable[[], AsyncIterator[bytes]]) -> Answer:

@@ -123,7 +123,7 @@ class ItemFetches:
         while True:
             owner = self._flight.owner(digest)
             fill = InFlight.NONE if owner is None else InFlight.OWN if owner == who else InFlight.OTHERS
-            home, alone = self.home(digest, wanted, skipped), not self._hasty(wanted)
+            home, alone = self.home(digest, wanted, skipped), not self._has_substitute(wanted)
             step = next_source(ReadFacts(ReadKind.ITEM, tried, home is not None, alone=alone, fill=fill, waited=waited))
             if step.source is Source.HOME:
                 assert home is not None
@@ -191,8 +191,8 @@ class ItemFetches:
         finally:
             waiter.cancel()  # the traceback of a cancelled reader refers to it, and would keep the outcome's file open
 
-    def _hasty(self, wanted: Wanted) -> bool:
-        """Whether another node may read the item if this one cannot: the caller, or one that is asked."""
+    def _has_substitute(self, wanted: Wanted) -> bool:
+        """Whether another node can read the item if this one fails: the node that requested it, or one still to be asked."""
         return wanted.here or (self._fleet is not None and not self._fleet.members.alone)
 
     def home(self, digest: bytes, wanted: Wanted, without: Sequence[str] = ()) -> Node | None:

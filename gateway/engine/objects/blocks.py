@@ -268,7 +268,7 @@ class Blocks:
             body.data = None
 
     async def _is_elsewhere(self, entry: ObjectEntry, known_from: int, numbers: Sequence[int]) -> bool:
-        """Whether another worker has stored or fills one of these blocks; loads blocks stored from ``known_from`` on."""
+        """Whether another worker has stored or is filling one of these blocks; loads the stored ones from ``known_from`` on."""
         await self._adopt_row(entry)
         await self.load(entry, known_from, numbers[-1])
         if any(self._has(entry, number) for number in numbers):

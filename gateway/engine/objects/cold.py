@@ -68,7 +68,7 @@ class Learned(NamedTuple):
 
 
 class ColdReads:
-    """Questions to the origin about objects, and the entries that come of them; ``Reads`` has the rules."""
+    """Asks the origin about objects, and makes entries of its answers; ``Reads`` has the rules."""
 
     def __init__(self, services: Services, blocks: Blocks, entries: EntryCache, grants: Grants) -> None:
         self._services = services

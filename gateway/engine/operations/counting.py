@@ -65,7 +65,7 @@ class Counted:
 
     @property
     def answers(self) -> Answers:
-        """Answers to S3 requests: by class of their status, their seconds, by bucket and tenant; and seconds of origins."""
+        """Counts of S3 answers by status, bucket and tenant, and the latencies of answers and of origins."""
         statuses: dict[str, float] = defaultdict(float)
         for labels, value in self._samples["larder_requests_total"]:
             statuses[labels["status"]] += value

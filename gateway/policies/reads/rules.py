@@ -1,4 +1,4 @@
-"""Which caching rule holds for which object: the first rule of the file that matches counts."""
+"""Chooses the caching rule of an object: the first one in the file that matches."""
 
 from __future__ import annotations
 

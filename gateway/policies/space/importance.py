@@ -54,7 +54,7 @@ class ScoreReport:
 
 @dataclass(frozen=True, slots=True)
 class ScoredDataset:
-    """A dataset that jobs sent scores for: reports by node, reads per second by job, its bytes, and how many it may have."""
+    """A dataset with scores from jobs: reports by node, reads per second by job, its bytes, and the operator's quota of them."""
 
     reports: Mapping[str, ScoreReport]
     rates: Mapping[str, float]

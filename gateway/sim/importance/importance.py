@@ -314,7 +314,7 @@ class _Farthest(_Cache):
         return False
 
     def rank(self, items: Items, scores: Scores) -> None:
-        """Of no consequence."""
+        """Ignored."""
 
     def _when(self, item: int) -> int:
         return self._next[item][0] if self._next[item] else _NEVER

@@ -32,7 +32,7 @@ class NoCache:
         return shuffled(job.items.count, job.seed, epoch)
 
     def begun(self, job: JobRun) -> None:
-        """Of no consequence."""
+        """Ignored."""
 
     def offers(self, job: JobRun, take: int) -> Numbers:
         """None: a job reads in its own order."""
@@ -51,17 +51,17 @@ class NoCache:
         """Keep nothing."""
 
     def delivered(self, job: JobRun, numbers: Numbers) -> None:
-        """Of no consequence."""
+        """Ignored."""
 
     def phase(self, job: JobRun) -> Phase:
         """Always steady: nothing is measured."""
         return Phase.STEADY
 
     def joined(self, job: JobRun) -> None:
-        """Of no consequence."""
+        """Ignored."""
 
     def left(self, job: JobRun) -> None:
-        """Of no consequence."""
+        """Ignored."""
 
 
 class NeverEvict(NoCache):

@@ -95,7 +95,7 @@ def _sound(key: ObjectKey, seal: Any, *row: Any) -> BlobRow:
 def outlook(
     connection: Connection, collection: str, sizes: Mapping[int, int], limits: ResultLimits
 ) -> dict[int, PutResult]:
-    """Judge results of these sizes, by index."""
+    """Predict, by index, what ``put`` would answer for results of these sizes."""
     access = Access(result_key(collection, 0), 0, b"", False, 0.0, _NOBODY)
     (row,) = pool_rows.pools_of(connection, [Entering(access)])
     planned = row.pool.name.startswith(RESULTS)

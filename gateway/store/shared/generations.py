@@ -194,9 +194,9 @@ class Generations:
         return slot, number
 
     def unread(self, marks: Iterable[Mark]) -> bool:
-        """Whether the generations of keys were neither read nor bumped again since they were bumped.
+        """Whether nobody has read or bumped the generations of these keys since the bumps that the marks name.
 
-        Then no worker can hold, or record, anything of them that it read since.
+        If so, no worker holds, or can record, anything read after those bumps.
         """
         for slot, number in marks:  # noqa: SIM110  # in Python 3.11 a generator is two calls
             if self.numbers[slot] != number:

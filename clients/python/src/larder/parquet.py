@@ -63,7 +63,7 @@ def read_rows(item: Item, columns: Sequence[str] | None = None) -> dict[str, NDA
 
 
 def _array(column: Any, pa: Any) -> NDArray[Any]:
-    """A column's values, without times: PyTorch's `DataLoader` refuses arrays of ``datetime64`` and ``timedelta64``."""
+    """A column's values; times as integers, because PyTorch's `DataLoader` refuses ``datetime64`` and ``timedelta64``."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     kind = column.type

@@ -54,7 +54,7 @@ class Comparison:
 
 
 class _Side:
-    """The items of one file in the order of their places, and the place of the one that is next."""
+    """A cursor over the items of one file, sorted by place."""
 
     def __init__(self, file: DigestFile) -> None:
         self.file = file

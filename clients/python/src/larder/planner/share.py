@@ -76,11 +76,11 @@ class Share:
         return np.concatenate(mine).astype(np.int64) if mine else np.zeros(0, np.int64)
 
     def places(self, start: int, stop: int) -> NDArray[np.int64]:
-        """The places in the rank's share of numbers ``[start, stop)`` of this one."""
+        """The places, in the rank's share, of this worker's items ``[start, stop)``."""
         return self.places_of(np.arange(start, min(stop, self.size), dtype=np.int64))
 
     def places_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The places in the rank's share of these numbers of this one."""
+        """The places, in the rank's share, of these items of this worker."""
         regular = self._full * self._batch_size
         block, within = np.divmod(numbers, self._batch_size)
         ordinals = (block * self._workers + self._worker) * self._batch_size + within
