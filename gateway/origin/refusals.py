@@ -140,7 +140,7 @@ class Refusals:
     def without_keys(self, identity: OriginIdentity, failure: OriginUnavailable) -> GatewayRefused:
         """Record that the gateway no longer has keys for an identity; returns the error of the request.
 
-        Nobody took a right from a reader, and an unsigned request would ask for something else.
+        Grants stay, because no reader lost a right. Nothing is sent unsigned: that would be another request.
         """
         refusal = Refusal(NO_KEYS, f"{failure}; {_REMEDIES[NO_KEYS]}")
         if identity not in self.current:

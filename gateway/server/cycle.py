@@ -70,7 +70,7 @@ class Connection(Protocol):
         """The response has ended; the next request may be answered."""
 
     def run(self, cycle: Cycle, rest: Coroutine[Any, Any, None]) -> None:
-        """Do in a task what is left to do for a request."""
+        """Finish a request, in a task."""
 
 
 class Cycle:

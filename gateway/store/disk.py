@@ -258,7 +258,7 @@ class Disk:
         return await self._chores.submit(work, patience=LONG)
 
     async def glance(self, work: Callable[[], T]) -> T:
-        """Run small work on files in the one thread for registrations.
+        """Run a short operation on files in the thread reserved for registrations.
 
         Raises:
             DiskFault: the disk hangs, or cannot be read.

@@ -56,7 +56,7 @@ class _Clock:
         return self._now() - time.monotonic()
 
     def was_set_back(self) -> bool:
-        """Whether it was set back by more than ``AHEAD`` seconds since the last true result."""
+        """Whether the wall clock went back by more than ``AHEAD`` seconds since this last returned true."""
         before, now = self._ahead, self._offset()
         back = now < before - AHEAD
         self._ahead = now if back else max(before, now)

@@ -296,7 +296,7 @@ def _decision(order: PoolOrder | None, size: int | None, capacity: int) -> tuple
 class Shortfall(NamedTuple):
     """Why a dataset is cached only in part although it should be whole: the kind of problem, and the reason in words.
 
-    ``together``: it would fit alone. Datasets of which that holds are one problem, whichever they are.
+    ``together``: it would fit alone. All such datasets are reported as one problem.
     """
 
     kind: str
@@ -307,7 +307,7 @@ class Shortfall(NamedTuple):
 def shortfalls(reading: FleetReading) -> dict[str, Shortfall]:
     """Why datasets that are used are cached only in part although they should be whole, by id.
 
-    One that no job uses and the plan does not speak of needs no space: nothing is missing while it is only registered.
+    A dataset that is only registered, without jobs and outside the plan, needs no space.
     """
     room = int(GRANTABLE * reading.capacity)
     whole: dict[str, int] = {}

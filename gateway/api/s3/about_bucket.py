@@ -40,7 +40,7 @@ _Place = tuple[str, bytes]
 
 
 class BucketReads:
-    """Plain reads with one of these headers.
+    """Answers plain reads with ``Origin`` or ``x-amz-expected-bucket-owner``.
 
     Args:
         relayed: reads objects.
@@ -104,7 +104,7 @@ class BucketReads:
         return answer
 
     async def _ask(self, call: S3Call, page: bytes, answer: Answer) -> tuple[Header, ...] | None:
-        """The CORS headers of the store for this page; ``None`` if the answer to a condition does not tell.
+        """The CORS headers of the store for this page; ``None`` if a 304 does not show them.
 
         Raises:
             OriginUnavailable: the origin cannot be reached.

@@ -116,7 +116,7 @@ class CallerReads:
     def _begun(
         self, bucket: str, key: str, headers: RawHeaders, extensions: dict[str, object], *, free: bool
     ) -> InnerRead:
-        """A read; with the extension for files, a hit is looked for."""
+        """Begin a read; with the extension for files, it may be a hit."""
         # A bucket with a slash must not become another one.
         raw_path = f"/{quote(bucket, safe='')}/{quote(key, safe='/-_.~')}"
         scope: Scope = {**self._outer, "raw_path": raw_path.encode(), "headers": headers, "extensions": extensions}

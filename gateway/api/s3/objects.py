@@ -111,9 +111,9 @@ class ObjectReads:
 
 
 def _judged(found: Relay | Forward, ask: Ask, wanted: ByteRange | None) -> Answer | Relay | Forward:
-    """An answer that is not kept, after the reader's conditions: the origin was asked for a header without them.
+    """Apply the reader's conditions to the answer of a HEAD that is not kept: the origin got neither them nor the range.
 
-    A range was left out, too; only the origin can answer for one.
+    A range is forwarded: only the origin can answer it.
 
     Raises:
         S3Error: PreconditionFailed.

@@ -39,7 +39,7 @@ class ShownOfBuckets(Generic[T]):
         return self._services.store.generations.of(rights_in(call.key))
 
     def recall(self, call: S3Call, place: Hashable, *, whenever: bool = False) -> T | None:
-        """What the store has shown; ``whenever``: also longer ago than a grant lasts."""
+        """What the store has shown within the grant's time, or at any time with ``whenever``; else ``None``."""
         shown = self._known.get(self._name(call, place))
         if shown is None or shown.rights != self.rights(call):
             return None

@@ -30,7 +30,7 @@ Answer = Resident | Unopened | Arriving
 
 
 async def open_answer(batches: Batches, scope: Scope, ask: BatchAsk, wanted: bytes) -> tuple[Answer, str]:
-    """The answer for a client that can take open files, and why it gets bytes; empty: the files count as in flight from here on.
+    """The answer for a client that takes open files, and why it has bytes instead; without a reason, its files are in flight.
 
     Args:
         batches: of this worker.

@@ -17,7 +17,7 @@ Status = Callable[[Namespace, Any], int]
 
 
 def answering(ask: Ask, tell: Tell, status: Status = lambda _options, _answer: 0) -> Run:
-    """A command that prints the result of ``ask``: by ``tell``, or as JSON with ``--json``; ``status`` is that of its exit."""
+    """A command that prints the result of ``ask`` by ``tell``, or as JSON with ``--json``, and exits with ``status``."""
 
     def run(options: Namespace) -> int:
         with connected(options) as admin:

@@ -118,7 +118,7 @@ class AdjacentItems:
 
     @staticmethod
     def _spans(wanted: Wanted, location: Location, near: NDArray[np.int64]) -> dict[int, ByteSpan]:
-        """Those of some items that begin in the same stretch of the same object, and the wanted one."""
+        """The spans of the items in the stretch of the object where the wanted one begins, which is among them."""
         own = _span_of(location)
         spans = {wanted.index: own}
         if not len(near):

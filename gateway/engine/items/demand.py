@@ -80,7 +80,7 @@ class Reserved:
 
     @property
     def held(self) -> bool:
-        """Whether there is room that was not taken."""
+        """Whether room is reserved and not yet taken."""
         return self._blob is not None
 
     def take(self) -> GrowingBlob | None:

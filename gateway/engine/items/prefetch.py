@@ -1,7 +1,7 @@
 """Prefetching: items that a job has announced are read into the cache ahead of its reads.
 
-The queue of all jobs together is bounded by half of the cache: more would displace what was announced before
-before the next one is needed. An item is queued once, however many jobs announce the same copy, and at its home.
+The queue of all jobs together is bounded by half of the cache: more would displace earlier announcements
+before they are needed. An item is queued once, however many jobs announce the same copy, and at its home.
 """
 
 from __future__ import annotations

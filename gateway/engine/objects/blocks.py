@@ -82,7 +82,7 @@ class Blocks:
         return any(fill.entry is entry for fill in self._fills)
 
     def besides(self, keys: Collection[ObjectKey]) -> int:
-        """Number of fills of other objects than these."""
+        """Number of fills of objects other than these."""
         return sum(fill.entry.key not in keys for fill in self._fills)
 
     async def close(self) -> None:

@@ -243,7 +243,7 @@ class Register:
         *,
         renew: bool = False,
     ) -> Change[Heard]:
-        """The writes of a heartbeat: entry and expiry, and another version if others see a difference, or with ``renew``."""
+        """The writes of a heartbeat: entry and expiry, and a new version if others see a difference or ``renew`` is set."""
         conflict = _address(known.document) if answer.entry is None and known is not None else ""
         change = Change(replace(heard, conflict=conflict, drained=answer.drained))
         if answer.entry is not None:

@@ -112,7 +112,7 @@ class CacheStatus(NamedTuple):
 class Accepted(NamedTuple):
     """An upload as the store has accepted it: ``etag`` and ``version``, empty if it has none, are those of the store's answer.
 
-    ``checksums`` are the names of the headers by which the store may tell checksums of it.
+    ``checksums`` are the headers in which the store may return its checksums.
     """
 
     etag: str

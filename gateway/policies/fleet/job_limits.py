@@ -41,8 +41,8 @@ def registering(dataset: str, known: str | None, used: JobUsage, limits: JobLimi
     Args:
         dataset: of the job.
         known: dataset of the registered job with the same tenant and name; ``None`` if there is none.
-        used: without this job; ranks with it.
-        limits: of all of them.
+        used: jobs without this one, ranks with its own.
+        limits: of jobs and ranks.
     """
     if known is not None and known != dataset:
         return Registering.OTHER_DATASET

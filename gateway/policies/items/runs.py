@@ -28,7 +28,7 @@ class ByteSpan(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Their number."""
+        """Number of items."""
         return self.stop - self.start
 
 

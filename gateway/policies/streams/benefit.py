@@ -103,8 +103,8 @@ def seconds_saved(benefit: float, item_size: float, miss: float, hit: float) -> 
     Args:
         benefit: of ``marginal_benefit``, 1/s.
         item_size: bytes of an item, on average.
-        miss: seconds until a read is answered that the cache does not have.
-        hit: the same of one that it has.
+        miss: seconds that a miss takes.
+        hit: seconds that a hit takes.
     """
     return benefit * max(0.0, miss - hit) / max(item_size, 1.0)
 

@@ -41,9 +41,9 @@ _PLAN_EVERY = 3.0
 
 @dataclass(slots=True)
 class _Followed:
-    """A stream whose pattern is known, with what is loaded of it before it is read.
+    """A stream whose pattern is known, with its loads ahead.
 
-    ``loading`` and ``unread`` are of random streams: what is on its way, with its bytes, and what was begun and not read yet.
+    For random streams, ``loading`` has the bytes of blocks under way, ``unread`` the blocks that were requested and not read.
     """
 
     stream: Stream
@@ -104,7 +104,7 @@ class StreamRuntime:
         clock.after(_PLAN_EVERY, self._plan)
 
     def patterns(self) -> dict[str, Pattern]:
-        """Of all streams that have pools."""
+        """The pattern of each stream that has a pool."""
         known = {stream.name: stream.pattern for stream in self.tree.streams()}
         return {name: pattern for name in self._cache.pools if (pattern := known.get(name)) is not None}
 

@@ -43,7 +43,7 @@ class DigestSource:
 
     ``fingerprint`` is the SHA-256 of its bytes, so that the same file is not read twice; empty if unknown. ``allow`` is
     the allow-list of the registering caller, which must cover every item. ``content_name`` requests a content name
-    (publishing.py). ``additive``: a registration that is there is not replaced. ``pays``: the tenant accepts the charges of
+    (publishing.py). ``additive``: an existing registration is not replaced. ``pays``: the tenant accepts the charges of
     requester-pays buckets for reads of the items.
     """
 

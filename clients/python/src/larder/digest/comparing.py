@@ -80,7 +80,7 @@ class _Side:
 
 
 def differences(first: DigestFile, second: DigestFile, comparison: Comparison) -> Iterator[Difference]:
-    """The items that differ, ordered by bucket, key and offset; items are the same if these are, a whole object begins at 0.
+    """The items that differ, ordered by bucket, key and offset, which identify an item; a whole object has offset 0.
 
     A place that a file lists several times is compared as often.
 

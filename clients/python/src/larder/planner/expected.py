@@ -1,8 +1,8 @@
-"""What jobs will read of the store in an epoch, by arithmetic: before there is a cache to measure.
+"""Estimates what jobs will read from the store in an epoch, before there is a cache to measure.
 
 An epoch reads each item once. Items that are held when it begins come from the cache, and a job takes early what others have just
 loaded, so all jobs on a dataset together read the rest about once (docs/evaluation/bound.md compares real gateways). Items are
-taken for equally large.
+assumed to be equally large.
 """
 
 from __future__ import annotations

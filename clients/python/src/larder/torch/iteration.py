@@ -186,7 +186,7 @@ class Iteration:
         return self._context.pipeline.samples(numbers.tolist(), data, names, loader.stats, self._seed)
 
     def _complete(self, run: EpochRun, batch: Batch, samples: list[Any]) -> list[Any]:
-        """The samples of a batch, with repetitions for those that failed where the batch must be full, or other ranks have it.
+        """The samples of a batch; failed ones are replaced by repetitions if it must be full or other ranks deliver it too.
 
         Raises:
             LarderError: of several ranks, this one has no sample for the batch.

@@ -450,7 +450,7 @@ def _directly(name: str, make: Callable[[], list[Any]]) -> list[Any]:
 
 
 def _refuse_other_ranks(job: Job, start: Progress) -> None:
-    """Ranks that each read everything would deliver every item several times, without an error."""
+    """Refuse ranks that would each read everything: every item would come several times, without an error."""
     if job.ranks > 1 and start.world != job.ranks:
         raise ValueError(
             f"the job {job.name!r} has {job.ranks} ranks, but this is rank {start.rank} of {start.world}: give the loader's "
