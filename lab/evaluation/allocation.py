@@ -123,8 +123,6 @@ def publish(real: dict[str, Outcome], where: str) -> None:
             f"{of.ratio:.2f}",
             *_beside(of, settled[name]),
             *_beside(of, early[name]),
-            _said(of.caching),
-            _said(settled[name].caching),
         ]
         for name, of in real.items()
     ]
@@ -135,8 +133,6 @@ def publish(real: dict[str, Outcome], where: str) -> None:
         "differs by",
         "simulator, same time",
         "differs by",
-        "datasets, real run",
-        "datasets, simulator, settled",
     ]
     verdicts = {"settled": _verdict(real, settled), "same time": _verdict(real, early)}
     moments = ["settled and same time"] if len(set(verdicts.values())) == 1 else list(verdicts)
@@ -255,10 +251,6 @@ def _scenario(since: float, until: float) -> str:
     ]
     tables.append(f'[[runs]]\nname = "LRU 200 GB"\nmode = "lru"\ncapacity = {round(capacity(200))}\nwarm = true')
     return "\n\n".join(tables)
-
-
-def _said(caching: dict[str, str]) -> str:
-    return ", ".join(f"{kind.dataset} {caching[kind.dataset]}" for kind in KINDS if kind.dataset in caching)
 
 
 def _text() -> str:

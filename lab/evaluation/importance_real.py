@@ -80,8 +80,7 @@ computing for each, read one after the other. {WARM} epochs do not count, then {
 the same time; sides that only sample differently share a gateway, one after the other.
 
 - *held* is the mean share of the items in the cache between mini-batches: from the nominal share to 1.06 of it, because eviction
-  has two watermarks. Room for all misses of a mini-batch is made at once, so up to {BATCH / ITEMS:.1%} of the items fewer are
-  kept for long. Here theory and h - c use c = held, and an item twice in a mini-batch is read once.
+  has two watermarks. Here theory and h - c use c = held, and an item twice in a mini-batch is read once.
 - LRU, LFU and the mode `part` (never evict, for one reader) are the gateway's. `variants.py` replaces a function for
   random, Belady's MIN, and the priority queues `sh_pq` and `sh_pqlfu`, which have no admission. `sh_app` is the order
   `importance` without loading ahead. `SHADE` and `unseen u` are the whole: the loader's sampler without its guard, and the order

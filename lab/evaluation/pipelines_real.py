@@ -282,11 +282,10 @@ def _text(load: float) -> str:
 
 
 def _cost_table(costs: Mapping[tuple[str, int], Cost]) -> str:
-    rows = [
-        [side, str(workers), f"{of.seconds:.2f} s", f"{of.cpu:.2f} s", "yes" if of.whole else "NO"]
-        for (side, workers), of in costs.items()
-    ]
-    columns = ["side", "workers", "epoch", "CPU per epoch", "every image came"]
+    rows = [[side, str(workers), f"{of.seconds:.2f} s", f"{of.cpu:.2f} s"] for (side, workers), of in costs.items()]
+    columns = ["side", "workers", "epoch", "CPU per epoch"]
+    lost = [f"{side} with {workers}" for (side, workers), of in costs.items() if not of.whole]
+    whole = f"Images were LOST by {', '.join(lost)}" if lost else "Every image came on each side"
     ratios = ", ".join(
         f"{costs['larder', workers].seconds / costs['DataLoader', workers].seconds:.2f} with {workers}"
         for workers in WORKERS
@@ -295,7 +294,7 @@ def _cost_table(costs: Mapping[tuple[str, int], Cost]) -> str:
         f"{PHOTOS} JPEGs of {SIZE[0]} x {SIZE[1]} pixels, decoded, resized to {SIDE} x {SIDE}, a random {CROP} x {CROP} of them, "
         f"batches of {BATCH}, and a loop that only takes batches. All sides read with the same client, so only the workers and "
         "the way back from them differ. CPU time is that of all processes of a side, without the gateway.\n\n"
-        f"{table(columns, rows)}\n\nTime of an epoch as a multiple of the DataLoader's: {ratios}."
+        f"{table(columns, rows)}\n\n{whole}. Time of an epoch as a multiple of the DataLoader's: {ratios}."
     )
 
 

@@ -322,8 +322,8 @@ def _figure13(streams: Outcome) -> str:
     return (
         "Targets of four streams in the run of Table 3; bars show when jobs read each. In a stream's first thousand reads it is "
         "not known how much it can use; later it has at most a tenth more than its size. When its jobs have ended, a random "
-        f"stream keeps its space for {60 * TIME:.0f} s, a skewed one or a scan for {10 * TIME:.0f} s, a little longer as its "
-        "reads have gaps.\n\n" + picture("streams_real-space", figure)
+        f"stream keeps its space for {60 * TIME:.0f} s, a skewed one or a scan for {10 * TIME:.0f} s.\n\n"
+        + picture("streams_real-space", figure)
     )
 
 
