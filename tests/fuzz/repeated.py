@@ -49,8 +49,8 @@ def repeat(world: World, rng: random.Random) -> list[int]:
 
 
 def _in_a_slot(head: bytes, rng: random.Random) -> bytes:
-    """Change a few bytes where a template looks at nothing but the alphabet."""
-    places = [head.find(slot) + len(slot) for slot in SLOTS if slot in head]
+    """Change a few bytes where a template looks at nothing but the alphabet; anywhere if no such place is left."""
+    places = [head.find(slot) + len(slot) for slot in SLOTS if slot in head] or [0]
     at = rng.choice(places) + rng.randrange(64)
     new = bytes(rng.choice(b"abcXYZ0189-._~/%=:;, \t\r\n\x00\x80") for _ in range(rng.randrange(1, 4)))
     gone = rng.choice([len(new), len(new), 0])
