@@ -25,11 +25,13 @@ CREDENTIALS = (
     },
 )  # fmt: skip
 
+BLOCK = 512 * 1024
+
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zone]:
     """Two nodes."""
-    with zone(tmp_path_factory.mktemp("explain"), rules=RULES, credentials=CREDENTIALS, block_size="64KiB") as made:
+    with zone(tmp_path_factory.mktemp("explain"), rules=RULES, credentials=CREDENTIALS, block_size="512KiB") as made:
         yield made
 
 
@@ -68,14 +70,30 @@ def test_what_is_foretold_is_what_comes(world: Zone, key: str, steps: list[str])
 
 def test_blocks_that_are_missing_are_counted(world: Zone) -> None:
     """Rule: explain counts the cached blocks of a partly read object."""
-    world.origin.put("/bucket/large", content(300_000, "large"))
+    world.origin.put("/bucket/large", content(4 * BLOCK + 1, "large"))
     client = world.nodes[0].client()
-    client.get_object(Bucket="bucket", Key="large", Range="bytes=0-10")["Body"].read()
+    client.get_object(Bucket="bucket", Key="large", Range=f"bytes=0-{BLOCK - 1}")["Body"].read()
     # A reader has its bytes before the block is written down.
     told = eventually(
         lambda: explained(world, "large", 1), lambda told: told["resident_blocks"] == 1, "the first block to be kept"
     )
     assert (told["outcome"], told["reason"], told["blocks"]) == ("MISS", "partial", 5)
+
+
+def test_parts_are_listed_at_every_gateway(world: Zone) -> None:
+    """Rule: explain lists the ranges of an object that its home stores as they were read, and foretells a read of the whole."""
+    world.origin.put("/bucket/parts", content(4 * BLOCK, "parts"))
+    for start, stop in ((700_000, 900_000), (100_000, 200_000)):
+        read = world.nodes[0].client().get_object(Bucket="bucket", Key="parts", Range=f"bytes={start}-{stop - 1}")
+        assert len(read["Body"].read()) == stop - start
+    wanted = [{"start": 100_000, "bytes": 100_000}, {"start": 700_000, "bytes": 200_000}]
+    for number in range(2):
+        told = eventually(
+            lambda number=number: explained(world, "parts", number), lambda told: told["parts"] == 2, "two parts"
+        )
+        assert (told["part_bytes"], told["first_parts"], told["resident_blocks"]) == (300_000, wanted, 0)
+    assert foretold(world, "parts") == "MISS; reason=partial"
+    assert world.read(0, "/bucket/parts") == "MISS; reason=partial"
 
 
 def test_a_grant_is_each_readers_own(world: Zone) -> None:

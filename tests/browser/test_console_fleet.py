@@ -250,6 +250,21 @@ def test_a_read_is_explained(window: Any, running: Running, origin: Origin) -> N
     expect(page.locator("#action-result")).to_contain_text("The next read of data/explained/a is expected to be HIT.")
 
 
+def test_parts_of_an_object_are_explained(window: Any, running: Running, origin: Origin) -> None:
+    """Rule: the explanation names the bytes of an object that are stored as they were read."""
+    origin.put("/data/explained/parts", bytes(4 * 1024**2))
+    with Client(running.endpoint) as client:
+        assert client.get("/data/explained/parts", range="bytes=700000-899999").status == 206
+    known = "explain?bucket=data&key=explained/parts&access_key_id=GWA"
+    wait_until(lambda: admin(running, "GET", known).json["parts"] == 1, SOON, "the part")
+    page = console(window, "explain", READ_TOKEN).page
+    press(page, "Explain")
+    for label, value in (("Bucket", "data"), ("Key", "explained/parts"), ("Access key", "GWA")):
+        field(page, label).fill(value)
+    confirm(page, "Explain")
+    expect(page.locator("#action-result")).to_contain_text("are stored as they were read: bytes 700000-899999.")
+
+
 def test_a_read_of_a_stream_is_explained(window: Any, running: Running, origin: Origin) -> None:
     """Rule: an object of an access stream is explained with the stream and its pattern."""
     with Client(running.endpoint) as client:

@@ -182,6 +182,17 @@ def test_the_reader_that_is_meant(admin, operator):
     assert "2 are in force" in ran.err
 
 
+def test_parts_of_an_object_are_listed(admin, operator):
+    """Rule: explain names the bytes of the parts that are stored, and says when there are more than it lists."""
+    parts = [{"start": 100, "bytes": 200_000}, {"start": 700_000, "bytes": 300_000}]
+    answer = {"known": True, "parts": 2, "part_bytes": 500_000, "first_parts": parts}
+    admin.answers["GET explain"] = answer
+    said = "bytes 100-200099, 700000-999999"
+    assert f"as they were read: {said}\n" in operator("explain", "b/k", "--as", "A").out
+    admin.answers["GET explain"] = {**answer, "parts": 3}
+    assert f"{said}, ...\n" in operator("explain", "b/k", "--as", "A").out
+
+
 @pytest.mark.parametrize(
     "words", [("explain", "b"), ("explain", "--as", "A"), ("explain", "b/k", "--node", "n"), ("rules", "check", "b")]
 )

@@ -42,6 +42,13 @@ class RuleShown(ResponseModel):
     cache: bool = Field(examples=[True])
 
 
+class PartShown(ResponseModel):
+    """A large range of an object that is stored as it was read, beside the blocks."""
+
+    start: int = Field(description="first byte", examples=[7_340_032])
+    bytes: int = Field(examples=[3_000_000])
+
+
 class Explanation(ResponseModel):
     """The expected result of the next plain GET of an object."""
 
@@ -63,6 +70,9 @@ class Explanation(ResponseModel):
     )
     blocks: int = Field(examples=[1])
     resident_blocks: int = Field(description="of them, in the cache", examples=[1])
+    parts: int = Field(description="ranges of it that are stored as they were read, beside the blocks", examples=[1])
+    part_bytes: int = Field(description="of all parts", examples=[3_000_000])
+    first_parts: list[PartShown] = Field(description="at most 64, by their first byte")
     in_memory: bool = Field(
         description="whether the worker that answered has all of them in memory (cache.memory)", examples=[True]
     )
@@ -133,7 +143,7 @@ async def explain_object(
         unreachable=unreachable,
         **_times(knowledge),
         resident_blocks=knowledge.resident,
-        in_memory=knowledge.in_memory,
+        first_parts=[PartShown(start=start, bytes=length) for start, length in knowledge.first_parts],
         **_stream(await operations.fleet.look(), place, knowledge),
         outcome=prospect.outcome,
         reason=prospect.reason,
@@ -238,8 +248,10 @@ def _advice(prospect: Expected, knowledge: Knowledge, rule: Caching, *, covered:
             Reason.COLD.change,
         )
     if prospect.reason is Reason.PARTIAL:
+        parts = f", and {knowledge.parts} parts, which serve reads from their first bytes" if knowledge.parts else ""
+        here = f"{knowledge.resident} of {knowledge.blocks} blocks are in the cache{parts}"
         return (
-            f"{knowledge.resident} of {knowledge.blocks} blocks are in the cache; the others are read from the origin.",
+            f"{here}; the other blocks are read from the origin.",
             Reason.COLD.change,
         )
     if prospect.reason is None:

@@ -94,9 +94,21 @@ def _held(answer: Mapping[str, Any]) -> tuple[tuple[str, object], ...]:
     blocks = f"{number(answer.get('resident_blocks'))} of {number(answer.get('blocks'))} blocks"
     return (
         ("in the cache", f"{blocks} of {size(answer.get('size'))}, ETag {answer.get('etag')}"),
+        ("parts", _parts(answer)),
         ("confirmed", moment(answer.get("confirmed_at"))),
         ("fresh until", moment(answer.get("fresh_until"))),
         ("granted until", moment(answer.get("granted_until"))),
+    )
+
+
+def _parts(answer: Mapping[str, Any]) -> str | None:
+    """The ranges that are stored as they were read; ``None`` if there are none."""
+    if not (count := answer.get("parts")):
+        return None
+    spans = [f"{part['start']}-{part['start'] + part['bytes'] - 1}" for part in answer["first_parts"]]
+    more = ", ..." if count > len(spans) else ""
+    return (
+        f"{number(count)} of {size(answer.get('part_bytes'))}, stored as they were read: bytes {', '.join(spans)}{more}"
     )
 
 

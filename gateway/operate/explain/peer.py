@@ -11,7 +11,7 @@ from gateway.api.peer.loads import checked_key
 from gateway.edge.asgi import send_json
 from gateway.model.datasets import ApiError
 from gateway.model.keys import ObjectKey
-from gateway.operate.explain.work import IN_MEMORY, LONGEST, Explainer, to_json
+from gateway.operate.explain.work import LONGEST, Explainer, headers, to_json
 
 _KEY = TypeAdapter(tuple[str, str, str])
 
@@ -21,8 +21,7 @@ def peer_explanations(explainer: Explainer) -> Address:
 
     async def answer(request: PeerRequest) -> None:
         knowledge = await explainer.here(_key(request), request.principal.identity)
-        headers = [(IN_MEMORY.encode(), b"1")] if knowledge.in_memory else []
-        await send_json(request.send, 200, to_json(knowledge), headers)
+        await send_json(request.send, 200, to_json(knowledge), headers(knowledge))
 
     return Address(re.compile("explain"), ("POST",), answer, LONGEST, changes=False)
 

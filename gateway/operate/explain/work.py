@@ -14,12 +14,15 @@ from typing import Any
 
 from gateway.engine.base.homes import PREFIX, Node, PeerNodes
 from gateway.engine.engine import Engine
+from gateway.engine.objects.entries import ObjectEntry
 from gateway.model.errors import LarderError
 from gateway.model.keys import ObjectKey, OriginIdentity
+from gateway.model.objects import ObjectRecord
 from gateway.model.outcomes import Outcome, Reason
 from gateway.model.peer.principal import principal_header
 from gateway.policies.fleet.ring import path_key
 from gateway.policies.reads.freshness import EntryState, Verdict, decide
+from gateway.policies.reads.granularity import PARTS
 from gateway.policies.reads.owner import obeyed
 from gateway.policies.reads.rules import Caching
 
@@ -27,6 +30,10 @@ EXPLAIN = f"{PREFIX}/explain"
 """The address where nodes explain objects to each other."""
 IN_MEMORY = "x-larder-in-memory"
 """Header of an answer with ``Knowledge.in_memory``: earlier releases refuse a document with unknown fields."""
+PARTS_KEPT = "x-larder-parts"
+"""Header with a JSON list of ``Knowledge.parts``, ``part_bytes`` and ``first_parts``, for the same reason."""
+LISTED = 64
+"""Parts of an object that an explanation lists."""
 LONGEST = 16 * 1024
 _FOR_EVER = 1e15
 
@@ -40,7 +47,8 @@ class Knowledge:
     without asking the origin (``None``: never asked, or never granted; far in the future: no limit), and ``resident``
     of ``blocks`` are on disk. ``serves`` combines freshness, grant and channel at this moment. ``former`` are the previous
     homes, asked in this order before the origin. ``pool`` is charged with the first block. ``evicted``: nothing of it is
-    resident any more. ``in_memory``: the worker that answered can send all of it from memory.
+    resident any more. ``in_memory``: the worker that answered can send all of it from memory. ``parts`` are the ranges stored as
+    they were read, beside the blocks, with ``part_bytes`` in all; ``first_parts`` are first byte and length of the first ones.
     """
 
     node: str
@@ -59,6 +67,9 @@ class Knowledge:
     pool: str = ""
     evicted: bool = False
     in_memory: bool = False
+    parts: int = 0
+    part_bytes: int = 0
+    first_parts: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Knowledge:
@@ -89,7 +100,8 @@ def expected(rule: Caching, knowledge: Knowledge) -> Expected:
     if not knowledge.known:
         return Expected(Outcome.MISS, _absent(knowledge) if knowledge.usable else Reason.DISK)
     if knowledge.resident < knowledge.blocks:
-        return Expected(Outcome.MISS, Reason.PARTIAL if knowledge.resident else _absent(knowledge))
+        some = knowledge.resident or (knowledge.parts and knowledge.blocks > 1)  # as reads say it
+        return Expected(Outcome.MISS, Reason.PARTIAL if some else _absent(knowledge))
     return Expected(Outcome.HIT, None if knowledge.serves else Reason.REVALIDATED)
 
 
@@ -116,16 +128,18 @@ class Explainer:
         usable, since = store.usable, services.trusted_since()
         entry = await self._engine.known(key)
         evicted = key in store.generations.evicted
-        if entry is None or not entry.has_bytes:
+        record = None if entry is None else await self._stored(entry)
+        if entry is None or record is None:
             return Knowledge(self._me, usable, since < math.inf, former=self._former(key), evicted=evicted)
-        record = entry.record
         resident = await store.blocks(record.row_id, 0, record.block_count - 1)
         # Memory may name evicted blobs. Those that were just stored, and are not in the index yet, are open.
         resident |= {number: ref for number, ref in entry.blobs.items() if store.resident(ref) is not None}
         rule = obeyed(services.rules.for_path(key.path), record.meta.headers)
         granted = self._engine.granted(key, identity.name, rule, entry.grants.get(identity.name))
         standing = EntryState(record.confirmed_at, granted, since)
-        charged = await store.pools.of(resident[min(resident)].digest) if resident else None
+        parts = await store.blocks(record.row_id, PARTS, PARTS + record.meta.size)
+        first = min(resident or parts, default=None)
+        charged = None if first is None else await store.pools.of((resident or parts)[first].digest)
         return Knowledge(
             node=self._me,
             usable=usable,
@@ -140,9 +154,19 @@ class Explainer:
             resident=len(resident),
             serves=decide(standing, rule, services.now()) is Verdict.SERVE,
             pool="" if charged is None else charged.pool.name,
-            evicted=evicted and not resident,
+            evicted=evicted and not resident and not parts,
             in_memory=bool(resident) and all(ref.digest in store.memory for ref in resident.values()),
+            parts=len(parts),
+            part_bytes=sum(ref.size for ref in parts.values()),
+            first_parts=tuple((number - PARTS, parts[number].size) for number in sorted(parts)[:LISTED]),
         )
+
+    async def _stored(self, entry: ObjectEntry) -> ObjectRecord | None:
+        """The row of an object, which another worker may have written; ``None``: no byte is in the cache."""
+        if entry.has_bytes:
+            return entry.record
+        row = await self._services.store.lookup(entry.key)
+        return row if row is not None and entry.is_of(row.meta) else None
 
     def _former(self, key: ObjectKey) -> tuple[str, ...]:
         services = self._services
@@ -169,16 +193,25 @@ async def _asked(fleet: PeerNodes, home: Node, key: ObjectKey, principal: tuple[
         if answer.status != 200:
             raise LarderError(f"node {home.id} answered {answer.status}")
         knowledge = Knowledge.from_json(json.loads(text))
-        return replace(knowledge, in_memory=answer.header(IN_MEMORY) is not None)
+        parts, part_bytes, first = json.loads(answer.header(PARTS_KEPT) or "[0, 0, []]")
+        known = {"parts": parts, "part_bytes": part_bytes, "first_parts": tuple((at, size) for at, size in first)}
+        return replace(knowledge, in_memory=answer.header(IN_MEMORY) is not None, **known)
     except (ValueError, TypeError, AttributeError) as error:
         raise LarderError(f"node {home.id} sent an invalid explanation") from error
 
 
 def to_json(knowledge: Knowledge) -> dict[str, Any]:
-    """Convert to JSON types, without the value in the header ``IN_MEMORY``."""
-    document = asdict(knowledge)
-    del document["in_memory"]
-    return document
+    """Convert to JSON types, without the values of ``headers``."""
+    later = ("in_memory", "parts", "part_bytes", "first_parts")
+    return {name: value for name, value in asdict(knowledge).items() if name not in later}
+
+
+def headers(knowledge: Knowledge) -> list[tuple[bytes, bytes]]:
+    """The headers of an answer with the fields that earlier releases do not know."""
+    parts = json.dumps([knowledge.parts, knowledge.part_bytes, knowledge.first_parts], separators=(",", ":"))
+    return [(IN_MEMORY.encode(), b"1")] * knowledge.in_memory + [(PARTS_KEPT.encode(), parts.encode())] * bool(
+        knowledge.parts
+    )
 
 
 def _bounded(moment: float) -> float:

@@ -6,6 +6,12 @@ import { bytes, count, when } from "./format.js";
 import { ListView } from "./listview.js";
 import { savedWords } from "./money.js";
 
+function partsWords(found) {
+  if (!found.parts) return "";
+  const spans = found.first_parts.map((part) => `${part.start}-${part.start + part.bytes - 1}`);
+  return `${count(found.parts)} of its ranges, ${bytes(found.part_bytes)}, are stored as they were read: bytes ${spans.join(", ")}${found.parts > spans.length ? ", ..." : ""}.`;
+}
+
 function sentences(found) {
   const { rule } = found;
   const until = found.fresh_until ? `, fresh until ${when(found.fresh_until)}` : "";
@@ -14,6 +20,7 @@ function sentences(found) {
     `The next read of ${found.bucket}/${found.key} is expected to be ${found.outcome}${found.reason ? `, ${found.reason}` : ""}.`,
     found.explanation,
     found.change,
+    partsWords(found),
     found.stream && `Its reads belong to the stream ${found.stream}, whose pattern is ${found.pattern}.`,
     `Node ${found.home} owns it: ${known}. It is in the pool ${found.pool}${found.saves ? `, which ${savedWords(found.saves)}` : ""}, and the rule ${rule.match} applies.`,
     found.unreachable && `The owner could not be asked: ${found.unreachable}. ${found.asked} answered.`,
