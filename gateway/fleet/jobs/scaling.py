@@ -59,18 +59,21 @@ class WorkerScaling:
         usable = known is not None and 1 <= known.workers <= self._settings.most
         before = known if known is not None and usable else seeded(report, self._settings)
         state = scaled(before, report, self._settings)
-        await self._redis.hset(name, str(rank), _STATE.text(state))
-        await self._redis.pexpire(name, self._silence)
+        fields: dict[Any, str] = {str(rank): _STATE.text(state)}
         if rank < DETAILED and (known is None or (known.workers, known.mode) != (state.workers, state.mode)):
-            await self._record(name, rank, state)
+            fields[f"past:{rank}"] = await self._past(name, rank, state)
+        # In one step, or a change whose reply is lost would be missing from the past: asked again, nothing changes.
+        pipeline = self._redis.pipeline(transaction=True)
+        pipeline.hset(name, mapping=fields)
+        pipeline.pexpire(name, self._silence)
+        await pipeline.execute()
         return state.workers
 
-    async def _record(self, name: str, rank: int, state: Scaling) -> None:
-        field = f"past:{rank}"
-        past = _PAST.read(await self._redis.hget(name, field)) or ()
-        at = (await self._redis.time())[0]
-        change = WorkersChange(at, state.workers, state.mode)
-        await self._redis.hset(name, field, _PAST.text((change, *past)[:MOST_PAST]))
+    async def _past(self, name: str, rank: int, state: Scaling) -> str:
+        """The past changes of a rank's workers, with the one to ``state``."""
+        past = _PAST.read(await self._redis.hget(name, f"past:{rank}")) or ()
+        change = WorkersChange((await self._redis.time())[0], state.workers, state.mode)
+        return _PAST.text((change, *past)[:MOST_PAST])
 
     async def of(self, jobs: Collection[str]) -> dict[str, dict[int, tuple[WorkersChange, ...]]]:
         """The workers of these jobs over time, by job and rank (the first ones), the newest change first; jobs without any are
