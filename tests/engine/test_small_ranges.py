@@ -23,6 +23,7 @@ from gateway.model.s3.aws_chunked import PayloadForm
 from gateway.model.s3.ranges import parse_range
 from gateway.model.s3.sigv4 import WireRequest
 from gateway.net.exchange import StreamedResponse
+from gateway.operate.explain.work import Explainer
 from gateway.store.shared.leases import FillLeases
 from rig.origin import ALICE, BOB
 from rig.origin_faults import ChangedEtag, DieAfter, Hang, Refuse, WrongContentRange
@@ -451,6 +452,7 @@ async def test_who_knew_only_a_range_finds_what_a_sibling_stored(large: Bench, t
     await large.read("k")
     await large.settle()
     large.engine._entries.put(found.entry)
+    assert (await Explainer(large.engine, "me").here(asks.key, large.identity)).resident == 9
     asked = large.origin.count("GET")
     assert await large.read("k") == DATA
     assert large.origin.count("GET") == asked

@@ -11,6 +11,7 @@ from gateway.policies.reads.granularity import (
     LONGEST,
     REQUEST,
     SLOTS,
+    TINY,
     SmallRange,
     fills,
     is_most,
@@ -116,8 +117,22 @@ def test_another_version_of_the_object_begins_anew(table: list[int]) -> None:
 
 def test_the_third_range_in_a_row_fills(table: list[int]) -> None:
     """Rule: two adjacent ranges are a header and its body; three are a sequential reader."""
-    decisions = [fills(table, ranged(MIB + number * 1000, 1000)) for number in range(IN_A_ROW)]
+    decisions = [fills(table, ranged(MIB + number * TINY, TINY)) for number in range(IN_A_ROW)]
     assert decisions == [False, False, True]
+
+
+def test_headers_in_a_row_are_no_sequence(table: list[int]) -> None:
+    """Rule: tiny ranges in a row are a file's headers, which fill nothing; bodies between them are counted over them."""
+    ends = [MIB + 100 * number for number in range(10)]
+    assert not any(fills(table, ranged(start, 100)) for start in ends)
+    starts = [(3 * MIB, 512), (3 * MIB + 512, TINY), (3 * MIB + 512 + TINY, 512), (3 * MIB + 1024 + TINY, TINY)]
+    assert not any(fills(table, ranged(8 * BLOCK + start, length)) for start, length in starts)
+    assert fills(table, ranged(8 * BLOCK + 3 * MIB + 1024 + 2 * TINY, TINY))
+
+
+def test_a_header_that_is_read_in_growing_pieces_fills_nothing(table: list[int]) -> None:
+    """Rule: a range that begins where a much shorter one began asks for other bytes; one as long asks for the same again."""
+    assert [fills(table, ranged(MIB, length)) for length in (8, 100, 600, 600)] == [False, False, False, True]
 
 
 def test_a_range_that_goes_on_where_a_cached_block_ends_fills(table: list[int]) -> None:

@@ -10,8 +10,10 @@ it is filled:
 
 1. *Density.* The bytes asked of the block add up to a quarter of it. A request counts as at least ``REQUEST`` bytes, which take
    about as long as a request does, so tiny ranges fill a block after a bounded number of requests.
-2. *Reuse.* A range began at this byte before.
-3. *Sequence.* The range is the third of ranges that follow each other without a gap.
+2. *Reuse.* A range that is at least half as long began at this byte before. Readers of headers ask for the first bytes, and then
+   for more from there on.
+3. *Sequence.* The range is the third of ``IN_A_ROW`` that follow each other without a gap. Tiny ones between them count only by
+   density: a file's headers follow each other, too.
 
 A range that continues where a cached block ends fills too, and so does every range of a block of at most ``4 * REQUEST`` bytes.
 A range that is longer than ``longest`` fills its blocks: at most two more than it needs.
@@ -44,6 +46,8 @@ PARTS = 2**48
 """The number of the block that is a large part from byte 0 on; no object has as many blocks."""
 IN_A_ROW = 3
 """Ranges without a gap between them that are a sequence."""
+TINY = 16 * 1024
+"""Bytes of a range that shows no sequence: less is a header, an index or a directory."""
 SLOTS = 2**20
 """Words of a table: half of them count blocks, half mark where ranges began and ended."""
 
@@ -110,26 +114,26 @@ def is_most(start: int, stop: int, block: int, size: float = inf) -> bool:
 def fills(table: TouchTable, asked: SmallRange) -> bool:
     """Whether to fill the blocks of a range; if not, it is to be read alone, and is remembered."""
     version, start, stop, block_size, size, continues = asked
-    first = start // block_size
+    length, first = stop - start, start // block_size
     block = min(block_size, size - first * block_size)
-    stored = is_stored(stop - start, block_size)
-    bytes_counted = REQUEST if stored else max(stop - start, REQUEST)
+    stored = is_stored(length, block_size)
+    bytes_counted = REQUEST if stored else max(length, REQUEST)
     units = _value(table, _count_of(version, first)) + -(-bytes_counted // _UNIT)
-    run = 0 if stored else _value(table, _mark_of(version, start, _ENDED)) + 1
+    run = 0 if stored else _value(table, _mark_of(version, start, _ENDED)) + (length >= TINY)
     if (
         continues
-        or stop - start > longest(block)
+        or length > longest(block)
         or is_most(start, stop, block_size, size)
         or SHARE * _UNIT * units >= block
         or units > _MOST
         or run >= IN_A_ROW
-        or (not stored and _value(table, _mark_of(version, start, _BEGAN)))
+        or (not stored and _value(table, _mark_of(version, start, _BEGAN)) >= length.bit_length())
     ):
         _put(table, _count_of(version, first), 0)
         return True
     _put(table, _count_of(version, first), units)
     if not stored:
-        _put(table, _mark_of(version, start, _BEGAN), 1)
+        _put(table, _mark_of(version, start, _BEGAN), length.bit_length())
         _put(table, _mark_of(version, stop, _ENDED), run)
     return False
 
