@@ -75,13 +75,13 @@ class Reading:
     def hear(self, key: str, start: int = 0, size: int = SMALL, stop: int | None = None, *, hit: bool = False) -> None:
         """One read, as the keeper hears of it."""
         self.now += 1.0
-        place = ObjectKey("default", "b", key)
         end = size if stop is None else stop
-        read = ObjectRead(place, start, end, size, hit, self.now, "GWA", 1)
+        read = ObjectRead(ObjectKey("default", "b", key), start, end, size, hit, self.now, "GWA", 1)
         blocks = -(-size // BLOCK)
         for block in block_span(start, end, BLOCK):
+            count = min(end, (block + 1) * BLOCK) - max(start, block * BLOCK)
             self.ahead.seen("b", read, block, blocks)
-            self.tree.record("b", key, block, blocks, self.now, 1, False, end - start)
+            self.tree.record("b", key, block, blocks, self.now, 1, False, count)
 
     async def run_once(self) -> None:
         """A turn of the keeper, until all that it began is done."""
@@ -186,6 +186,15 @@ async def test_the_next_blocks_of_a_large_object(reading: Reading) -> None:
     assert "" not in spans
     assert len(spans) == len(set(spans)) <= WINDOW + 3 + DEPTH
     assert reading.listings.pages == 0
+
+
+async def test_a_reader_of_a_quarter_of_each_block_has_none_loaded(reading: Reading) -> None:
+    """Rule: ranges that follow each other block by block and leave out most of each load nothing: a rank reads its rows so."""
+    size = 60 * BLOCK
+    reading.bench.origin.put("b", "large", bytes(size))
+    for block in range(WINDOW + 10):
+        await reading.read("large", block * BLOCK, size, block * BLOCK + BLOCK // 4)
+    assert reading.fetched() == []
 
 
 async def test_below_the_next_prefix_only_what_was_read_below_those_before(reading: Reading) -> None:

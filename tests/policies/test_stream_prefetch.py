@@ -279,6 +279,17 @@ def test_one_or_two_long_reads_are_no_run():
     assert list(runs.read("a", 5, 100, begins=False)) == [6, 7, 8, 9]
 
 
+def test_a_run_of_small_parts_of_blocks_loads_nothing():
+    """Rule: a run whose reads leave out most of the blocks, as a rank's rows of every tensor do, loads nothing ahead; one that is
+    read in pieces does."""
+    runs = BlockRuns()
+    assert not any(runs.read("a", block, 100, share=0.25) for block in range(20))
+    for block in range(4):
+        for _ in range(16):
+            following = runs.read("b", block, 100, share=1 / 16)
+    assert [*following, *runs.read("b", 4, 100, share=1 / 16)] == [5, 6, 7, 8]
+
+
 def test_runs_of_the_latest_objects_are_remembered():
     """Rule: a scan of many objects does not grow the memory."""
     runs = BlockRuns(most=2)

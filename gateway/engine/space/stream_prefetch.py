@@ -35,7 +35,7 @@ from gateway.origin.listing import ListingPage, Listings
 from gateway.policies.lane import LoadClass
 from gateway.policies.reads.rules import OFF, Rules
 from gateway.policies.streams.pattern import Pattern
-from gateway.policies.streams.prefetch import PREDECESSORS, AheadOf, BlockRuns, paths_below
+from gateway.policies.streams.prefetch import PREDECESSORS, AheadOf, BlockRuns, paths_below, read_whole
 from gateway.policies.streams.stream import Segment, Stream
 from gateway.policies.streams.tree import AccessStreamTree, Tail, has_blocks, levels
 from gateway.policies.streams.zone import AheadReport
@@ -226,8 +226,10 @@ class StreamPrefetcher:
         _USED.inc(ahead_of or 0)
         # A read of many blocks loads those before its last one itself.
         self._wanted.pop(name, None)
-        begins = block == read.start // self._links.block_size
-        following = self._runs.read(name, block, blocks, begins=begins)
+        size = self._links.block_size
+        begins = block == read.start // size
+        share = (min(read.stop, (block + 1) * size) - max(read.start, block * size)) / size
+        following = self._runs.read(name, block, blocks, begins=begins, share=share)
         if following and (not read.hit or ahead_of is not None):
             self._wanted[name] = read, following
 
@@ -312,6 +314,8 @@ class StreamPrefetcher:
         if principal is None or ahead.policy.resting:
             return
         if stream.blocks:
+            if not read_whole(stream.bytes, stream.draws - stream.early, self._links.block_size):
+                return
             first = int(reader.latest) + 1
             following: Sequence[Segment] = range(first, stream.blocks)[: ahead.policy.depth]
             size = self._links.block_size

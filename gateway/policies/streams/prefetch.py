@@ -64,25 +64,27 @@ def most_ahead(capacity: int) -> int:
 
 
 class _BlockRun(NamedTuple):
-    """Consecutive blocks: the last one, their number, and the reads that asked for them."""
+    """Consecutive blocks: the last one, their number, the reads that asked for them, and how many blocks' bytes these read."""
 
     last: int
     length: int
     reads: int
+    read: float
 
     @property
     def goes_on(self) -> bool:
-        """Whether the next blocks will probably be read."""
-        return self.length >= DEPTH and self.reads >= IN_A_ROW
+        """Whether most of the next blocks will probably be read."""
+        return self.length >= DEPTH and self.reads >= IN_A_ROW and self.read >= LEAST_READ * self.length
 
 
-_NO_RUN = _BlockRun(-2, 0, 0)
+_NO_RUN = _BlockRun(-2, 0, 0, 0.0)
 
 
 class BlockRuns:
     """Runs of consecutive blocks in objects that are no streams yet: after 4 in a row the next 4 are loaded.
 
-    A run takes three reads: one or two long ones, such as the column chunks of a row group, need not go on.
+    A run takes three reads: one or two long ones, such as the column chunks of a row group, need not go on. It takes half of its
+    bytes: a rank that reads its rows of every tensor passes over the rest.
 
     Args:
         most: objects that are remembered, those that were read last.
@@ -92,13 +94,22 @@ class BlockRuns:
         self._most = most
         self._runs: OrderedDict[str, _BlockRun] = OrderedDict()
 
-    def read(self, path: str, block: int, blocks: int, *, begins: bool = True) -> range:
-        """The blocks to load after a read of one of ``blocks``; ``begins``: it is the first that its reader asked for at once."""
-        last, length, reads = self._runs.pop(path, _NO_RUN)
+    def read(self, path: str, block: int, blocks: int, *, begins: bool = True, share: float = 1.0) -> range:
+        """The blocks to load after a read of one of ``blocks``.
+
+        Args:
+            path: of the object.
+            block: number of the block.
+            blocks: of the object.
+            begins: whether it is the first that its reader asked for at once.
+            share: the part of it that was read.
+        """
+        last, length, reads, read = self._runs.pop(path, _NO_RUN)
         if block == last:
-            self._runs[path] = _BlockRun(last, length, reads + begins)
+            self._runs[path] = _BlockRun(last, length, reads + begins, read + share)
             return range(0)
-        run = _BlockRun(block, length + 1, reads + begins) if block == last + 1 else _BlockRun(block, 1, 1)
+        goes_on = block == last + 1
+        run = _BlockRun(block, length + 1, reads + begins, read + share) if goes_on else _BlockRun(block, 1, 1, share)
         self._runs[path] = run
         if len(self._runs) > self._most:
             self._runs.popitem(last=False)
