@@ -13,22 +13,31 @@ REFUSED = "x-larder-refused"
 """The header between nodes of a batch that is read from the origin although it is cached."""
 SWEEPS = "x-larder-sweeps"
 """The header between nodes of a reader in an epoch, who reads every item of the dataset."""
+ORDER = "x-larder-order"
+"""The header, of clients and between nodes, that names the order which a job follows exactly."""
 MOST_EPOCH = 2**63 - 1
+_ORDER = re.compile(r"sequential|shuffled:-?[0-9]{1,40}")
 _VALUE = re.compile(r"([0-9]{1,18}):([!-~]{1,1600})")
 
 
 @dataclass(frozen=True, slots=True)
 class ReadingJob:
-    """One job in one epoch. ``key`` identifies tenant and job, the same on every node; 0 means no job."""
+    """One job in one epoch. ``key`` identifies tenant and job, the same on every node; 0 means no job.
+
+    ``order`` names the order that the job follows exactly (policies/items/epoch_order.py), empty if it takes substitutes;
+    ``followed`` identifies it, 0 without one.
+    """
 
     tenant: str
     job: str
     epoch: int
+    order: str = ""
     key: int = field(init=False, compare=False)
+    followed: int = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        name = f"{self.tenant}\0{self.job}".encode("utf-8", "surrogatepass")
-        object.__setattr__(self, "key", int.from_bytes(blake2b(name, digest_size=8).digest(), "little") or 1)
+        object.__setattr__(self, "key", _hash_of(f"{self.tenant}\0{self.job}"))
+        object.__setattr__(self, "followed", _hash_of(self.order) if self.order else 0)
 
 
 def reader_header(reader: ReadingJob) -> tuple[str, str]:
@@ -36,7 +45,18 @@ def reader_header(reader: ReadingJob) -> tuple[str, str]:
     return READER, f"{reader.epoch}:{quote(reader.job, safe='', errors='surrogatepass')}"
 
 
-def read_reader(tenant: str, text: str) -> ReadingJob | None:
+def read_reader(tenant: str, text: str, order: str = "") -> ReadingJob | None:
     """Parse the header's value; ``None`` if it is malformed: it carries nothing but a hint."""
     match = _VALUE.fullmatch(text)
-    return None if match is None else ReadingJob(tenant, unquote(match[2], errors="surrogatepass"), int(match[1]))
+    if match is None:
+        return None
+    return ReadingJob(tenant, unquote(match[2], errors="surrogatepass"), int(match[1]), order)
+
+
+def read_order(text: str) -> str:
+    """Parse the value of ``ORDER``; empty if it is malformed, or of an order that this version does not know."""
+    return text if _ORDER.fullmatch(text) else ""
+
+
+def _hash_of(name: str) -> int:
+    return int.from_bytes(blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little") or 1

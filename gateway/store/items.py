@@ -123,16 +123,21 @@ class ItemBlobs:
             return np.empty(0, np.uint32)
         window = window_of(content.items, self._random)
         residents = (window.start + np.flatnonzero(content.states.believed(window))).astype(np.uint32)
-        own = need_of(table.bits[residents], active)
+        uses = table.next_uses(residents, content.items / max(1, window.stop - window.start))
+        if uses is None:
+            order = leaving(need_of(table.bits[residents], active), _CONSIDERED * most, self._random)
+        else:
+            order = np.argsort(-uses.of(residents.astype(np.int64), table.bits[residents]), kind="stable")
         # The bytes of the first ones only are looked up in all datasets: that costs a search for each.
-        first: NDArray[np.uint32] = residents[leaving(own, _CONSIDERED * most, self._random)]
-        need = [self._need(content, content.digest(index)) for index in first.tolist()]
+        first: NDArray[np.uint32] = residents[order[: _CONSIDERED * most]]
+        need = [self._need(content, content.digest(index), own=uses is None) for index in first.tolist()]
         return first[np.argsort(need, kind="stable")[:most]]
 
-    def _need(self, content: Content, digest: bytes) -> int:
-        """How often bytes are needed, as items of this dataset and of others: a sum over jobs."""
+    def _need(self, content: Content, digest: bytes, *, own: bool) -> int:
+        """How often bytes are needed, as items of other datasets and, if ``own``, of this one: a sum over jobs."""
         need = 0
-        for holder, indices in ((content, content.indices_of(digest)), *self.others(content, digest)):
+        here = ((content, content.indices_of(digest)),) if own else ()
+        for holder, indices in (*here, *self.others(content, digest)):
             table = holder.demand()
             # How the jobs of a dataset read that is not held by demand is not known. One of them may come.
             need += int(need_of(table.bits[indices], table.active()).sum()) if table is not None else len(indices)

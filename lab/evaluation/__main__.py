@@ -6,6 +6,7 @@ from importlib import import_module
 
 NAMES = (
     "bound",
+    "known_orders",
     "scenarios",
     "multi_job",
     "small_cache",

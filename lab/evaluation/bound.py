@@ -36,6 +36,8 @@ CLOSE = 0.03
 """By how much of the dataset the simulator may differ from a real run."""
 
 
+BY_NEED = "need"
+"""The run of jobs with exact orders that homes do not know."""
 GREEN = "#1b7f5c"
 WAYS = {
     "larder": ("Larder, simulated", GREEN),
@@ -55,6 +57,8 @@ class Case:
     paces: tuple[int, ...] = (1,)
     limit: tuple[float, float] = (1.05, 0.05)
     """A factor of the bound and a constant: what the jobs may read."""
+    exact: bool = False
+    """Whether the jobs follow their orders exactly, with ``substitute=1``."""
     earlier: tuple[str, str, str, str] = ("-", "-", "-", "-")
     """What the build that rotated chunks read, at ``MEASURED``, by jobs with ``caching="on"``."""
 
@@ -174,7 +178,14 @@ def _reads(store: Origin, running: Fleet, case: Case, data: Data) -> float:
 def _trainings(case: Case, data: Data) -> list[Training]:
     training = Training(name="job", data=data, batch=BATCH, epochs=0)
     return [
-        replace(training, name=f"job-{number}", compute=COMPUTE * pace, start=start * EPOCH, seed=number)
+        replace(
+            training,
+            name=f"job-{number}",
+            compute=COMPUTE * pace,
+            start=start * EPOCH,
+            seed=number,
+            substitute=1 if case.exact else training.substitute,
+        )
         for number, (start, pace) in enumerate(zip(case.starts, case.paces, strict=True))
     ]
 
@@ -232,10 +243,13 @@ def _scenario(case: Case, share: float) -> str:
     ]
     tables += [
         f'[[jobs]]\nname = "{training.name}"\ndataset = "{DATA.name}"\nbatch = {BATCH * DATA.length}\n'
-        f"compute = {training.compute}\nprefetch = 1\nstart = {training.start}\ngpus = {training.gpus}"
+        f"compute = {training.compute}\nprefetch = 1\nstart = {training.start}\ngpus = {training.gpus}\n"
+        f"substitute = {training.substitute}"
         for training in _trainings(case, DATA)
     ]
     tables += [f'[[runs]]\nname = "{mode}"\nmode = "{mode}"' for mode in WAYS]
+    if case.exact:
+        tables.append(f'[[runs]]\nname = "{BY_NEED}"\nmode = "larder"\norders = false')
     return "\n\n".join(tables)
 
 

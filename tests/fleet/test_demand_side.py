@@ -7,10 +7,13 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from gateway.store.datasets.demand import NAME
+from gateway.store.shared.table_file import TWINS, table_of
 from rig.batches import Stock, bytes_of
+from tests.fleet.conftest import until
+from tests.fleet.digests import NODES, World, fleet_of
 from rig.gateways import Running
 from rig.v1 import Reply, ask
-from tests.fleet.digests import World, fleet_of
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +55,21 @@ def test_homes_count_the_jobs_that_read_through_other_gateways(world: World) -> 
     made.read(world.nodes[1], range(60), "mode=exact&job=two&epoch=0")
     reply = made.ask(world.nodes[2], range(60), "mode=substitute&take=5&offers=0&job=three&epoch=0")
     assert reply.headers["x-larder-sharing"] == "2"
+
+
+async def test_homes_learn_the_order_that_a_job_follows(world: World) -> None:
+    """Rule: whichever gateway is asked, every home computes the order: it is beside the table of what jobs have consumed."""
+    made = world.dataset(bytes_of(60, 500, "orders"), caching="part")
+    world.known(made)
+    tables = [table_of(world.home / node / "cache") for node in NODES]
+
+    def orders() -> int:
+        return sum(len(list(table.parent.glob(f"{table.name}{TWINS}*{NAME}-*"))) for table in tables)
+
+    for header, homes in (("unit:7", 0), ("shuffled:7", 3)):
+        reply = made.ask(world.nodes[0], range(60), "mode=exact&job=one&epoch=0", headers={"x-larder-order": header})
+        assert reply.status == 200
+        await until(lambda: orders() == homes)  # noqa: B023
 
 
 def test_offers_come_from_the_nodes_that_are_left(world: World) -> None:

@@ -46,6 +46,20 @@ def test_a_dataset_held_in_part_is_read_as_seldom_as_can_be(simulated, share, st
     assert found.shares["d"] == pytest.approx(share, abs=0.005)
 
 
+@pytest.mark.parametrize(("paces", "share"), [((1, 1, 1, 1), 0.5), ((1, 2), 0.2)], ids=["four", "1:2"])
+def test_jobs_that_follow_their_orders_hit_what_min_does(simulated, paces, share):
+    """Rule: with orders that homes know, hits are within 2 % of those of Belady's MIN, and more than by need."""
+    jobs = [
+        job(f"j{number}", "d", compute=pace * 0.6, miss=0, prefetch=1, substitute=1, batch="20MB")
+        for number, pace in enumerate(paces)
+    ]
+    runs = [run("larder", "larder"), run("belady", "belady"), run("need", "larder", orders=False)]
+    found = simulated(PART, *jobs, *runs, capacity=f"{share * 2:g}GB", duration=150, measure_from=60)
+    hits = {name: sum(1 / pace for pace in paces) - reads(result) for name, result in found.items()}
+    assert hits["larder"] >= 0.98 * hits["belady"]
+    assert hits["larder"] > 1.05 * hits["need"]
+
+
 def test_jobs_that_share_their_reads_are_faster_the_more_they_are(simulated):
     """Rule: Table 3 and Figure 7: seven jobs read a seventh each, four a quarter; with all of it cached a job is faster still."""
     results = simulated(

@@ -10,6 +10,8 @@ import pytest
 
 from gateway.model.reader import ReadingJob
 from gateway.policies.items.demand import JOBS, SILENT
+from gateway.policies.items.epoch_order import positions_of
+from gateway.store.datasets import known_orders
 from gateway.store.datasets.demand import DemandTable, open_demand
 
 ITEMS = 100
@@ -40,7 +42,7 @@ def workers(tmp_path: Path, clock: Clock) -> tuple[DemandTable, DemandTable]:
 
 def opened(path: Path, clock: Clock) -> DemandTable:
     """A mapping of a table."""
-    table = open_demand(path, ITEMS, clock)
+    table = open_demand(path, ITEMS, clock=clock)
     assert table is not None
     return table
 
@@ -154,3 +156,104 @@ def test_a_file_that_is_none_of_ours_is_not_mapped(tmp_path: Path) -> None:
     size = (tmp_path / "t").stat().st_size
     (tmp_path / "t").write_bytes(b"x" * size)
     assert open_demand(tmp_path / "t", ITEMS) is None
+
+
+def ordered(name: str = "j", epoch: int = 0, order: str = "shuffled:7") -> ReadingJob:
+    """A job that follows an order."""
+    return ReadingJob("t", name, epoch, order)
+
+
+def learned(table: DemandTable, reader: ReadingJob) -> int:
+    """Let a job's orders be known; returns its bit."""
+    bit = table.bit_of(reader)
+    order = table.unknown(reader, bit)
+    assert order is not None
+    order.fill(reader)
+    assert table.unknown(reader, bit) is None
+    return bit
+
+
+def test_what_a_job_reads_next_is_known_to_all_workers(workers: tuple[DemandTable, DemandTable]) -> None:
+    """Rule: one worker computes a job's orders; each knows the next use of every item, if another job reads too."""
+    one, other = workers
+    bit = learned(one, ordered())
+    places = np.arange(ITEMS)
+    assert other.next_uses(places) is None
+    other.bit_of(job("plain"))
+    one.consumed(ordered(), bit, np.flatnonzero(positions_of("shuffled:7", ITEMS, 0) < 10))
+    uses = other.next_uses(places)
+    assert uses is not None
+    (follower,) = uses.followers
+    assert (follower.front, follower.length) == (10, ITEMS)
+    ahead = positions_of("shuffled:7", ITEMS, 0).astype(int) - 10
+    again = positions_of("shuffled:7", ITEMS, 1).astype(int) + ITEMS - 10
+    assert follower.uses(places, ahead < 0).tolist() == np.where(ahead < 0, again, ahead).tolist()
+
+
+def test_a_new_epoch_needs_one_more_order(workers: tuple[DemandTable, DemandTable]) -> None:
+    """Rule: the order of the next epoch is computed during this one; until it is known, demand decides."""
+    table, _ = workers
+    learned(table, ordered())
+    table.bit_of(job("plain"))
+    bit = table.bit_of(ordered(epoch=1))
+    assert table.next_uses(np.arange(ITEMS)) is None
+    assert table.unknown(ordered(epoch=1), bit) is not None
+    learned(table, ordered(epoch=1))
+    assert table.next_uses(np.arange(ITEMS)) is not None
+
+
+def test_a_job_that_has_another_order_now_is_not_taken_for_the_old_one(
+    workers: tuple[DemandTable, DemandTable],
+) -> None:
+    """Rule: a seed that changes, or a job that takes substitutes from its next epoch on, makes what was known void."""
+    table, _ = workers
+    learned(table, ordered())
+    table.bit_of(job("plain"))
+    table.bit_of(ordered(order="shuffled:8"))
+    assert table.next_uses(np.arange(ITEMS)) is None
+    learned(table, ordered(order="shuffled:8"))
+    assert table.next_uses(np.arange(ITEMS)) is not None
+    table.bit_of(job("j", 1))
+    assert table.next_uses(np.arange(ITEMS)) is None
+
+
+def test_paces_are_measured(workers: tuple[DemandTable, DemandTable], clock: Clock) -> None:
+    """Rule: a job that reads twice as fast is expected in half the time; its pace survives the end of an epoch."""
+    table, _ = workers
+    jobs = {name: ordered(name, order="sequential") for name in ("slow", "fast")}
+    for reader in jobs.values():
+        learned(table, reader)
+    for step in range(5):
+        clock.now += 1
+        for pace, reader in zip((1, 2), jobs.values(), strict=True):
+            table.consumed(reader, table.bit_of(reader), np.arange(step * pace, (step + 1) * pace))
+    uses = table.next_uses(np.arange(ITEMS))
+    assert uses is not None
+    assert [round(follower.pace, 3) for follower in uses.followers] == [1, 2]
+    learned(table, ordered("fast", 1, "sequential"))
+    uses = table.next_uses(np.arange(ITEMS))
+    assert uses is not None
+    assert round(uses.followers[1].pace, 3) == 2
+
+
+def test_samples_of_several_items_have_one_position(tmp_path: Path, clock: Clock) -> None:
+    """Rule: orders are of samples; the members of one are used together."""
+    table = open_demand(tmp_path / "t", ITEMS, 4, clock)
+    assert table is not None
+    learned(table, ordered())
+    table.bit_of(job("plain"))
+    uses = table.next_uses(np.arange(ITEMS))
+    assert uses is not None
+    (follower,) = uses.followers
+    assert follower.this.tolist() == np.repeat(positions_of("shuffled:7", ITEMS // 4, 0), 4).tolist()
+
+
+def test_a_dataset_that_is_too_large_has_no_known_orders(
+    workers: tuple[DemandTable, DemandTable], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule: memory and time for orders are bounded; such jobs are kept by demand."""
+    monkeypatch.setattr(known_orders, "MOST_ITEMS", ITEMS - 1)
+    table, _ = workers
+    assert table.unknown(ordered(), table.bit_of(ordered())) is None
+    table.bit_of(job("plain"))
+    assert table.next_uses(np.arange(ITEMS)) is None

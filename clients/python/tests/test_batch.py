@@ -191,6 +191,13 @@ def test_wrong_arguments(gateway, indices, options, error, words):
     assert gateway.asked == []
 
 
+def test_an_order_is_a_header(gateway):
+    """Rule: gateways of earlier versions ignore it, while they would refuse a parameter."""
+    _reader(gateway).fetch([1, 2], epoch=3, job="j", order="shuffled:7")
+    assert gateway.asked[0].query == {"mode": "exact", "epoch": "3", "job": "j"}
+    assert gateway.asked[0].headers["x-larder-order"] == "shuffled:7"
+
+
 def test_prefetch_counts(gateway):
     """Prefetch returns the gateway's counts."""
     gateway.other = lambda handler, asked: handler.send_json({"resident": 1, "fetching": 2, "refused": 0}, 202)

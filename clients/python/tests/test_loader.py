@@ -69,6 +69,38 @@ def test_a_batch_has_exactly_its_size():
     assert [len(batch) for batch in loader.epoch(0)] == [16, 16, 16, 15]
 
 
+class OrderedSource(MemorySource):
+    """A dataset at a gateway that knows orders; ``orders`` are those that requests named."""
+
+    def reader(self, info, stats):
+        """A reader that records them."""
+        reader, self.orders = super().reader(info, stats), []
+        fetch = reader.fetch
+
+        def noted(indices, *, order="", **options):
+            self.orders.append(order)
+            return fetch(indices, **options)
+
+        reader.fetch = reader.fetch_shared = reader.offers = noted
+        return reader
+
+
+@pytest.mark.parametrize(
+    ("options", "order"),
+    [
+        ({"job": "j", "substitute": 1}, "shuffled:5"),
+        ({"job": "j", "order": "sequential"}, "sequential"),
+        ({"substitute": 1}, ""),
+        ({"job": "j", "substitute": 1, "group": "unit"}, ""),
+    ],
+)
+def test_a_job_names_the_order_that_it_follows(options, order):
+    """Rule: a gateway learns which order a job follows exactly; not of a job without a name, nor an order it cannot compute."""
+    source = OrderedSource(103)
+    list(loader_of(source=source, seed=5, **options).epoch(0))
+    assert set(source.orders) == {order}
+
+
 def test_substitution_one_keeps_to_the_order():
     """With ``substitute=1`` two runs of an epoch give the same batches, and another epoch or seed gives others."""
     runs = [

@@ -27,7 +27,7 @@ from gateway.engine.items.peer_items import at_home_bytes
 from gateway.engine.items.registrations import Registrations
 from gateway.model.datasets import ApiError, UnknownDataset
 from gateway.model.frames import MEDIA_TYPE
-from gateway.model.reader import READER, REFUSED, SWEEPS, read_reader
+from gateway.model.reader import ORDER, READER, REFUSED, SWEEPS, read_order, read_reader
 from gateway.policies.items.batch import BatchMode
 from gateway.policies.items.datasets import CachingMode
 from gateway.server.asgi_types import Send
@@ -191,7 +191,8 @@ class PeerItemsEdge:
         indices = parse_indices(request.body, registration.content.items, distinct=False)
         headers = dict(request.scope["headers"])
         given = headers.get(READER.encode(), b"").decode("latin-1")
-        reader = read_reader(principal.tenant, given) if given else None
+        order = read_order(headers.get(ORDER.encode(), b"").decode("latin-1"))
+        reader = read_reader(principal.tenant, given, order) if given else None
         # Only datasets in this mode have readers, and a look-up does not say the mode.
         caching = query.caching if reader is None else CachingMode.PART
         return BatchAsk(

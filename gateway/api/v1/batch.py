@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import parse_qsl
 
 import numpy as np
@@ -27,7 +27,7 @@ from gateway.engine.items.batch import Batches
 from gateway.model.datasets import ApiError
 from gateway.model.frames import MEDIA_TYPE
 from gateway.model.keys import Principal
-from gateway.model.reader import ReadingJob
+from gateway.model.reader import ORDER, ReadingJob, read_order
 from gateway.policies.items.batch import BatchMode
 from gateway.server.asgi_types import RawHeaders, Scope, Send
 from gateway.store.datasets.content import Content
@@ -39,6 +39,7 @@ _PARAMETERS = ("mode", "take", "ordered", "epoch", "job", "offers")
 _BYTES = "x-larder-bytes"
 """Header of the answer: why it has bytes instead of open files."""
 _FORMS = {Resident: "index", Unopened: "descriptors", Arriving: "frames"}
+_ORDER = ORDER.encode()
 _LONGEST_JOB = 128
 _TURN = 1000
 
@@ -53,6 +54,7 @@ class BatchQuery:
     job: str = ""
     epoch: int | None = None
     offers: int | None = None
+    order: str = ""
 
     @property
     def sweeps(self) -> bool:
@@ -62,7 +64,7 @@ class BatchQuery:
 
     def reader(self, tenant: str) -> ReadingJob | None:
         """The job that the request is for, if it names one and its epoch."""
-        return ReadingJob(tenant, self.job, self.epoch) if self.job and self.epoch is not None else None
+        return ReadingJob(tenant, self.job, self.epoch, self.order) if self.job and self.epoch is not None else None
 
 
 def parse_query(raw: bytes) -> BatchQuery:
@@ -247,6 +249,8 @@ class BatchEndpoint:
         """
         began, counted = time.perf_counter(), AnswerTally()
         query = parse_query(scope["query_string"])
+        if query.job and query.mode is BatchMode.EXACT:
+            query = replace(query, order=_order(scope))
         plan = self._planned.of(registration, query.job)
         ask = await self._ask(principal, registration, body, query, plan)
         try:
@@ -329,6 +333,11 @@ class BatchEndpoint:
                 ("x-larder-sharing", str(self._batches.fetches.demand.sharing(content, plan.caching, reader))),
             ]
         )
+
+
+def _order(scope: Scope) -> str:
+    """The order that the job says it follows exactly; empty if it does not."""
+    return next((read_order(value.decode("latin-1")) for name, value in scope["headers"] if name == _ORDER), "")
 
 
 def _invalid(detail: str) -> ApiError:

@@ -67,6 +67,8 @@ _BATCH_QUERY = [
     _parameter("query", "ordered", {"type": "integer", "enum": [0, 1]}, "in the order asked for, with mode=exact", 1),
     _parameter("query", "epoch", {"type": "integer", "minimum": 0}, "the reader's epoch", 0),
     _parameter("query", "job", {"type": "string", "maxLength": 128}, "the reader's job", "resnet50-17"),
+    _parameter("header", "x-larder-order", {"type": "string", "pattern": "^(sequential|shuffled:-?[0-9]{1,40})$"},
+        "with job, epoch and mode=exact: the order that the job follows exactly", "shuffled:7"),
 ]  # fmt: skip
 _OFFERS_QUERY = [
     _required(_parameter("query", "job", {"type": "string", "maxLength": 128}, "the reader's job", "resnet50-17")),

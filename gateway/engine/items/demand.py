@@ -7,6 +7,8 @@ Items that are loaded at the same moment get their room together: one look at th
 that they replace. The room is reserved before the origin is asked, or other loads would take it meanwhile. What a failed load
 has reserved is free for the next one, so a failing origin empties nothing.
 
+Where jobs follow orders that are known here, the next use of each item decides instead of its need (policies/items/next_use.py).
+
 Items may lie on a node that is not their home: as objects that were read by name, or because their home was another node. Their
 home takes them over when it is asked for them, and the copy is dropped (``ItemFetches.give_up``). So nobody needs them here,
 whatever the table says.
@@ -17,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
@@ -33,6 +35,7 @@ from gateway.model.errors import DiskUnavailable
 from gateway.model.reader import ReadingJob
 from gateway.policies.items.datasets import CachingMode
 from gateway.policies.items.demand import JOBS, WINDOW, Needs, need_of, offered, victims, window_of
+from gateway.policies.items.next_use import NextUses, Seconds, replaced
 from gateway.policies.watermarks import GRANTABLE
 from gateway.store.datasets.content import UNKNOWN_LENGTH, Content
 from gateway.store.datasets.demand import DemandTable
@@ -44,6 +47,7 @@ _LOOKED_UP = 256
 """Residents whose homes are computed to find some that have another home."""
 _USED = 0.99
 """Share of a dataset's space up to which others make room for it."""
+_NONE = np.empty(0, np.int64)
 _NOTED_EVERY = 0.1
 """Seconds between estimates of the bytes that a dataset holds."""
 
@@ -98,10 +102,12 @@ class Reserved:
 
 @dataclass(eq=False, slots=True)
 class _Entering:
-    """An item that needs room of others: its need after its read, and its bytes."""
+    """An item that needs room of others: its need after its read, its bytes, and who reads it."""
 
     need: int
     size: int
+    index: int
+    reader: ReadingJob | None
     room: asyncio.Future[Reserved]
     reserved: Reserved = field(default_factory=Reserved)
 
@@ -142,6 +148,7 @@ class ItemDemand:
         self._tasks = Tasks()
         self._random = np.random.default_rng()
         self._noted: dict[str, float] = {}
+        self._learning: set[tuple[Content, int]] = set()
         self._held: dict[str, int] = {}
         self._replacing = 0
         """Bytes of items under way that others were evicted for."""
@@ -152,13 +159,32 @@ class ItemDemand:
 
     # --- who reads
 
-    @staticmethod
-    def consumer(content: Content, caching: CachingMode, reader: ReadingJob | None) -> Consumer | None:
+    def consumer(self, content: Content, caching: CachingMode, reader: ReadingJob | None) -> Consumer | None:
         """The job that a batch is for; ``None`` if it names none, or if demand does not govern the dataset."""
         if reader is None or caching is not CachingMode.PART:
             return None
         table = content.demand(make=True)
-        return None if table is None else Consumer(table, reader, table.bit_of(reader))
+        if table is None:
+            return None
+        bit = table.bit_of(reader)
+        if reader.followed and bit and (content, bit) not in self._learning:
+            self._learn(content, table, reader, bit)
+        return Consumer(table, reader, bit)
+
+    def _learn(self, content: Content, table: DemandTable, reader: ReadingJob, bit: int) -> None:
+        """Let the orders of a job's epoch and the next be computed, unless they are known."""
+        order = table.unknown(reader, bit)
+        if order is None:
+            return
+
+        async def fill() -> None:
+            try:
+                await asyncio.to_thread(order.fill, reader)
+            finally:
+                self._learning.discard((content, bit))
+
+        self._learning.add((content, bit))
+        self._tasks.start(fill())
 
     @staticmethod
     def sharing(content: Content, caching: CachingMode, reader: ReadingJob | None) -> int:
@@ -207,10 +233,11 @@ class ItemDemand:
             return Reserved(self._begun(size))
         if size <= self._growth(content):
             return await self._displacing(size)
-        if not need or wanted.store_only:
+        if wanted.store_only or not (need or self._known(content)):
             # What is loaded ahead takes free room only: it would be read twice if its reader comes while others make room for it.
             return Reserved()
-        entering = _Entering(need, size, asyncio.get_running_loop().create_future())
+        room: asyncio.Future[Reserved] = asyncio.get_running_loop().create_future()
+        entering = _Entering(need, size, wanted.index, wanted.reader, room)
         if content not in self._entering:
             self._entering[content] = []
             self._tasks.start(self._replace(content))
@@ -227,6 +254,12 @@ class ItemDemand:
         if wanted.reader is not None and wanted.purpose is Purpose.READER:
             active &= ~table.bit_of(wanted.reader)
         return (active & ~int(table.bits[wanted.index])).bit_count()
+
+    @staticmethod
+    def _known(content: Content) -> bool:
+        """Whether next uses decide: some job's order is known, and another job reads too."""
+        table = content.demand()
+        return table is not None and table.next_uses(_NONE) is not None
 
     def spare(self, content: Content) -> int:
         """Bytes of a dataset that can be stored without replacing any of its items."""
@@ -266,11 +299,8 @@ class ItemDemand:
         """Evict what the items that wait replace, and begin their blobs."""
         waiting = self._entering.pop(content)
         try:
-            waiting.sort(key=lambda entering: -entering.need)
-            residents = self._least_needed(content, waiting)
             digests: list[bytes] = []
-            for entering in waiting:
-                chosen = victims(entering.need, entering.size, residents)
+            for entering, chosen in self._chosen(content, waiting):
                 if chosen:
                     # Before the eviction, or others would take the room meanwhile.
                     entering.reserved = self._instead(entering.size)
@@ -285,16 +315,56 @@ class ItemDemand:
             for entering in waiting:
                 entering.settle()
 
-    def _least_needed(self, content: Content, waiting: list[_Entering]) -> deque[tuple[int, int, int]]:
-        """Residents that the waiting items may replace, the least needed first, random among equals: index, need, bytes."""
+    def _chosen(self, content: Content, waiting: list[_Entering]) -> Iterator[tuple[_Entering, list[int]]]:
+        """The waiting items, each with the residents that it replaces."""
         table = content.demand()
         assert table is not None
-        start, _, resident = self._window(content)
+        start, stop, resident = self._window(content)
         places = start + np.flatnonzero(resident)
-        need = self._needs(content, table, places)
         most = _SPARE_VICTIMS + 2 * sum(1 + entering.size // max(1, _usual_size(content)) for entering in waiting)
+        uses = table.next_uses(places, content.items / max(1, stop - start))
+        if uses is None:
+            residents = self._least_needed(content, table, places, max(entering.need for entering in waiting), most)
+            for entering in sorted(waiting, key=lambda entering: -entering.need):
+                yield entering, victims(entering.need, entering.size, residents)
+            return
+        last = self._last_used(content, table, uses, places, most)
+        soon = [(self._use_after(content, table, uses, entering), entering) for entering in waiting]
+        for use, entering in sorted(soon, key=lambda pair: pair[0]):
+            yield entering, replaced(use, entering.size, last)
+
+    @staticmethod
+    def _use_after(content: Content, table: DemandTable, uses: NextUses, entering: _Entering) -> float:
+        """Seconds until an item is used after the read that loads it; of equal items, the first use of any."""
+        twins = content.indices_of(content.digest(entering.index)).astype(np.int64)
+        reader = 0 if entering.reader is None else table.bit_of(entering.reader)
+        had = table.bits[twins] | np.where(twins == entering.index, np.uint16(reader), np.uint16(0))
+        return float(uses.of(twins, had).min())
+
+    def _last_used(
+        self, content: Content, table: DemandTable, uses: NextUses, residents: NDArray[np.int64], most: int
+    ) -> deque[tuple[int, float, int]]:
+        """Residents that may be replaced, the last used first, random among equals: index, seconds until the use, bytes."""
+        residents = self._random.permutation(residents)
+        later: Seconds = uses.of(residents, table.bits[residents])
+        later[self._strangers(content, residents)] = np.inf
+        chosen: list[tuple[int, float, int]] = []
+        for place in np.argsort(-later, kind="stable")[:most].tolist():
+            index, use = int(residents[place]), float(later[place])
+            twins = content.indices_of(content.digest(index)).astype(np.int64)
+            if len(twins) > 1:
+                use = min(use, float(uses.of(twins, table.bits[twins]).min()))
+            if not self._needed_elsewhere(content, index):
+                chosen.append((index, use, _size_of(content, index)))
+        return deque(sorted(chosen, key=lambda resident: -resident[1]))
+
+    def _least_needed(
+        self, content: Content, table: DemandTable, places: NDArray[np.int64], below: int, most: int
+    ) -> deque[tuple[int, int, int]]:
+        """Residents that are needed less than ``below``, the least needed first, random among equals: index, need, bytes."""
+        need = self._needs(content, table, places)
         chosen: deque[tuple[int, int, int]] = deque()
-        for level in range(waiting[0].need):
+        for level in range(below):
             if len(chosen) >= most:
                 break
             equal = places[need == level]
@@ -306,9 +376,14 @@ class ItemDemand:
     def _needs(self, content: Content, table: DemandTable, residents: NDArray[np.int64]) -> Needs:
         """The need of residents; that of some, chosen at random, is 0 if another node is their home."""
         need = need_of(table.bits[residents], table.active())
-        looked_up = self._random.permutation(len(residents))[:_LOOKED_UP]
-        need[looked_up[self._elsewhere(content, residents[looked_up])]] = 0
+        need[self._strangers(content, residents)] = 0
         return need
+
+    def _strangers(self, content: Content, residents: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The places of residents whose home is another node, of some that are chosen at random."""
+        looked_up = self._random.permutation(len(residents))[:_LOOKED_UP]
+        strangers: NDArray[np.int64] = looked_up[self._elsewhere(content, residents[looked_up])]
+        return strangers
 
     def _may_leave(self, content: Content, table: DemandTable, index: int, need: int) -> bool:
         """Whether nobody needs an item's bytes more than ``need``, be it as another item of this dataset or of another one."""
@@ -316,11 +391,15 @@ class ItemDemand:
         twins = content.indices_of(digest)
         if len(twins) > 1 and int(need_of(table.bits[twins], table.active()).max()) > need:
             return False
-        for other, indices in self._store.items.others(content, digest):
+        return not self._needed_elsewhere(content, index)
+
+    def _needed_elsewhere(self, content: Content, index: int) -> bool:
+        """Whether another dataset has an item with these bytes that a job may need."""
+        for other, indices in self._store.items.others(content, content.digest(index)):
             demand = other.demand()
             if demand is None or bool(need_of(demand.bits[indices], demand.active()).any()):
-                return False
-        return True
+                return True
+        return False
 
     def _note(self, content: Content) -> None:
         """Tell the store now and then how many bytes the dataset holds: they are not evicted for room in reserve."""

@@ -40,7 +40,7 @@ from gateway.model.errors import LarderError
 from gateway.model.frames import FrameEntry, ItemFlag, ItemStatus
 from gateway.model.keys import OriginIdentity
 from gateway.model.peer.principal import principal_header
-from gateway.model.reader import REFUSED, SWEEPS, ReadingJob, reader_header
+from gateway.model.reader import ORDER, REFUSED, SWEEPS, ReadingJob, reader_header
 from gateway.policies.items.datasets import CachingMode
 from gateway.policies.items.demand import JOBS
 from gateway.store.datasets.opened import Registration
@@ -295,6 +295,8 @@ def _on_behalf_of(wanted: Wanted) -> list[tuple[str, str]]:
         headers.append((SWEEPS, "1"))
     if wanted.reader is None or wanted.mode is not CachingMode.PART:
         return headers
+    if wanted.reader.order:
+        headers.append((ORDER, wanted.reader.order))
     return [*headers, reader_header(wanted.reader)]
 
 

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 from gateway.policies.items.batch import Choice
 from gateway.policies.items.demand import JOBS, SILENT, Needs, Outlook, SwapRoom, choose, need_of, offered, victims
+from gateway.policies.items.next_use import NextUses, Taker, replaced
 from gateway.sim.jobs.items import Numbers, SimulatedItems
+from gateway.sim.jobs.job import JobRun
 from gateway.sim.world.clock import Clock
 from larder.planner import Candidates
 
@@ -34,6 +36,7 @@ class SimulatedDemand:
         self._bits = np.zeros(items.count, np.uint16)
         self._slots: list[str] = [""] * JOBS
         self._seen = [0.0] * JOBS
+        self._jobs: dict[str, JobRun] = {}
 
     # --- who reads
 
@@ -57,9 +60,10 @@ class SimulatedDemand:
         self._seen[slot] = self._clock.now
         return 1 << slot
 
-    def begin(self, job: str) -> None:
+    def begin(self, job: JobRun) -> None:
         """A job begins an epoch, and needs everything."""
-        if bit := self.bit_of(job):
+        self._jobs[job.name] = job
+        if bit := self.bit_of(job.name):
             self._clear(bit.bit_length() - 1)
 
     def leave(self, job: str) -> None:
@@ -121,6 +125,34 @@ class SimulatedDemand:
         stored."""
         residents = deque((index, less, 1) for index, less in self.least_needed(needs[0], len(needs)))
         return [victims(need, 1, residents) for need in needs]
+
+    def next_uses(self) -> NextUses | None:
+        """The next uses of items; ``None`` unless a job follows its order, and another job is active."""
+        active = self.active()
+        reading = [(1 << slot, self._jobs[name]) for slot, name in enumerate(self._slots) if active >> slot & 1]
+        followers = [job.follower(bit) for bit, job in reading if job.exact]
+        if not followers or len(reading) < 2:
+            return None
+        resident = self._bits[self._items.resident]
+        takers = [
+            Taker(bit, np.count_nonzero((resident & np.uint16(bit)) == 0) / (2 * job.reading))
+            for bit, job in reading
+            if not job.exact
+        ]
+        return NextUses(followers, takers)
+
+    def replace_by_use(self, job: str, uses: NextUses, numbers: Numbers) -> tuple[Numbers, Numbers]:
+        """Of items that a job reads, those that are stored, and the residents that leave for them."""
+        start, stop = self._window()
+        places = self._generator.permutation(start + np.flatnonzero(self._items.resident[start:stop]))
+        later = uses.of(places, self._bits[places])
+        last = np.argsort(-later, kind="stable")[: len(numbers)]
+        residents = deque((int(places[place]), float(later[place]), 1) for place in last)
+        use = uses.of(numbers, self._bits[numbers] | np.uint16(self.bit_of(job)))
+        order = np.argsort(use, kind="stable")
+        leaving = [replaced(float(use[at]), 1, residents) for at in order]
+        stored = numbers[order[[bool(chosen) for chosen in leaving]]] if leaving else numbers
+        return stored, np.array([index for chosen in leaving for index in chosen], np.int64)
 
     def least_needed(self, below: int, count: int) -> list[tuple[int, int]]:
         """Residents that are needed less than ``below``, the least needed first, random among equals: item and need."""

@@ -15,6 +15,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from gateway.policies.items.epoch_order import ItemPositions
+from gateway.policies.items.next_use import Follower
 from gateway.policies.space.orders import Phase
 from gateway.sim.jobs.items import Numbers, SimulatedItems
 from gateway.sim.jobs.scenario import JobSpec
@@ -153,7 +155,7 @@ class JobRun:
         self._take = max(1, round(spec.batch * spec.grouped / items.size))
         self._made = _Made()
         self._epoch: _Epoch | None = None
-        self._sequences: dict[int, NDArray[np.uint32]] = {}
+        self._orders: dict[int, ItemPositions] = {}
 
     def begin(self) -> None:
         """Join the other jobs and load the first mini-batch."""
@@ -168,15 +170,25 @@ class JobRun:
         """Items of one mini-batch, rounded: a step may be several, and an item may stand for many."""
         return max(1, round(self._take / self.spec.grouped))
 
+    @property
+    def exact(self) -> bool:
+        """Whether it follows its order exactly."""
+        return self.spec.substitute == 1 or not self._around.way.substitutes
+
+    def follower(self, bit: int = 1) -> Follower:
+        """How far it is in its order, and at what pace so far."""
+        epoch, front = (0, 0) if self._epoch is None else (self._epoch.number, self._epoch.taken)
+        return Follower(bit, self.reading, front, self.items.count, self._positions(epoch), self._positions(epoch + 1))
+
     def next_uses(self) -> NDArray[np.float64]:
         """Seconds until this job reads each item at its pace so far, over this epoch and the next."""
-        epoch, position = (0, 0) if self._epoch is None else (self._epoch.number, self._epoch.taken)
-        order, following = self._sequence(epoch), self._sequence(epoch + 1)
-        count = len(order)
-        until = np.empty(count)
-        until[following] = np.arange(count) + (count - position)
-        until[order[position:]] = np.arange(count - position)
-        return until * (self.pace() / self._take)
+        follower = self.follower()
+        return follower.uses(np.arange(self.items.count), follower.this < follower.front)
+
+    @property
+    def reading(self) -> float:
+        """Items per second so far."""
+        return self._take / self.pace()
 
     def pace(self) -> float:
         """Mean seconds of a step so far; the planned ones before the first step."""
@@ -185,13 +197,13 @@ class JobRun:
             return self.spec.compute * self.spec.grouped
         return sum(totals.seconds for totals in self.totals.values()) / steps
 
-    def _sequence(self, epoch: int) -> NDArray[np.uint32]:
-        """All items of an epoch in order."""
-        if epoch not in self._sequences:
-            order = self._around.way.order(self, epoch)
-            kept = {number: items for number, items in self._sequences.items() if number >= epoch - 1}
-            self._sequences = {**kept, epoch: order.items(0, self.items.count)}
-        return self._sequences[epoch]
+    def _positions(self, epoch: int) -> ItemPositions:
+        """By item, its position in an epoch."""
+        if epoch not in self._orders:
+            order = self._around.way.order(self, epoch).items(0, self.items.count)
+            kept = {number: positions for number, positions in self._orders.items() if number >= epoch - 1}
+            self._orders = {**kept, epoch: np.argsort(order).astype(np.uint32)}
+        return self._orders[epoch]
 
     # --- loading
 

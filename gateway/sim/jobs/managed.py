@@ -40,6 +40,8 @@ class Managing:
     interval: float
     requested: Mapping[str, str]
     seed: int
+    orders: bool = True
+    """Whether homes know the orders that jobs follow exactly."""
 
 
 class Managed:
@@ -82,7 +84,7 @@ class Managed:
 
     def begun(self, job: JobRun) -> None:
         """The job needs everything again."""
-        self._demand_of(job).begin(job.name)
+        self._demand_of(job).begin(job)
 
     def offers(self, job: JobRun, take: int) -> Numbers:
         """Items of a dataset held in part that other jobs have consumed."""
@@ -127,6 +129,11 @@ class Managed:
     def _replacing(self, job: JobRun, numbers: Numbers) -> Numbers:
         """The items for which other items are evicted."""
         demand = self._demand_of(job)
+        uses = demand.next_uses() if self._managing.orders else None
+        if uses is not None:
+            entering, gone = demand.replace_by_use(job.name, uses, numbers)
+            self._space.remove(job.items, gone)
+            return entering
         need = demand.need_after(job.name, numbers)
         wanted = numbers[np.argsort(-need.astype(np.int64), kind="stable")][: np.count_nonzero(need)]
         if not len(wanted):

@@ -153,7 +153,7 @@ class _Run:
         cost = scenario.cost
         settings = ManagerParams(probe=probe, prices=UnitPrices(cost.gb_read, cost.thousand_requests, cost.gpu_hour))
         requested = {name: str(run.caching or items.spec.caching) for name, items in self._datasets.items()}
-        return Managing(settings, scenario.manager.interval, requested, seed)
+        return Managing(settings, scenario.manager.interval, requested, seed, run.orders)
 
     def result(self) -> RunResult:
         """Run the simulation, and measure."""

@@ -168,6 +168,9 @@ class RunSpec(SpecTable):
     warm: Annotated[bool, Field(description="Whether the cache begins with as many items as it holds")] = False
     caching: Annotated[Literal["", "auto"] | CachingMode, Field(description="Instead of what the datasets say")] = ""
     probe_batches: Annotated[int | None, Field(ge=0, description="Instead of the manager's")] = None
+    orders: Annotated[bool, Field(description="Whether homes know the orders that jobs with substitute = 1 follow")] = (
+        True
+    )
     prefetch: Annotated[int | None, Field(ge=0, le=1000, description="Instead of what the jobs say")] = None
 
 

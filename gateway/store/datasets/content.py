@@ -142,7 +142,7 @@ class Content:
     def demand(self, *, make: bool = False) -> DemandTable | None:
         """The items that jobs have consumed; ``None`` if that is unknown. ``make``: make the table if no worker has."""
         if self._demand is None and self._table is not None and (make or self._table.exists()):
-            self._demand = open_demand(self._table, self.items)
+            self._demand = open_demand(self._table, self.items, self.members)
             if self._demand is None:
                 self._table = None  # asked once: it is on the path of every batch
         return self._demand

@@ -4,6 +4,9 @@ A table in memory (``/dev/shm``), beside the twin of the item states (``content.
 and for each item a bit per job. All workers of the node map it. It is made with the first batch of a job; without memory for it,
 items are kept as without jobs.
 
+Jobs that follow an order exactly name it; their orders are in files beside the table (``known_orders.py``), and the table has how
+far each job is, and its pace. So the next use of each item is known.
+
 Everything in it is a hint, and it is written without locks. A job's slot is claimed by writing its key; if another worker claims
 it for another job at the same moment, the next batch of the loser claims another one. A lost bit costs a read of the origin.
 """
@@ -22,13 +25,15 @@ from numpy.typing import NDArray
 
 from gateway.model.reader import ReadingJob
 from gateway.policies.items.demand import JOBS, SILENT, Bits
+from gateway.policies.items.next_use import Follower, NextUses, Pace, Taker, usual_pace
+from gateway.store.datasets.known_orders import KnownOrder, open_order
 
-_MAGIC = b"LRDDMND1"
+_MAGIC = b"LRDDMND2"
 _HEADER = struct.Struct("<8sQ")
 _SLOTS = 64
-_BITS = 512
+_BITS = 1152
 """Where the jobs and the bits of the items begin."""
-NAME = "-demand"
+NAME = "-demand-2"
 """The end of the name of the table's file, after that of the twin."""
 _UNTIL_SEEN = 0.5
 """Seconds after which a job's slot is marked as seen again."""
@@ -39,19 +44,37 @@ class DemandTable:
 
     Args:
         table: the mapped file.
+        path: its path; the files of orders are beside it.
         items: of the dataset.
+        members: adjacent items that are one sample.
         clock: seconds, monotonic, the same for all workers.
 
     Attributes:
         bits: by item, which jobs have consumed it.
     """
 
-    def __init__(self, table: mmap.mmap, items: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        table: mmap.mmap,
+        path: Path,
+        items: int,
+        members: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._path = path
+        self._items = items
+        self._members = members
         self._clock = clock
         self._keys: NDArray[np.uint64] = np.frombuffer(table, np.uint64, JOBS, _SLOTS)
         self._epochs: NDArray[np.int64] = np.frombuffer(table, np.int64, JOBS, _SLOTS + 8 * JOBS)
         self._seen: NDArray[np.float64] = np.frombuffer(table, np.float64, JOBS, _SLOTS + 16 * JOBS)
+        self._followed: NDArray[np.uint64] = np.frombuffer(table, np.uint64, JOBS, _SLOTS + 24 * JOBS)
+        self._progress: NDArray[np.float64] = np.frombuffer(table, np.float64, JOBS, _SLOTS + 32 * JOBS)
+        self._paces: NDArray[np.float64] = np.frombuffer(table, np.float64, 3 * JOBS, _SLOTS + 40 * JOBS).reshape(
+            JOBS, 3
+        )
         self.bits: Bits = np.frombuffer(table, np.uint16, items, _BITS)
+        self._orders: dict[int, KnownOrder | None] = {}
 
     def active(self) -> int:
         """The bits of the jobs that are active."""
@@ -74,7 +97,9 @@ class DemandTable:
         if reader.epoch < epoch and seen > now - SILENT:
             return 0
         if reader.epoch != epoch:
-            self._begin(slot, reader.epoch)
+            self._begin(slot, reader)
+        elif reader.followed and self._followed[slot] != reader.followed:
+            self._followed[slot] = reader.followed
         if now > seen + _UNTIL_SEEN or now < seen:
             self._seen[slot] = now
         return 1 << slot
@@ -84,6 +109,7 @@ class DemandTable:
         slot = bit.bit_length() - 1
         if bit and self._keys[slot] == reader.key and self._epochs[slot] == reader.epoch:
             self.bits[indices] |= np.uint16(bit)
+            self._advance(slot, reader, indices)
 
     def _claim(self, reader: ReadingJob, now: float) -> int:
         seen = self._seen.tolist()
@@ -93,15 +119,88 @@ class DemandTable:
         slot = silent[0]
         self._keys[slot] = reader.key
         self._seen[slot] = now
-        self._begin(slot, reader.epoch)
+        self._paces[slot] = 0.0
+        self._begin(slot, reader)
         return 1 << slot
 
-    def _begin(self, slot: int, epoch: int) -> None:
-        self._epochs[slot] = epoch
+    def _begin(self, slot: int, reader: ReadingJob) -> None:
+        if reader.epoch != self._epochs[slot] + 1 or not reader.followed:
+            self._paces[slot, 2] = 0.0
+        self._epochs[slot] = reader.epoch
+        self._followed[slot] = reader.followed
+        self._progress[slot] = reader.epoch * (self._items // self._members) if reader.followed else 0.0
         self.bits &= np.uint16(0xFFFF & ~(1 << slot))
 
+    # --- next uses
 
-def open_demand(path: Path, items: int, clock: Callable[[], float] = time.monotonic) -> DemandTable | None:
+    def unknown(self, reader: ReadingJob, bit: int) -> KnownOrder | None:
+        """The file to ``fill`` with a job's orders; ``None`` if they are known, or the job follows none."""
+        if not bit or not reader.followed:
+            return None
+        order = self._order(bit.bit_length() - 1)
+        if order is None or all(order.has(reader.key, reader.followed, reader.epoch + ahead) for ahead in (0, 1)):
+            return None
+        return order
+
+    def next_uses(self, residents: NDArray[np.integer], stands_for: float = 1.0) -> NextUses | None:
+        """The next uses of items; ``None`` unless a job's order is known, and another job is active.
+
+        Args:
+            residents: some items that are cached.
+            stands_for: for how many cached items each of them stands.
+        """
+        active = self.active()
+        if not self._followed.any() or active.bit_count() < 2:
+            return None
+        slots = [slot for slot in range(JOBS) if active >> slot & 1]
+        usual = usual_pace(self._paces[slots, 0].tolist())
+        followers, takers = [], []
+        for slot in slots:
+            pace = float(self._paces[slot, 0]) or usual
+            known = self._follower(slot, pace)
+            if known is not None:
+                followers.append(known)
+                continue
+            waiting = np.count_nonzero((self.bits[residents] & np.uint16(1 << slot)) == 0)
+            takers.append(Taker(1 << slot, waiting * stands_for / (2 * pace)))
+        return NextUses(followers, takers) if followers else None
+
+    def _follower(self, slot: int, pace: float) -> Follower | None:
+        key, followed, epoch = int(self._keys[slot]), int(self._followed[slot]), int(self._epochs[slot])
+        order = self._order(slot) if followed else None
+        if order is None or not all(order.has(key, followed, epoch + ahead) for ahead in (0, 1)):
+            return None
+        front = int(self._progress[slot]) - epoch * order.length
+        positions = order.positions(epoch), order.positions(epoch + 1)
+        return Follower(1 << slot, pace, front, order.length, *positions)
+
+    def _order(self, slot: int) -> KnownOrder | None:
+        if slot not in self._orders:
+            path = self._path.with_name(f"{self._path.name}-{slot}")
+            self._orders[slot] = open_order(path, self._items, self._members)
+        return self._orders[slot]
+
+    def _advance(self, slot: int, reader: ReadingJob, indices: NDArray[np.integer] | int) -> None:
+        """Note how far a job is, and at what pace: in positions of its order, or in items."""
+        if not self._followed.any():
+            return
+        order = self._order(slot) if reader.followed else None
+        if order is None:
+            self._progress[slot] += np.size(indices)
+        elif not np.size(indices) or not order.has(reader.key, reader.followed, reader.epoch):
+            return  # it is not known yet how far that is
+        else:
+            front = reader.epoch * order.length + int(np.max(order.positions(reader.epoch)[indices])) + 1
+            self._progress[slot] = max(front, self._progress[slot])
+        before = Pace(*self._paces[slot].tolist())
+        after = before.measured(float(self._progress[slot]), self._clock(), SILENT)
+        if after is not before:
+            self._paces[slot] = after.pace, after.progress, after.at
+
+
+def open_demand(
+    path: Path, items: int, members: int = 1, clock: Callable[[], float] = time.monotonic
+) -> DemandTable | None:
     """The table at a path, created if missing; ``None`` if it cannot be had."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -118,7 +217,7 @@ def open_demand(path: Path, items: int, clock: Callable[[], float] = time.monoto
             os.pwrite(descriptor, head, 0)
         if os.fstat(descriptor).st_size != size or os.pread(descriptor, len(head), 0) not in (head, bytes(len(head))):
             return None
-        return DemandTable(mmap.mmap(descriptor, size), items, clock)
+        return DemandTable(mmap.mmap(descriptor, size), path, items, members, clock)
     except OSError:
         path.unlink(missing_ok=True)
         return None

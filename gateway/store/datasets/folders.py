@@ -113,7 +113,9 @@ class Folders:
         for path in free:
             with suppress(OSError):
                 twin = twin_of(path)
-                demand_of(twin).unlink(missing_ok=True)
+                demand = demand_of(twin)
+                for table in demand.parent.glob(f"{demand.name}*"):
+                    table.unlink(missing_ok=True)
                 twin.unlink()
         for path in doomed + free:
             move(path, into)

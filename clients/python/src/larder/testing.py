@@ -87,6 +87,7 @@ class MemoryReader:
         ordered: bool = False,
         epoch: int = 0,
         job: str = "",
+        order: str = "",
     ) -> Fetched:
         """As `larder.BatchReader.fetch`."""
         source = self._source

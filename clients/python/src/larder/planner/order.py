@@ -53,6 +53,13 @@ class EpochOrder:
     def __repr__(self) -> str:
         return f"EpochOrder({self.layout}, seed={self.seed}, epoch={self.epoch}, group={self.group!r})"
 
+    @property
+    def name(self) -> str:
+        """The name by which gateways compute the order too; empty if they cannot."""
+        if self.group != "mixed":
+            return ""
+        return {"sequential": "sequential", "shuffled": f"shuffled:{self.seed}"}.get(self.layout.kind, "")
+
     @cached_property
     def slices(self) -> tuple[Slice, ...]:
         """The slices that have items; their positions adjoin."""

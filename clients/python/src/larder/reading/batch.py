@@ -56,6 +56,8 @@ MOST_OFFERS = 65_536
 _BYTES_FOR = 60.0
 """Seconds for which bytes are requested after a request for open files failed: they may be the reason."""
 _INDICES_TYPE = "application/octet-stream"
+_ORDER = "x-larder-order"
+"""A header rather than a parameter: gateways that do not know it ignore it."""
 
 
 class Counters(Protocol):
@@ -170,6 +172,7 @@ class BatchReader:
         ordered: bool = False,
         epoch: int = 0,
         job: str = "",
+        order: str = "",
     ) -> Fetched:
         """Fetch items of the dataset. Unavailable ones are in ``failed`` of the result.
 
@@ -180,6 +183,7 @@ class BatchReader:
             ordered: in the order of ``indices`` rather than of arrival.
             epoch: epoch of the training run, for the gateway's decisions.
             job: name of the training run, for the same.
+            order: name of the order that the job follows exactly (``EpochOrder.name``): what it reads next is kept.
 
         Raises:
             ValueError: invalid mode, ``take`` or candidates.
@@ -195,7 +199,9 @@ class BatchReader:
         if (take is None) is (mode == "substitute") or (take is not None and take < 0):
             raise ValueError(f"take (at least 0) is required in mode substitute only; got mode={mode!r}, take={take}")
         request = self._checked(indices, distinct=mode == "substitute")
-        return self._fetched(request, take, {"mode": mode, "epoch": str(epoch), "job": job}, ordered=ordered)
+        return self._fetched(
+            request, take, {"mode": mode, "epoch": str(epoch), "job": job, _ORDER: order}, ordered=ordered
+        )
 
     def _fetched(
         self, request: NDArray[np.uint32], take: int | None, parameters: dict[str, str], *, ordered: bool = False
@@ -332,8 +338,11 @@ class BatchReader:
         sent = {**parameters, "take": str(wanted) if parameters["mode"] == "substitute" else ""}
         if offers is not None:
             sent["offers"] = str(offers)
+        order = sent.pop(_ORDER, "")
         query = encode_query((name, value) for name, value in sent.items() if value)
         headers = {"Accept": MEDIA_TYPE, "Content-Type": _INDICES_TYPE}
+        if order:
+            headers[_ORDER] = order
         connection = api.connection
         files = connection.local is not None and time.monotonic() >= connection.bytes_until
         if files:

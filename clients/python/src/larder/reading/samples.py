@@ -59,12 +59,14 @@ class SampleReader:
         ordered: bool = False,
         epoch: int = 0,
         job: str = "",
+        order: str = "",
     ) -> Fetched:
         """As `BatchReader.fetch`, for samples, in the order of the request where ``ordered`` or ``"exact"``. A sample of which a
         member is unavailable has failed."""
         samples = np.asarray(indices, np.uint32)
         if mode == "exact":
-            return self._whole(samples, self._reader.fetch(self._items(samples), epoch=epoch, job=job))
+            items = self._reader.fetch(self._items(samples), epoch=epoch, job=job, order=order)
+            return self._whole(samples, items)
         first = self._reader.fetch(samples * np.uint32(self._count), mode=mode, take=take, epoch=epoch, job=job)
         return self._completed(first, epoch, job)
 

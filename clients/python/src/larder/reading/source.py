@@ -56,7 +56,20 @@ class ItemReader(Protocol):
 
 @runtime_checkable
 class SharingReader(ItemReader, Protocol):
-    """Reads items of a gateway that offers what other jobs load."""
+    """Reads items of a gateway that offers what other jobs load, and knows orders by name."""
+
+    def fetch(
+        self,
+        indices: NDArray[np.uint32],
+        *,
+        mode: str = "exact",
+        take: int | None = None,
+        ordered: bool = False,
+        epoch: int = 0,
+        job: str = "",
+        order: str = "",
+    ) -> Fetched:
+        """As `BatchReader.fetch`."""
 
     def fetch_shared(self, indices: NDArray[np.uint32], *, take: int, offers: int, epoch: int, job: str) -> Fetched:
         """As `BatchReader.fetch_shared`."""

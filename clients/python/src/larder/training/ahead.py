@@ -28,7 +28,7 @@ from larder.planner import Candidates, EpochPlan
 from larder.planner.mixing import Numbering
 from larder.reading.frames import HIT, JOINED
 from larder.reading.merging import Fetched
-from larder.reading.source import ItemReader
+from larder.reading.source import ItemReader, SharingReader
 from larder.training.sharing import SharedReads
 
 BATCHES = 4
@@ -53,6 +53,7 @@ class RunContext(NamedTuple):
         numbering: of the items of a mixture; ``None`` for a single dataset.
         shared: reads what other jobs on the dataset load; ``None`` if the order must be followed exactly.
         workers: of the rank; several keep the store busy by themselves.
+        order: name of the order that is followed exactly; empty if there is none, or gateways do not know it.
     """
 
     reader: ItemReader
@@ -62,6 +63,7 @@ class RunContext(NamedTuple):
     numbering: Numbering | None = None
     shared: SharedReads | None = None
     workers: int = 1
+    order: str = ""
 
 
 class LookAhead:
@@ -110,7 +112,10 @@ class LookAhead:
 
     def fetch(self, plan: EpochPlan, offered: Candidates, *, epoch: int, job: str) -> Fetched:
         """Items for the current batch, kept ones or else by a request. Raises as `BatchReader.fetch`."""
-        self._request_beside(plan, offered, partial(self._context.reader.fetch, epoch=epoch, job=job))
+        reader, order = self._context.reader, self._context.order
+        known = {"order": order} if order and isinstance(reader, SharingReader) else {}
+        request = partial(reader.fetch, epoch=epoch, job=job, **known)
+        self._request_beside(plan, offered, request)
         self._receive(offered)
         if (kept := self._from_kept(offered)) is not None:
             return kept
@@ -123,13 +128,12 @@ class LookAhead:
             self._learn(fetched)
             return fetched
         exact = len(offered.indices) == offered.take or bool(self._beside)
-        fetched = self._context.reader.fetch(
-            offered.indices[: offered.take] if exact else offered.indices,
-            mode="exact" if exact else "substitute",
-            take=None if exact else offered.take,
-            epoch=epoch,
-            job=job,
-        )
+        if exact:
+            fetched = request(offered.indices[: offered.take])
+        else:
+            fetched = self._context.reader.fetch(
+                offered.indices, mode="substitute", take=offered.take, epoch=epoch, job=job
+            )
         self._learn(fetched)
         return fetched
 

@@ -378,8 +378,9 @@ class Loader:
         """The batches left after ``start``, the rank's state, and after ``own``, this worker's state. Raises `UnevenRanks`."""
         settings = self.settings
         start.refuse_uneven(settings.batch_size, settings.tail)
+        order = self._order(start)
         plan = EpochPlan(
-            self._order(start),
+            order,
             shard,
             batch_size=settings.batch_size,
             substitute=settings.candidates,
@@ -395,7 +396,10 @@ class Loader:
         shared = None
         if settings.candidates > 1:
             shared = SharedReads(self.reader, self._sharing, shard, settings.job_name, offers=settings.reuse)
-        context = RunContext(self.reader, self.stats, background, caching, numbering, shared, shard.workers)
+        exact = order.name if settings.candidates == 1 and settings.job_name else ""
+        context = RunContext(
+            self.reader, self.stats, background, caching, numbering, shared, workers=shard.workers, order=exact
+        )
         if own is None:
             # One worker inherits the earlier counts of skipped and padded items, so that the sum over all workers is right.
             own = start if shard.worker == 0 else replace(start, skipped=0, padded=0)
