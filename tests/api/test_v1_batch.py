@@ -446,6 +446,20 @@ def test_the_client_reads_them_all(running: Running, mixed: Stock, cold: Stock) 
     other.close()
 
 
+def test_digests_are_looked_up_without_a_dataset(running: Running, mixed: Stock) -> None:
+    """Rule: a client that knows digests learns which are in the cache; it registers nothing, and its key need only be valid."""
+    digests = [mixed.rows[0].digest, bytes(32), mixed.rows[2].digest]
+    assert Client(running.endpoint, credentials=Credentials(*LIMITED)).resident([*digests, *digests]) == 2 * [
+        True,
+        False,
+        True,
+    ]
+    assert ask(running, "POST", "/v1/blobs/lookup", b"x" * 33).code == "InvalidRequest"
+    assert ask(running, "POST", "/v1/blobs/lookup", bytes(32 * 16_385)).status == 413
+    assert ask(running, "POST", "/v1/blobs/lookup", b"", key=None).status == 403
+    assert ask(running, "GET", "/v1/blobs/lookup").status == 405
+
+
 def test_no_digest_is_logged_or_counted(running: Running, mixed: Stock, cold: Stock) -> None:
     """Rule: to know a digest is the right to read: neither logs at any level nor metrics have one."""
     cold.read(running, range(5))

@@ -10,6 +10,7 @@ import pytest
 from gateway.model.frames import ItemFlag
 from rig.batches import bytes_of, decoded, taken
 from rig.processes import wait_until
+from rig.v1 import ask
 from tests.fleet.digests import World, flags_of, fleet_of
 
 
@@ -38,6 +39,16 @@ def test_what_a_home_has_is_a_hit_everywhere(world: World) -> None:
         assert flags_of(node, made, range(60)) == [ItemFlag.HIT] * 60
     assert world.files() == kept
     assert world.reads(made) == [1] * 60
+
+
+def test_digests_are_looked_up_at_their_homes(world: World) -> None:
+    """Rule: any gateway says which digests the fleet has, without a registration."""
+    made = world.dataset(bytes_of(40, 500, "digests"))
+    made.read(world.nodes[0], range(30))
+    digests = b"".join(row.digest for row in made.rows)
+    for node in world.nodes:
+        reply = ask(node, "POST", "/v1/blobs/lookup", digests)
+        assert (reply.status, list(reply.body)) == (200, [255, 255, 255, 63, 0])
 
 
 def test_items_at_home_cause_no_traffic(world: World) -> None:

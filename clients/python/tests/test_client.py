@@ -70,6 +70,12 @@ def test_a_silent_gateway_is_unavailable_after_the_timeout():
             client.ping()
 
 
+def test_digests_have_32_bytes():
+    """Hexadecimal digits are refused before anything is sent."""
+    with pytest.raises(ValueError, match="32 bytes each"):
+        larder.Client("http://127.0.0.1:9").resident(["0" * 64])
+
+
 @pytest.mark.parametrize("answer", [(404, b"<Error><Code>NoSuchBucket</Code></Error>"), (200, b"hello"), (200, b"[1]")])
 def test_another_server_is_told_apart(gateway, answer):
     """An answer that no gateway gives raises UnexpectedAnswer rather than passing for readiness."""

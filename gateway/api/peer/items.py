@@ -18,7 +18,7 @@ import numpy as np
 from gateway.api.peer.app import Address, OnBehalfOf, PeerRequest
 from gateway.api.v1.batch import MOST_INDICES, MOST_OFFERS, parse_indices
 from gateway.api.v1.batch_body import Framing, ItemTally, SendOptions, headers_of, send_frames, send_resident
-from gateway.api.v1.blobs import send_blob
+from gateway.api.v1.blobs import MOST_DIGESTS, digests_in, send_blob
 from gateway.base import metrics
 from gateway.edge.asgi import send_json
 from gateway.engine.items.answers import Arrival, Arriving, BatchAsk, Resident
@@ -35,7 +35,6 @@ from gateway.server.send import send_pieces
 from gateway.store.datasets.parcel import MEDIA_TYPE as MEDIA_TYPE_OF_PARCELS
 from gateway.store.store import Store
 
-MOST_DIGESTS = 16_384
 _DIGEST = 32
 _TALLY = ItemTally(metrics.PEER_ITEMS)
 
@@ -167,7 +166,7 @@ class PeerItemsEdge:
         Raises:
             ApiError: InvalidRequest.
         """
-        digests = _digests(request.body)
+        digests = digests_in(request.body)
         there = await self._store.items.among(digests)
         bits = np.packbits(np.array([digest in there for digest in digests], dtype=bool), bitorder="little")
         await _send_bytes(request.send, bits.tobytes())
@@ -178,7 +177,7 @@ class PeerItemsEdge:
         Raises:
             ApiError: InvalidRequest.
         """
-        await self._batches.fetches.give_up(_digests(request.body))
+        await self._batches.fetches.give_up(digests_in(request.body))
         await _send_bytes(request.send, b"")
 
     async def _ask(self, request: PeerRequest, query: _Query) -> BatchAsk:
@@ -207,12 +206,6 @@ class PeerItemsEdge:
             refused=REFUSED.encode() in headers,
             sweeps=SWEEPS.encode() in headers,
         )
-
-
-def _digests(body: bytes) -> list[bytes]:
-    if len(body) % _DIGEST:
-        raise ApiError("InvalidRequest", f"the body must be digests of 32 bytes each, not {len(body)} bytes")
-    return [body[start : start + _DIGEST] for start in range(0, len(body), _DIGEST)]
 
 
 def _read(request: PeerRequest, *known: str) -> _Query:

@@ -16,7 +16,7 @@ from gateway.api.s3.app import S3App
 from gateway.api.s3.inner import InnerReads
 from gateway.api.v1.accounting import AccountedCalls
 from gateway.api.v1.batch import MOST_INDICES, BatchEndpoint
-from gateway.api.v1.blobs import send_blob
+from gateway.api.v1.blobs import MOST_DIGESTS, send_blob
 from gateway.api.v1.identity import Caller, Identities
 from gateway.api.v1.many.endpoint import ManyEndpoint
 from gateway.api.v1.many.entries import LONGEST_BODY
@@ -37,6 +37,7 @@ _RESULTS = re.compile(r"/v1/datasets/([^/]+)/results/([^/]+?)(/batch)?")
 _MANY = "/v1/batch"
 _OPEN = "/v1/open"
 _BLOB = re.compile(r"/v1/blobs/([^/]+)")
+_BLOBS = "/v1/blobs/lookup"
 AnswerItems = Callable[[Scope, Send, Principal, Registration, bytes], Awaitable[None]]
 """Answers a request about items of a dataset."""
 _LONGEST_BODY = 4 * MOST_INDICES
@@ -94,6 +95,13 @@ class DataApp(Edge):
             await self._counted(scope, receive, send)
 
     async def _answer_other(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == _BLOBS:
+            _allow(scope, "POST")
+            caller = self._admit(scope)
+            body = await whole_body(receive, 32 * MOST_DIGESTS)
+            caller.confirm_body(body)
+            await self._batches.blobs(send, body)
+            return
         blob = _BLOB.fullmatch(scope["path"])
         if blob is not None:
             _allow(scope, "GET", "HEAD")

@@ -19,6 +19,7 @@ from gateway.api.v1 import batch_tar
 from gateway.api.v1.accounting import AnswerTally, BatchAccounting
 from gateway.api.v1.batch_body import Framing, SendOptions, headers_of, send_frames, send_resident
 from gateway.api.v1.batch_files import WANTED, Answer, open_answer, send_attached
+from gateway.api.v1.blobs import digests_in
 from gateway.base import metrics
 from gateway.edge.asgi import send_json
 from gateway.engine.base.planned import InForce, Planned
@@ -303,6 +304,17 @@ class BatchEndpoint:
         bits = np.packbits(await self._batches.known.lookup(ask), bitorder="little").tobytes()
         headers = headers_of([("content-type", "application/octet-stream"), ("content-length", str(len(bits)))])
         headers += self._directives(registration.content, plan)
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": bits})
+
+    async def blobs(self, send: Send, body: bytes) -> None:
+        """Answer with a bitmap as ``lookup``, for digests that need not be in any registered dataset.
+
+        Raises:
+            ApiError: InvalidRequest.
+        """
+        bits = np.packbits(await self._batches.known.blobs(digests_in(body)), bitorder="little").tobytes()
+        headers = headers_of([("content-type", "application/octet-stream"), ("content-length", str(len(bits)))])
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": bits})
 

@@ -1,4 +1,7 @@
-"""``GET /-/v1/blobs/{digest}``: one blob by its digest, with ranges. Knowing the digest is the right to read it."""
+"""``GET /-/v1/blobs/{digest}``: one blob by its digest, with ranges. Knowing the digest is the right to read it.
+
+``POST /-/v1/blobs/lookup`` says which of many digests are in the cache, without a registration.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,20 @@ from gateway.model.s3.ranges import content_range, parse_range, unsatisfied_rang
 from gateway.server.asgi_types import RawHeaders, Scope, Send
 from gateway.server.send import send_file
 from gateway.store.store import Store
+
+MOST_DIGESTS = 16_384
+_DIGEST = 32
+
+
+def digests_in(body: bytes) -> list[bytes]:
+    """The digests of a body.
+
+    Raises:
+        ApiError: InvalidRequest.
+    """
+    if len(body) % _DIGEST:
+        raise ApiError("InvalidRequest", f"the body must be digests of 32 bytes each, not {len(body)} bytes")
+    return [body[start : start + _DIGEST] for start in range(0, len(body), _DIGEST)]
 
 
 async def send_blob(scope: Scope, send: Send, store: Store, name: str) -> None:

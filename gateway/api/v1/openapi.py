@@ -294,6 +294,27 @@ DATA_PATHS: dict[str, Any] = {
             ),
         }
     },
+    "/v1/blobs/lookup": {
+        "post": {
+            "tags": ["blobs"],
+            "summary": "Look up cached blobs",
+            "operationId": "look_up_blobs",
+            "description": "Bit i of the answer, least significant first, says whether the fleet has the bytes of digest i in "
+            "its cache, in a registered dataset or not.",
+            "requestBody": {
+                "required": True,
+                "description": "SHA-256 digests of 32 bytes each, at most 16,384",
+                "content": {"application/octet-stream": {"schema": _BINARY}},
+            },
+            "responses": _answers(
+                {"200": {"description": "a bitmap", "content": {"application/octet-stream": {"schema": _BINARY}}}},
+                ("400", "InvalidRequest, or S3's codes for a malformed signature"),
+                ("403", "AccessDenied, SignatureDoesNotMatch, InvalidAccessKeyId, RequestTimeTooSkewed"),
+                ("413", "TooLarge"),
+                ("503", "SlowDown, ServiceUnavailable; try again after Retry-After seconds"),
+            ),
+        }
+    },
     "/v1/blobs/{digest}": {
         "get": {**_BLOB, "summary": "Read a blob", "operationId": "read_blob"},
         "head": {**_BLOB, "summary": "Get a blob's size", "operationId": "show_blob"},

@@ -17,7 +17,7 @@ count, and the wait for the answers is short.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -219,16 +219,32 @@ class Neighbours:
     async def _lookup(self, registration: Registration, node: Node, indices: list[int]) -> tuple[Node, list[int]]:
         distinct = list(dict.fromkeys(indices))
         body = registration.content.digests[np.array(distinct, dtype=np.uint32)].tobytes()
+        return node, [distinct[position] for position in await self._there(node, body)]
+
+    async def have(self, digests: Sequence[bytes]) -> set[bytes]:
+        """The digests of blobs that their homes have, among those that are at home on other nodes which answer in time."""
+        keys = np.frombuffer(b"".join(digest[:8] for digest in digests), "<u8")
+        numbers, nodes = self._fleet.members.homes(keys)
+        parts = [[digests[at] for at in np.flatnonzero(numbers == number).tolist()] for number in range(len(nodes))]
+        asked = [(node, part) for node, part in zip(nodes, parts, strict=True) if part]
+        answers = await asyncio.gather(*(self._there(node, b"".join(part)) for node, part in asked))
+        return {part[position] for (_, part), there in zip(asked, answers, strict=True) for position in there}
+
+    async def _there(self, node: Node, digests: bytes) -> list[int]:
+        """The positions of the digests whose blobs a node has; none if it does not answer in time."""
+        count = len(digests) // 32
         try:
             async with asyncio.timeout(_WITHIN):
-                answer = await self._fleet.peers.request(node, "POST", f"{PREFIX}/blobs/lookup", body=body)
-                bitmap = await answer.read(len(distinct))
+                answer = await self._fleet.peers.request(node, "POST", f"{PREFIX}/blobs/lookup", body=digests)
+                bitmap = await answer.read(count)
         except (LarderError, OSError, TimeoutError):
-            return node, []
-        if answer.status != 200 or len(bitmap) != -(-len(distinct) // 8):
-            return node, []
-        bits = np.unpackbits(np.frombuffer(bitmap, np.uint8), bitorder="little")[: len(distinct)]
-        return node, [distinct[position] for position in np.flatnonzero(bits).tolist()]
+            return []
+        if answer.status != 200 or len(bitmap) != -(-count // 8):
+            return []
+        there: list[int] = np.flatnonzero(
+            np.unpackbits(np.frombuffer(bitmap, np.uint8), bitorder="little")[:count]
+        ).tolist()
+        return there
 
 
 class HolderLookup:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +58,15 @@ class Whereabouts:
         resident = self.resident(ask)
         there = await self.there(ask, self.split(ask), resident)
         return resident | there.resident
+
+    async def blobs(self, digests: Sequence[bytes]) -> NDArray[np.bool_]:
+        """By position, whether this node or the home of a digest has its blob, whatever datasets it is in."""
+        here = await self._items.among(digests)
+        absent = [digest for digest in digests if digest not in here]
+        neighbours, fleet = self._fetches.neighbours, self._services.fleet
+        if absent and neighbours is not None and fleet is not None and not fleet.members.alone:
+            here |= await neighbours.have(absent)
+        return np.array([digest in here for digest in digests], dtype=bool)
 
     async def at_home(self, ask: BatchAsk) -> AtHome:
         """What this node alone knows of items, for another node."""

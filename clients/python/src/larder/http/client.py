@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -19,6 +19,8 @@ from larder.http.signing import encode_query, payload_hash_of
 
 _REGISTER_TIMEOUT = 900.0
 """Seconds: a gateway checks a whole digest file before it answers, minutes for ten million items."""
+_DIGEST = 32
+_MOST_DIGESTS = 16_384
 _PAGE = 10_000
 """Item locations of one request."""
 _CREATED = frozenset({200, 201})
@@ -149,6 +151,28 @@ class Client:
         if not isinstance(listed, list):
             raise UnexpectedAnswer(self.endpoint, 200, '"datasets" is missing')
         return [self._info(document) for document in listed]
+
+    def resident(self, digests: Sequence[bytes]) -> list[bool]:
+        """Whether the fleet has the bytes of each SHA-256 digest in its cache, registered or not.
+
+        Args:
+            digests: 32 bytes each; they are asked for in requests of 16,384.
+
+        Raises:
+            ValueError: a digest has another length.
+            GatewayUnavailable: and others, as ``register`` does.
+        """
+        if any(len(digest) != _DIGEST for digest in digests):
+            raise ValueError(f"digests must have {_DIGEST} bytes each: those of hashlib.sha256(...).digest()")
+        there: list[bool] = []
+        for start in range(0, len(digests), _MOST_DIGESTS):
+            part = digests[start : start + _MOST_DIGESTS]
+            headers = {"Content-Type": "application/octet-stream"}
+            status, bits = self._api.ask("POST", "/-/v1/blobs/lookup", headers=headers, body=b"".join(part))
+            if len(bits) != (len(part) + 7) // 8:
+                raise UnexpectedAnswer(self.endpoint, status, f"{len(bits)} bytes of bitmap for {len(part)} digests")
+            there += [bool(bits[place // 8] >> place % 8 & 1) for place in range(len(part))]
+        return there
 
     def remove(self, name: str) -> None:
         """Remove a dataset's registration. Cached bytes stay until they are evicted.
