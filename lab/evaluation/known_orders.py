@@ -36,12 +36,14 @@ def run() -> None:
 
 def publish(simulated: Mapping[Place, dict[str, float]], real: Mapping[Place, float], where: str) -> None:
     """Write the page."""
-    rows, shares = [], []
+    rows, shares, counted_shares = [], [], []
     for case in CASES:
         for share in SHARES:
             reads, counted = simulated[case.name, share], real.get((case.name, share))
             least, epochs = reads["belady"], sum(1 / pace for pace in case.paces)
             shares.append(share_of_hits(reads["larder"], least, epochs))
+            if counted is not None:
+                counted_shares.append(share_of_hits(counted, least, epochs))
             rows.append(
                 [
                     case.name,
@@ -53,7 +55,7 @@ def publish(simulated: Mapping[Place, dict[str, float]], real: Mapping[Place, fl
                 ]
             )
     columns = ["jobs", "c", *WAYS.values(), "of MIN", "real gateway", "of MIN"]
-    write("known_orders", "Known orders", where, _text(), table(columns, rows), _verdict(shares))
+    write("known_orders", "Known orders", where, _text(), table(columns, rows), _verdict(shares, counted_shares))
 
 
 def share_of_hits(reads: float, least: float, epochs: float) -> float:
@@ -72,10 +74,11 @@ def _text() -> str:
     )
 
 
-def _verdict(shares: Sequence[float]) -> str:
-    least = min(shares)
+def _verdict(shares: Sequence[float], real: Sequence[float]) -> str:
+    least, lowest = min(shares), min(real)
     said = "The goal" if least >= GOAL else "**Below the goal.** It"
     return (
-        f"{said} is {GOAL:.0%} of MIN's hits; simulated, the least is {least:.1%}. A real cache fills to its low watermark, "
-        "98.9 %."
+        f"{said} is {GOAL:.0%} of MIN's hits; simulated, the least is {least:.1%}, at real gateways {lowest:.1%}. There a busy "
+        "machine makes paces unsteady, which MIN does not see, and the first job's epochs count, whatever the others read "
+        "meanwhile. A real cache fills to its low watermark, 98.9 %."
     )

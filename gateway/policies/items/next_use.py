@@ -33,7 +33,7 @@ _LEAST = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Follower:
+class OrderedJob:
     """A job that follows an order.
 
     Args:
@@ -42,7 +42,7 @@ class Follower:
         front: the first position that it has not reached.
         length: positions of an epoch.
         this: by item, its position in this epoch.
-        following: the same in the next epoch.
+        following: the same in the next epoch; ``None`` while that is not known: then any position is as likely.
     """
 
     bit: int
@@ -50,18 +50,19 @@ class Follower:
     front: int
     length: int
     this: ItemPositions
-    following: ItemPositions
+    following: ItemPositions | None
 
     def uses(self, indices: NDArray[np.int64], consumed: NDArray[np.bool_]) -> Seconds:
         """Seconds until the job uses each item. ``consumed``: those that it has had in this epoch."""
         ahead = self.this[indices].astype(np.float64) - self.front
         over = consumed | (ahead < -(self.length // RAGGED))
-        later = self.following[indices].astype(np.float64) + (self.length - self.front)
+        again = self.length / 2 if self.following is None else self.following[indices].astype(np.float64)
+        later = again + (self.length - self.front)
         return np.where(over, later, np.maximum(ahead, 0.0)) / self.pace
 
 
 @dataclass(frozen=True, slots=True)
-class Taker:
+class TakingJob:
     """A job that takes substitutes; ``wait``: mean seconds until it takes a resident that it has not consumed."""
 
     bit: int
@@ -72,8 +73,8 @@ class Taker:
 class NextUses:
     """The jobs that read a dataset now, as far as its home knows them."""
 
-    followers: Sequence[Follower]
-    takers: Sequence[Taker] = ()
+    followers: Sequence[OrderedJob]
+    takers: Sequence[TakingJob] = ()
 
     def of(self, indices: NDArray[np.int64], bits: NDArray[np.uint16]) -> Seconds:
         """Seconds until each item is used next. ``bits``: aligned; the jobs that have consumed it."""
@@ -108,23 +109,23 @@ def replaced(use: float, size: int, residents: deque[tuple[int, float, int]]) ->
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class ReadingPace:
     """How fast a job reads: ``pace`` in items per second, 0 while unknown, and the mark from which it is measured on."""
 
     pace: float = 0.0
     progress: float = 0.0
     at: float = 0.0
 
-    def measured(self, progress: float, now: float, silent: float) -> Pace:
+    def measured(self, progress: float, now: float, silent: float) -> ReadingPace:
         """The pace after ``progress`` was reached; a pause of ``silent`` seconds begins the measurement again."""
         seconds = now - self.at
         if not self.at or seconds > silent or progress < self.progress:
-            return Pace(self.pace, progress, now)
+            return ReadingPace(self.pace, progress, now)
         if seconds < _LEAST:
             return self
         latest = (progress - self.progress) / seconds
         weight = min(1.0, seconds / _STEADY) if self.pace else 1.0
-        return Pace(self.pace + weight * (latest - self.pace), progress, now)
+        return ReadingPace(self.pace + weight * (latest - self.pace), progress, now)
 
 
 def usual_pace(paces: Sequence[float]) -> float:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gateway.policies.items.batch import Choice
 from gateway.policies.items.demand import JOBS, SILENT, Needs, Outlook, SwapRoom, choose, need_of, offered, victims
-from gateway.policies.items.next_use import NextUses, Taker, replaced
+from gateway.policies.items.next_use import NextUses, TakingJob, replaced
 from gateway.sim.jobs.items import Numbers, SimulatedItems
 from gateway.sim.jobs.job import JobRun
 from gateway.sim.world.clock import Clock
@@ -135,7 +135,7 @@ class SimulatedDemand:
             return None
         resident = self._bits[self._items.resident]
         takers = [
-            Taker(bit, np.count_nonzero((resident & np.uint16(bit)) == 0) / (2 * job.reading))
+            TakingJob(bit, np.count_nonzero((resident & np.uint16(bit)) == 0) / (2 * job.reading))
             for bit, job in reading
             if not job.exact
         ]

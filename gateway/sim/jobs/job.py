@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.policies.items.epoch_order import ItemPositions
-from gateway.policies.items.next_use import Follower
+from gateway.policies.items.next_use import OrderedJob
 from gateway.policies.space.orders import Phase
 from gateway.sim.jobs.items import Numbers, SimulatedItems
 from gateway.sim.jobs.scenario import JobSpec
@@ -175,10 +175,12 @@ class JobRun:
         """Whether it follows its order exactly."""
         return self.spec.substitute == 1 or not self._around.way.substitutes
 
-    def follower(self, bit: int = 1) -> Follower:
+    def follower(self, bit: int = 1) -> OrderedJob:
         """How far it is in its order, and at what pace so far."""
         epoch, front = (0, 0) if self._epoch is None else (self._epoch.number, self._epoch.taken)
-        return Follower(bit, self.reading, front, self.items.count, self._positions(epoch), self._positions(epoch + 1))
+        return OrderedJob(
+            bit, self.reading, front, self.items.count, self._positions(epoch), self._positions(epoch + 1)
+        )
 
     def next_uses(self) -> NDArray[np.float64]:
         """Seconds until this job reads each item at its pace so far, over this epoch and the next."""

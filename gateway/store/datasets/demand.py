@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from gateway.model.reader import ReadingJob
 from gateway.policies.items.demand import JOBS, SILENT, Bits
-from gateway.policies.items.next_use import Follower, NextUses, Pace, Taker, usual_pace
+from gateway.policies.items.next_use import NextUses, OrderedJob, ReadingPace, TakingJob, usual_pace
 from gateway.store.datasets.known_orders import KnownOrder, open_order
 
 _MAGIC = b"LRDDMND2"
@@ -162,17 +162,17 @@ class DemandTable:
                 followers.append(known)
                 continue
             waiting = np.count_nonzero((self.bits[residents] & np.uint16(1 << slot)) == 0)
-            takers.append(Taker(1 << slot, waiting * stands_for / (2 * pace)))
+            takers.append(TakingJob(1 << slot, waiting * stands_for / (2 * pace)))
         return NextUses(followers, takers) if followers else None
 
-    def _follower(self, slot: int, pace: float) -> Follower | None:
+    def _follower(self, slot: int, pace: float) -> OrderedJob | None:
         key, followed, epoch = int(self._keys[slot]), int(self._followed[slot]), int(self._epochs[slot])
         order = self._order(slot) if followed else None
-        if order is None or not all(order.has(key, followed, epoch + ahead) for ahead in (0, 1)):
+        if order is None or not order.has(key, followed, epoch):
             return None
         front = int(self._progress[slot]) - epoch * order.length
-        positions = order.positions(epoch), order.positions(epoch + 1)
-        return Follower(1 << slot, pace, front, order.length, *positions)
+        following = order.positions(epoch + 1) if order.has(key, followed, epoch + 1) else None
+        return OrderedJob(1 << slot, pace, front, order.length, order.positions(epoch), following)
 
     def _order(self, slot: int) -> KnownOrder | None:
         if slot not in self._orders:
@@ -192,7 +192,7 @@ class DemandTable:
         else:
             front = reader.epoch * order.length + int(np.max(order.positions(reader.epoch)[indices])) + 1
             self._progress[slot] = max(front, self._progress[slot])
-        before = Pace(*self._paces[slot].tolist())
+        before = ReadingPace(*self._paces[slot].tolist())
         after = before.measured(float(self._progress[slot]), self._clock(), SILENT)
         if after is not before:
             self._paces[slot] = after.pace, after.progress, after.at

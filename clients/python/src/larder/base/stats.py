@@ -7,7 +7,7 @@ whose multiplicative hash (Knuth, The Art of Computer Programming, volume 3, sec
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,21 @@ BY_NODE = "node/"
 """Prefix of the names of counts by node."""
 BY_WAY = "way/"
 """Prefix of the names of counts by way."""
+
+
+class Counters(Protocol):
+    """Receives counts: ``requests``, ``retries``, ``truncated``, ``crc_errors``, ``fallback_reads``, ``split``, ``redirected``,
+    ``node/`` followed by a node's id for the items that it sent, and ``way/`` followed by a way (`Stats.by_way`)."""
+
+    def add(self, name: str, value: int, /) -> object:
+        """Add to a count."""
+
+
+class NoCounters:
+    """Counts nothing."""
+
+    def add(self, name: str, value: int, /) -> None:
+        """Nothing."""
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from http.client import HTTPException, HTTPResponse
-from typing import Any, Protocol, TypedDict, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ from larder.base.errors import (
 from larder.base.later import Unpack
 from larder.base.options import refuse_unknown
 from larder.base.retry import Patience, Retry
-from larder.base.stats import BY_NODE, BY_WAY
+from larder.base.stats import BY_NODE, BY_WAY, Counters, NoCounters
 from larder.http.api import Api, Busy
 from larder.http.client import Client
 from larder.http.connection import TRANSIENT
@@ -58,19 +58,6 @@ _BYTES_FOR = 60.0
 _INDICES_TYPE = "application/octet-stream"
 _ORDER = "x-larder-order"
 """A header rather than a parameter: gateways that do not know it ignore it."""
-
-
-class Counters(Protocol):
-    """Receives counts: ``requests``, ``retries``, ``truncated``, ``crc_errors``, ``fallback_reads``, ``split``, ``redirected``,
-    ``node/`` followed by a node's id for the items that it sent, and ``way/`` followed by a way (`Stats.by_way`)."""
-
-    def add(self, name: str, value: int, /) -> object:
-        """Add to a count."""
-
-
-class _NoCounters:
-    def add(self, name: str, value: int, /) -> None:
-        pass
 
 
 class ReaderOptions(TypedDict, total=False):
@@ -130,7 +117,7 @@ class BatchReader:
         settings = _ReaderSettings(**options)
         credentials, timeout, fallback = source_of(settings.credentials), settings.timeout, settings.fallback
         self.dataset = dataset
-        self.stats: Counters = _NoCounters() if settings.stats is None else settings.stats
+        self.stats: Counters = NoCounters() if settings.stats is None else settings.stats
         self._retry = settings.retry or Retry()
         # Only batches are worth waiting for; everything else is requested again later.
         self._api = Api(endpoint, credentials=credentials, timeout=timeout, retry=replace(self._retry, outage=0.0))
