@@ -137,10 +137,14 @@ LATE_INVALIDATIONS = Counter(
     ["what"],
 )
 
+EPOCH_ITEMS = Counter(
+    "larder_dataset_epoch_items_total",
+    "Items of the whole epochs of jobs: delivered, read from the origin, and least (each job's part of the fewest reads that its "
+    "dataset's jobs could make). The zone's leader counts, and names its first 50 pairs of tenant and dataset",
+    ["tenant", "dataset", "kind"],
+)
 BATCHES = Counter(
-    "larder_batches_total",
-    "Batch requests by mode, and by form of the answer: index, descriptors, frames, tar, none",
-    ["mode", "form"],
+    "larder_batches_total", "Batches by mode and form: index, descriptors, frames, tar, none", ["mode", "form"]
 )
 BATCH_LATENCY = Histogram(
     "larder_batch_seconds",
@@ -205,9 +209,7 @@ CACHE_CAPACITY = Gauge(
     "larder_cache_capacity_bytes", "Configured capacity of this node", multiprocess_mode="mostrecent"
 )
 DATASET_BYTES = Gauge(
-    "larder_cache_dataset_bytes",
-    "Bytes that registrations of datasets take on the cache disk",
-    multiprocess_mode="mostrecent",
+    "larder_cache_dataset_bytes", "Bytes of registrations of datasets on the cache disk", multiprocess_mode="mostrecent"
 )
 CACHE_ROOM = Gauge(
     "larder_cache_usable_bytes",
@@ -282,9 +284,7 @@ JOBS = Gauge(
     multiprocess_mode="livemostrecent",
 )
 JOBS_CACHED = Gauge(
-    "larder_jobs_using_cache",
-    "Jobs of the zone that the plan lets use the cache",
-    multiprocess_mode="livemostrecent",
+    "larder_jobs_using_cache", "Jobs of the zone that the plan lets use the cache", multiprocess_mode="livemostrecent"
 )
 PLANNED_DATASETS = Gauge(
     "larder_planned_datasets",
@@ -392,7 +392,7 @@ ALL = (
     OPENED_CONNECTIONS, CALLERS_CLOSED, STRANGERS_CLOSED, AUTH_FAILURES,
     ORIGIN_REQUESTS, ORIGIN_FAILURES, ORIGIN_IN_FLIGHT, ORIGIN_LATENCY, ORIGIN_ANSWERS, ORIGIN_BYTES, CHECKS, FILLS, SMALL_RANGES,
     ORIGIN_HEDGES, ACTIVE_FILLS, FORGOTTEN, INVALIDATION_LATENCY, LATE_INVALIDATIONS, CHANNEL_HEALTHY,
-    BATCHES, BATCH_LATENCY, BATCH_ITEMS, BATCH_BYTES, DESCRIPTORS, DESCRIPTORS_REFUSED, PEER_ITEMS, MOVED_ITEMS,
+    EPOCH_ITEMS, BATCHES, BATCH_LATENCY, BATCH_ITEMS, BATCH_BYTES, DESCRIPTORS, DESCRIPTORS_REFUSED, PEER_ITEMS, MOVED_ITEMS,
     ITEMS_FROM_BLOCKS, PREFETCHED, STREAM_PREFETCHED, REGISTRATIONS, RESULTS, RESULT_BYTES,
     RELAYED, PEER_SERVED, PEER_REQUESTS, PEER_LATENCY, PEER_BYTES, PEER_REFUSED, SUSPECTS,
     FLEET_NODES, FLEET_CONFLICTS, RING_CHANGES,
@@ -409,7 +409,7 @@ ALL = (
 )  # fmt: skip
 
 
-NAMED = (BUCKET_REQUESTS, BUCKET_SENT_BYTES, ORIGIN_ANSWERS, RATE_LIMITED)
+NAMED = (BUCKET_REQUESTS, BUCKET_SENT_BYTES, ORIGIN_ANSWERS, RATE_LIMITED, EPOCH_ITEMS)
 """Metrics with names of tenants, buckets or origins: strangers do not see them (edge/exposition.py)."""
 
 

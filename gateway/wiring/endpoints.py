@@ -18,6 +18,7 @@ from gateway.api.v1 import datasets, fleet, homes, importance, jobs
 from gateway.api.v1.openapi import with_data_paths
 from gateway.api.v1.pipeline_advice import PipelineAdvice
 from gateway.edge.endpoints import build, include, new_app, share
+from gateway.fleet.nodes.held_elsewhere import HeldElsewhere
 from gateway.wiring.datasets import DatasetEdge
 from gateway.wiring.operations import WorkerServices
 
@@ -53,7 +54,11 @@ def serving(ground: WorkerServices, served: DatasetEdge) -> FastAPI:
     state = app.state
     state.identities = served.identities
     state.datasets = datasets.DatasetService(
-        registrations, ground.engine.services.origin, datasets.bounds_of(settings), planned
+        registrations,
+        ground.engine.services.origin,
+        datasets.bounds_of(settings),
+        planned,
+        HeldElsewhere(parts.reports, management.membership.me),
     )
     state.jobs = jobs.JobService(
         jobs.JobParts(parts.jobs, parts.plans, planned, find, settings.fleet.heartbeat, advice)

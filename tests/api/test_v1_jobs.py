@@ -414,7 +414,7 @@ def test_the_description_has_every_address(running: Running) -> None:
     taken = document["paths"]["/v1/jobs/{job}/heartbeat"]["post"]["requestBody"]["content"]["application/json"][
         "schema"
     ]
-    assert {"rank", "epoch", "upcoming", "epoch_left", "phases", "queue", "pipeline", "profile"} == taken[
+    assert {"rank", "epoch", "upcoming", "epoch_left", "phases", "queue", "pipeline", "profile", "finished"} == taken[
         "properties"
     ].keys()
     assert (

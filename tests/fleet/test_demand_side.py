@@ -10,10 +10,10 @@ import pytest
 from gateway.store.datasets.demand import NAME
 from gateway.store.shared.table_file import TWINS, table_of
 from rig.batches import Stock, bytes_of
-from tests.fleet.conftest import until
-from tests.fleet.digests import NODES, World, fleet_of
 from rig.gateways import Running
 from rig.v1 import Reply, ask
+from tests.fleet.conftest import until
+from tests.fleet.digests import NODES, World, fleet_of
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from gateway.fleet.jobs import jobs as module
 from gateway.fleet.jobs.jobs import Jobs, OtherDataset, TooManyJobs, merged
 from gateway.fleet.redis import connection
 from gateway.policies.fleet.job_limits import JobLimits
+from gateway.policies.space.epochs import EpochReads
 from gateway.policies.space.orders import Phase
 from gateway.policies.space.probing import PhaseTotals
 from tests.fleet.job_book import D1, D2, LONG, SHORT, beat, record
@@ -150,6 +151,20 @@ async def test_the_slowest_rank_says_where_the_job_is(jobs: Jobs) -> None:
     assert known is not None
     assert (known.epoch, known.ranks_heard) == (0, 3)
     assert known.totals[Phase.STEADY] == PhaseTotals(10, 6.0, 0.0, 90, 60)
+
+
+async def test_a_whole_epoch_is_kept_with_its_rank(jobs: Jobs) -> None:
+    """Rule: what ranks read in their last whole epochs is added, and what earlier versions report has none."""
+    await jobs.register(record())
+    await jobs.beat("t/j", beat(0))
+    known = await jobs.find("t/j")
+    assert known is not None
+    assert known.finished is None
+    for rank in range(2):
+        await jobs.beat("t/j", replace(beat(rank, 1), finished=EpochReads(0, 10, 3 + rank, 0.5)))
+    known = await jobs.find("t/j")
+    assert known is not None
+    assert known.finished == EpochReads(0, 20, 7, 0.5, 2)
 
 
 async def test_a_job_that_is_silent_is_gone(redis: Redis) -> None:

@@ -20,6 +20,7 @@ from gateway.model.fleet import Node, NodeState
 from gateway.policies.items.datasets import CachingMode
 from gateway.policies.space.autocache import StageProfile
 from gateway.policies.space.cache_mode import PipelineProfile
+from gateway.policies.space.epochs import EpochReads
 from gateway.policies.space.orders import Phase
 from gateway.policies.space.plan import Plan
 from gateway.policies.space.probing import PhaseTotals
@@ -122,6 +123,36 @@ async def test_the_plan_that_is_followed_can_be_seen(redis: Redis) -> None:
     after = {what: counted("larder_plan_changes_total", what=what) for what in before}
     assert {what: after[what] - before[what] for what in before} == {"allocated": 1, "judged": 1}
     assert counted("larder_job_phases_total", phase="steady") == probes + 1
+
+
+async def test_each_whole_epoch_is_counted_once(redis: Redis) -> None:
+    """Rule: the leader counts an epoch that all ranks report once; a new leader, those after the ones that it finds. The least is
+    divided among the jobs of the dataset, which can share it."""
+    jobs, leader = Jobs(redis, Z, LONG), worker(redis, "a")
+    kinds = ("delivered", "read", "least")
+
+    def counts() -> list[float]:
+        return [counted("larder_dataset_epoch_items_total", tenant="t", dataset="name", kind=kind) for kind in kinds]
+
+    async def finished(epoch: int, reads: int) -> None:
+        await jobs.beat("t/j", Beat(0, epoch + 1, {}, finished=EpochReads(epoch, 100, reads, 0.5)))
+
+    await with_a_job(redis, leader)
+    before = counts()
+    await finished(0, 60)
+    for _ in range(2):
+        await leader.manager.run_once()
+    assert [after - at for after, at in zip(counts(), before, strict=True)] == [100, 60, 50]
+    second = worker(redis, "b")
+    await leader.manager.stop()
+    await turned(second)
+    assert [after - at for after, at in zip(counts(), before, strict=True)] == [100, 60, 50]
+    await jobs.register(replace(RECORD, job="k"))
+    await jobs.beat("t/k", Beat(0, 1, {}, finished=EpochReads(0, 100, 0, 0.5)))
+    await second.manager.run_once()
+    await finished(1, 40)
+    await second.manager.run_once()
+    assert [after - at for after, at in zip(counts(), before, strict=True)] == [200, 100, 75]
 
 
 async def test_another_goes_on_from_where_the_leader_was(redis: Redis) -> None:

@@ -20,11 +20,13 @@ from larder.testing import MemorySource
 from larder.torch import CachedDataset, CachedMapDataset, ImportanceSampler, watch
 from rig.gateways import Running, finish, gateway, start
 from rig.origin import FakeOrigin, OriginThread
-from rig.processes import free_port
+from rig.processes import free_port, wait_until
+from rig.v1 import ask
 from tests.loader.held import (
     ACCESS,
     BATCH,
     ITEMS,
+    KEY,
     WHOLE,
     companion,
     dataset_at,
@@ -176,6 +178,33 @@ def test_a_mixture(running: Running, file: Path, origin: FakeOrigin, tmp_path: P
         for _ in range(3):
             came = Counter(tuple(sample) for batch in loader for sample in batch)
             assert came == Counter((name, number) for name in mix.names for number in range(ITEMS))
+
+
+def test_a_mixture_with_a_job(running: Running, file: Path, origin: FakeOrigin, tmp_path: Path) -> None:
+    """Rule: a run on a mixture is a job of each dataset, whose last epoch reads about what was not cached, and nothing twice."""
+    other = dataset_at(origin, tmp_path, "others").file
+    registered(running, other)
+    mix = larder.Mix([str(file), str(other)])
+    options: Any = {"batch_size": BATCH, "transform": named_number_of, "collate": list, "access": ACCESS}
+    with larder.Job(running.endpoint, "trainer", mix, batch_size=BATCH, credentials=KEY) as job:
+        loader = job.watch(loader_of(CachedDataset(running.endpoint, mix, job=job, **options), 2, timeout=SOON))
+        for _ in range(3):
+            came = Counter(tuple(sample) for batch in loader for sample in batch)
+            assert came == Counter((name, number) for name in mix.names for number in range(ITEMS))
+        by_dataset = loader.stats().by_dataset
+        for name in mix.names:
+            last = by_dataset[name].last_epoch
+            assert last is not None
+            assert (last.epoch, last.items) == (2, ITEMS)
+            assert last.least is not None
+            assert last.per_item <= last.least + 0.1
+
+        def reported() -> bool:
+            shown = ask(running, "GET", "/v1/jobs").json["jobs"]
+            assert {each["job"] for each in shown} == {f"trainer.{Path(name).stem}" for name in mix.names}
+            return all(each["last_epoch"] is not None and each["last_epoch"]["epoch"] == 2 for each in shown)
+
+        wait_until(reported, SOON, "the report of the last epoch")
 
 
 def test_training_by_importance(running: Running, file: Path) -> None:

@@ -187,7 +187,11 @@ def test_wrong_mixtures_are_refused(arguments, message):
 @pytest.mark.parametrize(
     ("datasets", "options", "message"),
     [
-        (("a", "b"), {"job": larder.Job(ENDPOINT, "job", "a", batch_size=16)}, "give it job='job', or each"),
+        (
+            ("a", "b"),
+            {"job": larder.Job(ENDPOINT, "job", "a", batch_size=16)},
+            "for one dataset, but the loader reads a, b",
+        ),
         (("a", "b"), {"group": "unit"}, "leave group out"),
         (("a", "b"), {"access": larder.Access(digest_file="a.digest")}, "digest_file is of one dataset"),
         ({"a": 1, "b": 1}, {"order": "sequential"}, "give the mixture no weights"),

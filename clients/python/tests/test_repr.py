@@ -51,10 +51,12 @@ def test_public_objects_say_what_they_are(thing, said):
 
 
 def test_counts_of_the_order_are_counts_like_others():
-    """Each name of ``as_dict`` is an attribute."""
+    """Each name of ``as_dict`` is an attribute; what is no number has documents of its own."""
     loader = loader_of(MemorySource(103))
     list(loader), list(loader)
     counts = loader.stats.as_dict()
+    nested = {name: counts.pop(name) for name in ("last_epoch", "by_dataset")}
     assert {name: getattr(loader.stats, name) for name in counts} == counts
+    assert (nested["last_epoch"]["epoch"], nested["by_dataset"]) == (1, {})
     assert counts["hit_position"] is not None
     assert counts["rank_correlation"] is not None

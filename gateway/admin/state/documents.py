@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from gateway.edge.documents import ResponseModel
+from gateway.edge.epochs import LastEpoch
 from gateway.edge.pipelines import PipelineDocument
 
 _ID = "331088130435"
@@ -190,6 +191,7 @@ class JobDocument(ResponseModel):
         description="for which its GPUs had no data, since it began: seconds that a rank waited on average, times the GPUs",
         examples=[412.8],
     )
+    last_epoch: LastEpoch | None = Field(description="the last whole epoch; null: none yet")
     measured: MeasuringDocument | None = Field(description="while its benefit is being measured; null: it is not")
     silent_seconds: float = Field(description="since its last heartbeat", examples=[1.2])
 
@@ -228,6 +230,17 @@ class Savings(ResponseModel):
     currency: str = Field(description="ISO 4217", examples=["USD"])
 
 
+class SharedEpochsDocument(ResponseModel):
+    """The last whole epochs of the jobs on a dataset."""
+
+    jobs: int = Field(description="that have ended an epoch", examples=[2])
+    per_item: float = Field(description="reads of the origin per item, of all of them together", examples=[0.511])
+    least: float | None = Field(
+        description="the fewest possible: the share that was not cached when the epochs began; null: not known",
+        examples=[0.5],
+    )
+
+
 class DatasetSummary(ResponseModel):
     """A dataset, under all names and tenants."""
 
@@ -248,6 +261,7 @@ class DatasetSummary(ResponseModel):
     granted: int = Field(description="space in bytes that the plan gives it", examples=[29_580_000_000])
     saves: Savings | None = Field(description="by that space; null: no price is set, or the plan has no jobs of it")
     resident_share: float = Field(description="of its items, in the cache", examples=[0.183])
+    last_epochs: SharedEpochsDocument | None = Field(description="of its jobs; null: none has ended one")
     importance: ImportanceDocument | None = Field(description="null: no job says how important items are")
 
 

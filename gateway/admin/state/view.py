@@ -19,17 +19,20 @@ from gateway.admin.state.documents import (
     NodeDocument,
     Now,
     Savings,
+    SharedEpochsDocument,
     State,
     Total,
 )
 from gateway.admin.state.reading import FleetReading
 from gateway.edge.documents import moment
+from gateway.edge.epochs import last_epoch
 from gateway.fleet.jobs.jobs import KnownJob
 from gateway.model.units import format_size
 from gateway.policies.health.answers import Answers, Buckets, percentile, together
 from gateway.policies.health.rates import Point, rates, ratio
 from gateway.policies.items.datasets import CachingMode, decide
 from gateway.policies.pools import OF_KEYS
+from gateway.policies.space.epochs import shared
 from gateway.policies.space.forecast import Forecast, forecasts
 from gateway.policies.space.orders import PoolOrder, WhyCaching
 from gateway.policies.space.plan import Plan
@@ -158,6 +161,7 @@ def job_document(reading: FleetReading, known: KnownJob, expected: Forecast | No
         benefit=round(order.benefit, 3) if order.benefit else None,
         t_predicted=None if expected is None else expected.predicted,
         t_with_more=None if expected is None else expected.more,
+        last_epoch=last_epoch(known.finished),
         measured=_measuring(reading, probe),
         gpu_seconds_waited=round(gpu_seconds_waited(known), 1),
         silent_seconds=round(max(0.0, known.silent), 3),
@@ -220,8 +224,18 @@ def dataset_summary(
         granted=0 if order is None else order.target,
         saves=savings_of(reading.plan, [dataset]),
         resident_share=round(resident_share(reading, dataset, items), 4),
+        last_epochs=_last_epochs(reading, dataset),
         importance=importance_document(reading, dataset),
     )
+
+
+def _last_epochs(reading: FleetReading, dataset: str) -> SharedEpochsDocument | None:
+    finished = [job.finished for job in reading.jobs if job.record.dataset == dataset and job.finished is not None]
+    epochs = shared(finished)
+    if epochs is None:
+        return None
+    least = None if epochs.least is None else round(epochs.least, 4)
+    return SharedEpochsDocument.of(epochs, per_item=round(epochs.per_item, 4), least=least)
 
 
 def savings_of(plan: Plan, datasets: Iterable[str]) -> Savings | None:

@@ -6,6 +6,7 @@ A registration belongs to a tenant. Other tenants cannot find out that it exists
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import quote
@@ -33,12 +34,14 @@ from gateway.edge.endpoints import of_state
 from gateway.edge.problems import refusals
 from gateway.engine.base.planned import Planned
 from gateway.engine.items.registrations import Registrations
+from gateway.fleet.nodes.held_elsewhere import HeldElsewhere
 from gateway.model.datasets import ApiError, UnknownDataset, check_name
 from gateway.model.errors import LarderError
 from gateway.model.keys import ObjectKey, Principal, is_bucket_name
 from gateway.origin.client import OriginClient
 from gateway.policies.shares import WEIGHT, Shares
 from gateway.server.received import request_body
+from gateway.store.datasets.content import UNKNOWN_LENGTH
 from gateway.store.datasets.incoming import Incoming, incoming
 from gateway.store.datasets.opened import Registration
 from gateway.store.datasets.registry import DigestSource
@@ -80,8 +83,10 @@ class DatasetService:
         origin: OriginClient,
         bounds: Bounds,
         planned: Planned,
+        elsewhere: HeldElsewhere,
     ) -> None:
         self._planned = planned
+        self._elsewhere = elsewhere
         self._registrations = registrations
         self._origin = origin
         self._bounds = bounds
@@ -131,13 +136,17 @@ class DatasetService:
         """The caller's datasets."""
         documents = []
         await self._registrations.bring(principal.tenant)
+        held = await self._elsewhere.items()
         async for registration in self._registrations.registry.of_tenant(principal.tenant):
-            documents.append(self.describe(registration))
+            documents.append(self._document(registration, held))
             await asyncio.sleep(0)
         return Datasets(datasets=documents)
 
-    def describe(self, registration: Registration) -> Dataset:
+    async def describe(self, registration: Registration) -> Dataset:
         """The API document of a dataset."""
+        return self._document(registration, await self._elsewhere.items())
+
+    def _document(self, registration: Registration, held: Mapping[str, int]) -> Dataset:
         content = registration.content
         plan = self._planned.of(registration)
         return Dataset(
@@ -149,7 +158,7 @@ class DatasetService:
             caching=plan.caching.value,
             chunks=Chunks(),
             plan=plan.version,
-            resident=content.states.resident,
+            resident=min(content.items, content.states.resident + held.get(content.id, 0)),
             registered_at=moment(registration.registered_at),
             request_payer=registration.pays,
         )
@@ -160,7 +169,8 @@ class DatasetService:
         Raises:
             ApiError: IndexOutOfRange; AccessDenied if the caller's allow-list does not cover one of them.
         """
-        items = registration.content.items
+        content = registration.content
+        items = content.items
         if start > items:
             raise ApiError("IndexOutOfRange", f"start: there are {items} items, the first is 0.", index=start)
         stop, pieces = min(items, start + count), []
@@ -172,7 +182,9 @@ class DatasetService:
                     raise ApiError(
                         "AccessDenied", f"The allow-list of this access key does not cover item {index}.", index=index
                     )
-                piece.append({"index": index, **location._asdict()})
+                length = int(content.lengths[index])
+                size = None if length == UNKNOWN_LENGTH else length
+                piece.append({"index": index, **location._asdict(), "size": size})
             pieces.append(to_json(piece)[1:-1])
             await asyncio.sleep(0)
         return b'{"items":[%b]}' % b",".join(pieces)
@@ -262,7 +274,7 @@ async def register_dataset(
         raise
     metrics.REGISTRATIONS.labels("new" if new else "known").inc()
     response.status_code = 201 if new else 200
-    return service.describe(registration)
+    return await service.describe(registration)
 
 
 @router.get("/datasets", summary="List datasets", dependencies=WITHOUT_BODY)
@@ -274,7 +286,7 @@ async def list_datasets(caller: Asking, service: Service) -> Datasets:
 @router.get("/datasets/{name}", summary="Show a dataset", dependencies=WITHOUT_BODY)
 async def show_dataset(name: str, caller: Asking, service: Service) -> Dataset:
     """One dataset by its name or its id."""
-    return service.describe(await service.found(caller.principal, name))
+    return await service.describe(await service.found(caller.principal, name))
 
 
 @router.delete("/datasets/{name}", summary="Remove a dataset", status_code=204, dependencies=WITHOUT_BODY)

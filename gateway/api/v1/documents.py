@@ -38,7 +38,7 @@ class Dataset(BaseModel):
     chunks: Chunks
     plan: int = Field(description="version of the plan that caching comes from", examples=[1])
     resident: int = Field(
-        description="items in the cache of the answering node; in a fleet, each node caches its share",
+        description="items in the caches of the fleet, those of other nodes as of their last reports",
         examples=[256_000],
     )
     registered_at: str = Field(description="ISO 8601", examples=["2026-03-01T09:30:00.000Z"])
@@ -62,6 +62,9 @@ class Item(BaseModel):
     key: str = Field(examples=["imagenet/train/n01440764/n01440764_10026.JPEG"])
     offset: int | None = Field(description="in bytes; null for the start of a whole object", examples=[None])
     length: int | None = Field(description="in bytes; null for up to the object's end", examples=[13697])
+    size: int | None = Field(
+        None, description="bytes of the item; null: the digest file does not say", examples=[13697]
+    )
 
 
 class Items(BaseModel):

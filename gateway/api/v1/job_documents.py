@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 from pydantic_core import PydanticCustomError
 
 from gateway.edge.documents import ResponseModel
+from gateway.edge.epochs import LastEpoch
 from gateway.edge.pipelines import PipelineDocument
 from gateway.policies.space.orders import Phase
 
@@ -124,6 +125,24 @@ class ProfileReport(_StrictModel):
         return marks
 
 
+class FinishedEpoch(_StrictModel):
+    """The last epoch that a rank delivered from its beginning to its end."""
+
+    epoch: int = Field(ge=0, lt=2**31, examples=[2])
+    items: _COUNT = Field(description="that it delivered", examples=[160_146])
+    origin_reads: _COUNT = Field(description="of them, read from the origin", examples=[41_375])
+    least: float | None = Field(
+        None, ge=0, le=1, description="share of the dataset that was not cached when it began; null: not known"
+    )
+
+    @field_validator("origin_reads")
+    @classmethod
+    def _no_more_than_items(cls, reads: int, info: ValidationInfo) -> int:
+        if reads > info.data.get("items", reads):
+            raise PydanticCustomError("contradiction", "must not exceed items")
+        return reads
+
+
 class Heartbeat(_StrictModel):
     """The state of one rank."""
 
@@ -139,6 +158,7 @@ class Heartbeat(_StrictModel):
     queue: _COUNT | None = Field(None, description="mini-batches that are ready", examples=[2])
     pipeline: PipelineReport | None = Field(None, description="a new report, if the fleet is to find the workers")
     profile: ProfileReport | None = Field(None, description="a new profile, if the fleet is to find what to cache")
+    finished: FinishedEpoch | None = Field(None, description="the last whole epoch; null: none yet")
 
 
 class EpochRequest(_StrictModel):
@@ -225,6 +245,7 @@ class Job(ResponseModel):
     t_with_more: float | None = Field(
         None, description="the same with room for another tenth of the dataset; null: not known", examples=[0.31]
     )
+    last_epoch: LastEpoch | None = Field(None, description="the last whole epoch; null: none yet")
 
 
 _NEXT = Field(None, description="`cursor` of the next page; null on the last page", examples=[None])

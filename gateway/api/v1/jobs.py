@@ -36,6 +36,7 @@ from gateway.api.v1.requests import WITHOUT_BODY, Asking, body_of, parsed, v1_ro
 from gateway.base import metrics
 from gateway.edge.documents import moment
 from gateway.edge.endpoints import of_state
+from gateway.edge.epochs import last_epoch
 from gateway.edge.problems import RETRY
 from gateway.engine.base.planned import Planned
 from gateway.fleet.jobs.jobs import Beat, JobRecord, Jobs, KnownJob, OtherDataset, TooManyJobs
@@ -45,6 +46,7 @@ from gateway.model.datasets import ApiError, UnknownDataset, is_job_name
 from gateway.model.errors import LarderError
 from gateway.model.keys import Principal
 from gateway.policies.items.datasets import CachingMode
+from gateway.policies.space.epochs import EpochReads
 from gateway.policies.space.forecast import Forecast, forecasts
 from gateway.policies.space.orders import Phase
 from gateway.policies.space.probing import PhaseTotals, times
@@ -114,7 +116,8 @@ class JobService:
             for name, phase in said.phases.items()
         }
         queue = -1 if said.queue is None else said.queue
-        beat = Beat(said.rank, said.epoch, totals, queue)
+        finished = None if said.finished is None else EpochReads(**said.finished.model_dump())
+        beat = Beat(said.rank, said.epoch, totals, queue, finished)
         if principal.read_only:
             require_own(principal, await self._jobs.record(_key(principal, job)))
         record = await self._jobs.beat(_key(principal, job), beat)
@@ -225,6 +228,7 @@ class JobService:
             hit_share=None if expected is None else round(expected.hits, 4),
             t_predicted=None if expected is None else expected.predicted,
             t_with_more=None if expected is None else expected.more,
+            last_epoch=last_epoch(known.finished),
         )
 
 

@@ -91,6 +91,12 @@ def _facts(job: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
         yield column.name, None if cell == MISSING else cell
     if (waited := job.get("gpu_seconds_waited")) is not None:
         yield "GPUs waited", f"{number(waited)} s"
+    if isinstance(last := job.get("last_epoch"), dict):
+        least = last.get("least")
+        bound = (
+            "" if least is None else f"; {number(least, 2)} is the least possible, for all jobs on the dataset together"
+        )
+        yield "origin reads", f"{number(last.get('per_item'), 2)} per item of epoch {last.get('epoch')}{bound}"
     if isinstance(measured := job.get("measured"), dict):
         yield "being measured", named(measured)
 

@@ -23,6 +23,7 @@ from redis.asyncio import Redis
 from gateway.base import metrics
 from gateway.engine.operations.traffic import SILENCE
 from gateway.engine.space.changes import changes
+from gateway.engine.space.epoch_counts import EpochCounts
 from gateway.fleet.jobs.caching import KnownPipeline, PipelineDecisions
 from gateway.fleet.jobs.jobs import JobRecord, Jobs, KnownJob
 from gateway.fleet.jobs.leadership import Leadership
@@ -154,6 +155,7 @@ class Manager:
         self._streams: Mapping[str, ZoneStream] = {}
         self._scores: Mapping[str, Mapping[str, ScoreReport]] = {}
         self._results: list[ResultsUse] = []
+        self._epochs = EpochCounts()
         self._lost = False
 
     @property
@@ -196,6 +198,8 @@ class Manager:
         now, jobs = await self._parts.jobs.all()
         if fence != self._fence:
             await self._take_office(fence, now)
+            self._epochs = EpochCounts()
+        self._epochs.note(jobs)
         before = after = self._parts.plans.plan
         present = {job.record.key for job in jobs}
         if self._awaited <= present or now >= self._until:

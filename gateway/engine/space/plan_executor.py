@@ -111,7 +111,8 @@ class PlanExecutor:
             resident[content.id] = max(resident.get(content.id, 0), held)
             if content.id in self._wanted:
                 self._store.note_steady(content.tag, held * content.size // max(1, content.items))
-        report = {name: NodeReport(resident=resident.get(name, 0)) for name in datasets}
+        known = {name for name, items in resident.items() if items}.union(datasets)
+        report = {name: NodeReport(resident=resident.get(name, 0)) for name in known}
         # Another worker may have reported for this node before: send an empty report once.
         if report or self._reported:
             await self._exchange.reports.send(self._exchange.membership.me, report)

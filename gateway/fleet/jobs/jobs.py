@@ -30,6 +30,7 @@ from gateway.fleet.redis.compare_and_set import Change, CompareAndSet
 from gateway.fleet.redis.connection import PAGE, hashes, text_of
 from gateway.fleet.redis.documents import Document
 from gateway.policies.fleet.job_limits import JobLimits, JobUsage, Registering, registering
+from gateway.policies.space.epochs import EpochReads, of_ranks
 from gateway.policies.space.orders import JobOrder, Phase
 from gateway.policies.space.plan import Plan
 from gateway.policies.space.probing import PhaseTotals
@@ -92,26 +93,30 @@ class JobRecord:
 class Beat:
     """One rank's validated heartbeat.
 
-    ``totals`` count from the job's start, by the phase of the directives.
+    ``totals`` count from the job's start, by the phase of the directives; ``finished`` is the rank's last whole epoch.
     """
 
     rank: int
     epoch: int
     totals: Mapping[Phase, PhaseTotals]
     queue: int = -1
+    finished: EpochReads | None = None
 
     def to_text(self) -> str:
         """The form in Redis."""
         totals: dict[Phase, _Totals] = {phase: astuple(total) for phase, total in self.totals.items()}
-        return _SAID.text(_BeatDocument(self.epoch, totals, self.queue, self.rank))
+        reads = self.finished
+        finished = None if reads is None else (reads.epoch, reads.items, reads.origin_reads, reads.least)
+        return _SAID.text(_BeatDocument(self.epoch, totals, self.queue, self.rank, f=finished))
 
 
 _Totals = tuple[NonNegativeInt, FiniteFloat, FiniteFloat, NonNegativeInt, NonNegativeInt]
+_Finished = tuple[NonNegativeInt, NonNegativeInt, NonNegativeInt, FiniteFloat | None]
 
 
 @dataclass(frozen=True, slots=True)
 class _BeatDocument:
-    """A heartbeat: epoch, totals by phase, queue, rank. Earlier versions expect ``u`` and ``l``."""
+    """A heartbeat: epoch, totals by phase, queue, rank, last whole epoch. Earlier versions expect ``u`` and ``l``."""
 
     e: int
     t: dict[Phase, _Totals]
@@ -119,6 +124,7 @@ class _BeatDocument:
     r: int = -1
     u: tuple[int, ...] = ()
     l: NonNegativeInt = 0  # noqa: E741
+    f: _Finished | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +149,7 @@ def _beat(rank: bytes, text: bytes, now: float) -> tuple[float, Beat] | None:
         return None
     at, said = timed
     totals = {phase: PhaseTotals(*values) for phase, values in said.t.items()}
-    return now - at, Beat(int(rank), said.e, totals, said.q)
+    return now - at, Beat(int(rank), said.e, totals, said.q, None if said.f is None else EpochReads(*said.f))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +162,7 @@ class KnownJob:
     epoch: int = -1
     totals: Mapping[Phase, PhaseTotals] = field(default_factory=dict)
     ranks_heard: int = 0
+    finished: EpochReads | None = None
 
 
 def merged(
@@ -178,7 +185,8 @@ def merged(
     present = [beat for age, beat in of_job if age <= silence]
     if not present:
         return KnownJob(record, joined_at, silent, totals=totals)
-    return KnownJob(record, joined_at, silent, min(beat.epoch for beat in present), totals, len(present))
+    finished = of_ranks([beat.finished for beat in present if beat.finished is not None])
+    return KnownJob(record, joined_at, silent, min(beat.epoch for beat in present), totals, len(present), finished)
 
 
 def _mean(totals: Sequence[PhaseTotals], ranks: int) -> PhaseTotals:

@@ -54,6 +54,14 @@ class MemorySource:
         """Reads the items."""
         return MemoryReader(self, stats)
 
+    def resident(self, info: DatasetInfo) -> dict[str, float]:
+        """The cached fraction."""
+        return {"": self.cached}
+
+    def lengths(self, info: DatasetInfo) -> NDArray[np.int64]:
+        """The lengths of the items."""
+        return np.fromiter((len(self.item(index)) for index in range(info.items)), np.int64, info.items)
+
     def locations(self, info: DatasetInfo, start: int = 0, count: int | None = None) -> list[ItemLocation]:
         """The key of item 7 is ``item-7``."""
         stop = info.items if count is None else min(info.items, start + count)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from larder.planner import Candidates, EpochOrder, EpochPlan, Progress, Shard, merge, union
+from larder.planner.lengths import ItemLengths
 
 Answer = Callable[[Candidates], np.ndarray]
 Offer = Callable[[], np.ndarray]
@@ -75,6 +76,7 @@ class Session:
     tail: str = "short"
     answer: Answer = canonical
     offer: Offer = nothing
+    lengths: ItemLengths | None = None
     delivered: list[np.ndarray] = field(default_factory=list)
     repeated: int = 0
     counts: list[int] = field(default_factory=list)
@@ -95,6 +97,7 @@ class Session:
                 substitute=self.substitute,
                 tail=self.tail,
                 progress=start,
+                lengths=self.lengths,
             )
             for worker in range(self.workers)
         ]

@@ -10,13 +10,19 @@ import { money, waitedWords } from "./money.js";
 import { actionsOf } from "./nodes.js";
 import { datasetSpace } from "./overrides.js";
 import { showActions } from "./table.js";
-import { linkTo, measuredWords, nodeState, reading } from "./words.js";
+import { epochWords, linkTo, measuredWords, nodeState, reading } from "./words.js";
 
 const RATES = { title: "Throughput", format: rate, least: 1000, series: [{ name: "From the cache", key: "cache_bytes_per_second", kind: "cache" }, { name: "From the origin", key: "origin_bytes_per_second", kind: "origin" }] };
 const RATIO = { title: "Hit ratio", format: share, top: 1, series: [{ name: "Hit ratio", key: "hit_ratio", kind: "cache" }] };
 
 function problemsOf(overview, words) {
   return overview.problems.filter((problem) => words.some((word) => problem.node === word || problem.what.includes(` ${word} `))).map((problem) => problem.what);
+}
+
+// Jobs on one dataset share its reads, so the least is that of all of them.
+function sharedEpochs(job, datasets) {
+  const epochs = datasets.find((dataset) => dataset.id === job.dataset.slice(0, 12))?.last_epochs;
+  return epochs?.jobs > 1 ? [[`Of all ${epochs.jobs} jobs together`, epochWords(epochs)]] : [];
 }
 
 const KINDS = {
@@ -40,7 +46,7 @@ const KINDS = {
   jobs: {
     kind: "job", group: "Jobs", names: 2,
     find: (overview, [tenant, job]) => overview.jobs.find((each) => each.tenant === tenant && each.job === job),
-    facts: (job, { prices }) => [
+    facts: (job, { prices, datasets }) => [
       ["Tenant", job.tenant],
       ["Dataset", job.dataset_name || "unnamed", linkTo("datasets", job.dataset.slice(0, 12))],
       ["GPUs, ranks", `${count(job.gpus)}, ${count(job.ranks)}`],
@@ -52,6 +58,8 @@ const KINDS = {
       ["With 10\u00a0% more cached", job.t_with_more > 0 ? seconds(job.t_with_more) : "–"],
       ["Benefit", benefit(job)],
       ["Waited for data", waitedWords(job.gpu_seconds_waited)],
+      ["Origin reads, last epoch", job.last_epoch ? epochWords(job.last_epoch) : "no whole epoch yet"],
+      ...sharedEpochs(job, datasets),
       ...(prices?.gpu_hour > 0 ? [["Cost of waiting", money((job.gpu_seconds_waited / 3600) * prices.gpu_hour, prices)]] : []),
     ],
     problems: (job, overview) => problemsOf(overview, [job.job]),
@@ -70,6 +78,7 @@ const KINDS = {
       ["Kept", modeWords(dataset)],
       ["Why", dataset.shortfall || planWords(dataset, reasonOf(dataset, jobs)) || "–"],
       ["Cached", share(dataset.resident_share)],
+      ["Origin reads, last epochs", epochWords(dataset.last_epochs)],
       ...jobs.filter((job) => job.dataset.slice(0, 12) === dataset.id).map((job) => ["Job", job.job, linkTo("jobs", job.tenant, job.job)]),
       ["Id", dataset.id],
     ],

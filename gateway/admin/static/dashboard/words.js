@@ -76,6 +76,13 @@ export function reading(job) {
   return PHASES[job.phase] ?? (job.cache ? "from the cache" : "bypassing the cache");
 }
 
+// What epochs read from the origin per item, beside the least that is possible.
+export function epochWords(epochs) {
+  if (!epochs) return "–";
+  const bound = epochs.least === null ? "" : `; ${epochs.least.toFixed(2)} is the least possible`;
+  return `${epochs.per_item.toFixed(2)} per item${bound}`;
+}
+
 export function caching(pipeline) {
   if (pipeline.mode === "cache") return `Stores and reads mark ${pipeline.cache}`;
   return pipeline.mode === "profile" ? "Not decided yet" : "Computes everything";

@@ -26,7 +26,7 @@ class DatasetInfo:
         partitions: equal stretches of the dataset, see ``group`` of `larder.LoaderOptions`.
         units: slices in which the order of an epoch is computed.
         plan: version of the gateway's decisions about this dataset.
-        resident: cached items of the node that answered, at that time; in a fleet, its share.
+        resident: items in the caches of the fleet, at that time.
         members: items of a sample, which are adjacent; 1 without samples.
         request_payer: whether reads of the items accept the charges of requester-pays buckets.
     """
@@ -97,13 +97,15 @@ def restored_info(values: Mapping[str, Any]) -> DatasetInfo:
 
 @dataclass(frozen=True, slots=True)
 class ItemLocation:
-    """Location of an item; without ``offset`` from the object's beginning, without ``length`` to its end."""
+    """Location of an item; without ``offset`` from the object's beginning, without ``length`` to its end. ``size``: its bytes, as
+    far as the digest file states them."""
 
     index: int
     bucket: str
     key: str
     offset: int | None
     length: int | None
+    size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,11 @@ class Directives:
     caching: str = ""
     plan: int = 0
     sharing: int = -1
+
+    @property
+    def partly(self) -> bool:
+        """Whether a part of the dataset is held; gateways before 0.2 say ``static``."""
+        return self.caching in ("part", "static")
 
     @classmethod
     def from_headers(cls, headers: Message) -> Directives:

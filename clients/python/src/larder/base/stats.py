@@ -6,7 +6,8 @@ whose multiplicative hash (Knuth, The Art of Computer Programming, volume 3, sec
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,6 +22,8 @@ BY_NODE = "node/"
 """Prefix of the names of counts by node."""
 BY_WAY = "way/"
 """Prefix of the names of counts by way."""
+BY_DATASET = "dataset/"
+"""Prefix of the names of counts by dataset of a mixture: ``dataset/items/NAME``."""
 
 
 class Counters(Protocol):
@@ -122,6 +125,73 @@ def _joined(parts: list[_Part]) -> tuple[NDArray[np.uint32], NDArray[np.float64]
     return np.concatenate([items for items, _ in fractions]), np.concatenate([places for _, places in fractions])
 
 
+@dataclass(frozen=True, slots=True)
+class EpochReads:
+    """An epoch that a loader delivered from its beginning to its end.
+
+    Args:
+        epoch: its number.
+        items: delivered items.
+        origin_reads: of these, the items that were read from the origin.
+        least: share of the dataset that was not cached when the epoch began: all jobs on the dataset together can read no less in
+            an epoch. ``None`` if no gateway said.
+    """
+
+    epoch: int
+    items: int
+    origin_reads: int
+    least: float | None = None
+
+    @property
+    def per_item(self) -> float:
+        """Reads of the origin per item."""
+        return self.origin_reads / self.items if self.items else 0.0
+
+    def __str__(self) -> str:
+        bound = (
+            ""
+            if self.least is None
+            else f"; {self.least:.2f} is the least possible, for all jobs on the dataset together"
+        )
+        return f"Epoch {self.epoch} read {self.per_item:.2f} of its items from the origin{bound}."
+
+
+class EpochTally:
+    """Counts epochs. One that was broken off, or resumed in the middle, does not count.
+
+    Attributes:
+        last: the last whole one; ``None`` before its end.
+    """
+
+    def __init__(self) -> None:
+        self.last: EpochReads | None = None
+        self._now: EpochReads | None = None
+
+    def begin(self, epoch: int, least: float | None) -> None:
+        """An epoch begins; what is left of another one does not count."""
+        self._now = EpochReads(epoch, 0, 0, least)
+
+    def add(self, epoch: int, items: int, origin_reads: int) -> None:
+        """Add delivered items to the epoch, if its beginning was seen."""
+        now = self._now
+        if now is not None and now.epoch == epoch:
+            self._now = replace(now, items=now.items + items, origin_reads=now.origin_reads + origin_reads)
+
+    def end(self, epoch: int) -> None:
+        """The epoch is over."""
+        if self._now is not None and self._now.epoch == epoch:
+            self.last, self._now = self._now, None
+
+    def merge(self, other: EpochTally) -> None:
+        """Add another observer's part of the same epoch, or take its later one."""
+        mine, theirs = self.last, other.last
+        if mine is None or theirs is None or mine.epoch != theirs.epoch:
+            self.last = max((mine, theirs), key=lambda reads: -1 if reads is None else reads.epoch)
+            return
+        items, reads = mine.items + theirs.items, mine.origin_reads + theirs.origin_reads
+        self.last = replace(mine, items=items, origin_reads=reads)
+
+
 @dataclass(slots=True)
 class Stats:
     """Counts of one loader, or merged from several. Times are seconds, summed over the workers.
@@ -152,6 +222,7 @@ class Stats:
         by_node: items by the id of the sending node, for split batches.
         by_way: items of a gateway with a unix socket, by the way that they came: ``files`` that it opened; ``socket/`` and why
             they came as bytes; ``tcp/`` and why the socket was not used.
+        by_dataset: of a `larder.Mix`: the counts of items of each dataset, by its name as given.
     """
 
     batches: int = 0
@@ -179,9 +250,12 @@ class Stats:
     order: OrderQuality = field(default_factory=OrderQuality, repr=False)
     by_node: dict[str, int] = field(default_factory=dict)
     by_way: dict[str, int] = field(default_factory=dict)
+    by_dataset: dict[str, Stats] = field(default_factory=dict)
+    epochs: EpochTally = field(default_factory=EpochTally, repr=False)
 
     def add(self, name: str, value: float = 1) -> None:
-        """Add to a count; ``node/`` followed by an id counts in ``by_node``, ``way/`` in ``by_way``.
+        """Add to a count; ``node/`` followed by an id counts in ``by_node``, ``way/`` in ``by_way``, and ``dataset/`` followed by
+        a count and a name in ``by_dataset``.
 
         Raises:
             ValueError: unknown count.
@@ -191,6 +265,10 @@ class Stats:
                 of = name.removeprefix(prefix)
                 counts[of] = counts.get(of, 0) + int(value)
                 return
+        if name.startswith(BY_DATASET):
+            count, _, dataset = name.removeprefix(BY_DATASET).partition("/")
+            self.by_dataset.setdefault(dataset, Stats()).add(count, value)
+            return
         if name not in _COUNTS:
             raise ValueError(f"no count is called {name!r}; there are {', '.join(_COUNTS)}")
         setattr(self, name, getattr(self, name) + value)
@@ -200,12 +278,46 @@ class Stats:
         for name, count in other.counts().items():
             self.add(name, count)
         self.order.merge(other.order)
+        self.epochs.merge(other.epochs)
+        for dataset, theirs in other.by_dataset.items():
+            self.by_dataset.setdefault(dataset, Stats()).epochs.merge(theirs.epochs)
+
+    def begin_epoch(self, epoch: int, least: Mapping[str, float | None]) -> None:
+        """A whole epoch begins.
+
+        Args:
+            epoch: its number.
+            least: share of its items that must be read from the origin, ``None`` if unknown: of all under the empty name, and
+                of each dataset of a mixture.
+        """
+        self.epochs.begin(epoch, least.get(""))
+        for dataset, share in least.items():
+            if dataset:
+                self.by_dataset.setdefault(dataset, Stats()).epochs.begin(epoch, share)
+
+    def add_to_epoch(self, epoch: int, counts: Mapping[str, float]) -> None:
+        """Count delivered items, by the names that ``add`` takes, for their epoch."""
+        self.epochs.add(epoch, int(counts.get("items", 0)), int(counts.get("origin_reads", 0)))
+        for dataset, of_dataset in self.by_dataset.items():
+            items, reads = (int(counts.get(f"{BY_DATASET}{name}/{dataset}", 0)) for name in ("items", "origin_reads"))
+            of_dataset.epochs.add(epoch, items, reads)
+
+    def end_epoch(self, epoch: int) -> None:
+        """The epoch is over."""
+        for of_dataset in (self, *self.by_dataset.values()):
+            of_dataset.epochs.end(epoch)
 
     def counts(self) -> dict[str, float]:
         """Counts by name, as ``add`` takes them, without derived values and the order."""
         nodes = {f"{BY_NODE}{node}": items for node, items in self.by_node.items()}
         ways = {f"{BY_WAY}{way}": items for way, items in self.by_way.items()}
-        return {**{name: getattr(self, name) for name in _COUNTS}, **nodes, **ways}
+        datasets = {
+            f"{BY_DATASET}{name}/{dataset}": count
+            for dataset, of_dataset in self.by_dataset.items()
+            for name, count in of_dataset.counts().items()
+            if count
+        }
+        return {**{name: getattr(self, name) for name in _COUNTS}, **nodes, **ways, **datasets}
 
     @property
     def hit_ratio(self) -> float | None:
@@ -222,8 +334,14 @@ class Stats:
         """See `OrderQuality.hit_position`."""
         return self.order.hit_position
 
+    @property
+    def last_epoch(self) -> EpochReads | None:
+        """What the last whole epoch read from the origin; ``None`` before its end."""
+        return self.epochs.last
+
     def as_dict(self) -> dict[str, Any]:
         """Everything by name, with JSON types."""
+        last = self.epochs.last
         return {
             **{name: getattr(self, name) for name in _COUNTS},
             "by_node": dict(self.by_node),
@@ -231,6 +349,8 @@ class Stats:
             "hit_ratio": self.hit_ratio,
             "rank_correlation": self.rank_correlation,
             "hit_position": self.hit_position,
+            "last_epoch": None if last is None else {**asdict(last), "per_item": last.per_item},
+            "by_dataset": {dataset: counted.as_dict() for dataset, counted in self.by_dataset.items()},
         }
 
     def __str__(self) -> str:
@@ -249,10 +369,12 @@ class Stats:
             said.append(f"Rank correlation with the epoch before: {self.order.correlation:+.3f}.")
         if self.order.hit_position is not None:
             said.append(f"Mean place of cached items: {self.order.hit_position:.2f} (0.5 is even).")
+        if self.epochs.last is not None:
+            said.append(str(self.epochs.last))
         return " ".join(said)
 
 
-_COUNTS = tuple(count.name for count in fields(Stats) if count.name not in ("order", "by_node", "by_way"))
+_COUNTS = tuple(count.name for count in fields(Stats) if count.type in ("int", "float"))
 _TROUBLES = {
     "fallback_reads": "reads past the gateway",
     "retries": "retries",

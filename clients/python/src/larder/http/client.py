@@ -209,7 +209,7 @@ class Client:
         rows = self._api.json("GET", path, query=query).get("items")
         fields = ("index", "bucket", "key", "offset", "length")
         try:
-            return [ItemLocation(*(row[field] for field in fields)) for row in rows or ()]
+            return [ItemLocation(**{field: row[field] for field in fields}, size=row.get("size")) for row in rows or ()]
         except (TypeError, KeyError) as error:
             raise UnexpectedAnswer(self.endpoint, 200, f"an item has no {error}") from error
 

@@ -44,6 +44,7 @@ class Numbering:
     """
 
     def __init__(self, sizes: tuple[int, ...]) -> None:
+        self.datasets = len(sizes)
         self.total = sum(sizes)
         self._starts = np.array([0, *accumulate(sizes)], np.int64)
 

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from larder.base.errors import StateError
 from larder.base.later import Required, Unpack
 from larder.planner.layout import Shard
+from larder.planner.lengths import POOL, ItemLengths, LengthSlices
 from larder.planner.numbers import GrowingSet
 from larder.planner.order import EpochOrder
 from larder.planner.progress import Progress
@@ -65,6 +66,7 @@ class PlanOptions(TypedDict, total=False):
         own: this worker's deliveries since ``progress``, from ``EpochPlan.progress`` under the same numbers of ranks and workers
             and the same batch size.
         dataset: id of the dataset, for the state.
+        lengths: of the items, for batches of near equal length (`larder.planner.lengths`); ``None`` follows the order.
     """
 
     batch_size: Required[int]
@@ -73,6 +75,7 @@ class PlanOptions(TypedDict, total=False):
     progress: Progress | None
     own: Progress | None
     dataset: str
+    lengths: ItemLengths | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +86,7 @@ class _PlanSettings:
     progress: Progress | None = None
     own: Progress | None = None
     dataset: str = ""
+    lengths: ItemLengths | None = None
 
     def __post_init__(self) -> None:
         if self.batch_size < 1 or self.substitute < 1:
@@ -130,11 +134,18 @@ class EpochPlan:
         self._reach = -(-share.size // REACH)
         self._slots = self._start.slots(self._batch_size, self._tail)
         self._batches = share.batches
+        self._slices = None
+        if settings.lengths is not None:
+            self._slices = LengthSlices(settings.lengths, order.seed, order.epoch, self._batch_size)
+        readers = shard.world * shard.workers
+        self._pool = max(self._batch_size, min(POOL * self._batch_size, -(-order.layout.items // (REACH * readers))))
+        self._used = self._start.used // self._batch_size
         self._window = Window(order, share)
         self._done = GrowingSet(self._start.done)
         self._padding = Padding(order, shard)
         self._filled = self._batch = self._skipped = self._padded = self._repeated = 0
         self._offered: Candidates | None = None
+        self._places: NDArray[np.intp] | None = None  # of the offered items in the window, until one is removed
         self._fresh = False  # nothing was delivered or skipped since the offer
         self._proposed = np.zeros(0, np.uint32)
         if settings.own is not None:
@@ -163,8 +174,19 @@ class EpochPlan:
         return len(self._proposed)
 
     def pending(self, count: int) -> NDArray[np.uint32]:
-        """The first ``count`` pending items, those of the current batch included."""
-        return self._window.peek(count)
+        """The items of the next batches, those of the current one included, ``count`` of them if there are."""
+        if self._slices is None:
+            return self._window.peek(count)
+        left, coming, batch = self._window.peek(self._due(0) + count), [np.zeros(0, np.uint32)], 0
+        while len(left) and sum(map(len, coming)) < count:
+            pool = left[: self._due(batch)]
+            take = min(self._batch_size if batch else self._take(), len(pool))
+            if not take:
+                break
+            places = self._slices.arrange(pool, take, take, self._number(batch))
+            coming.append(pool[places])
+            left, batch = np.delete(left, places), batch + 1
+        return np.concatenate(coming)[:count]
 
     def deliver(self, indices: ArrayLike) -> NDArray[np.int64]:
         """Mark candidates as delivered; several calls may fill one batch.
@@ -257,7 +279,11 @@ class EpochPlan:
 
     def _removed(self, offered: Candidates, slots: NDArray[np.int64]) -> NDArray[np.int64]:
         """Remove candidates from the window; without offers they are its first items."""
-        return self._window.remove_items(offered.indices[slots]) if offered.offers else self._window.remove(slots)
+        known, self._places = self._places, None
+        if self._slices is not None and known is not None and not offered.offers:
+            return self._window.remove(known[slots])
+        anywhere = offered.offers or self._slices is not None
+        return self._window.remove_items(offered.indices[slots]) if anywhere else self._window.remove(slots)
 
     def _take(self) -> int:
         """Pending items that the current batch may still take: each later batch must have at least one."""
@@ -298,15 +324,30 @@ class EpochPlan:
 
     def _pending(self, take: int) -> Candidates:
         wanted = min(MAX_CANDIDATES, self._substitute * take)
-        indices = self._window.first(min(wanted, max(take, self._reach)))
-        take = min(take, len(indices))
+        if self._slices is None:
+            indices = self._window.first(min(wanted, max(take, self._reach)))
+            take = min(take, len(indices))
+        else:
+            pool = self._window.first(max(take, self._due(0)))
+            take, wanted = min(take, len(pool)), min(wanted, len(pool))
+            self._places = self._slices.arrange(pool, take, wanted, self._number(0))
+            indices = pool[self._places]
         own = indices[:take]
-        offers = self._proposed[~np.isin(self._proposed, own)][: max(0, wanted - take)]
+        proposed = self._proposed if self._slices is None else self._slices.alike(indices, self._proposed)
+        offers = proposed[~np.isin(proposed, own)][: max(0, wanted - take)]
         if len(offers):
             offers = self._window.pending_of(offers)
             rest = indices[take:][~np.isin(indices[take:], offers)][: wanted - take - len(offers)]
             indices = np.concatenate([own, offers, rest])
         return Candidates(indices, take, self._batch, offers=len(offers))
+
+    def _number(self, ahead: int) -> int:
+        """The number in the epoch of the batch that is ``ahead`` of the current one, the same on all ranks at the same step."""
+        return self._used + self._shard.worker + (self._batch + ahead) * self._shard.workers
+
+    def _due(self, ahead: int) -> int:
+        """Pending items that a batch is made of: those that this and later batches have room for, as far as the pool goes."""
+        return min(self._pool, max(0, (self._batches - ahead) * self._batch_size - (0 if ahead else self._filled)))
 
     def _repetitions(self) -> Candidates | None:
         while self._batches:

@@ -8,9 +8,12 @@ proportions of a batch.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import PurePosixPath
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +26,20 @@ from larder.planner.layout import MOST_ITEMS, Layout
 from larder.planner.mixing import MixturePart, Numbering, check_numbers, shares
 from larder.reading.frames import ItemFailure
 from larder.reading.merging import Fetched
-from larder.reading.source import DatasetName, ItemReader, Source, name_of
+from larder.reading.source import (
+    DatasetName,
+    ItemReader,
+    ResidentSource,
+    SharingReader,
+    Source,
+    is_file,
+    lengths_of,
+    name_of,
+)
 
+T = TypeVar("T")
+_NO_NAME = re.compile(r"[^A-Za-z0-9._-]")
+"""Characters that are in no job's name."""
 _PartAnswer = tuple[NDArray[np.intp], Fetched]
 """The places of a request that one dataset delivered, and its answer, aligned."""
 _Call = Callable[[], _PartAnswer]
@@ -66,6 +81,17 @@ class Mix:
     def names(self) -> tuple[str, ...]:
         """The datasets' names, as given."""
         return tuple(map(name_of, self.datasets))
+
+    def jobs(self, name: str) -> tuple[str, ...]:
+        """The names by which the fleet knows a training run on the mixture: ``name.DATASET``, one for each dataset.
+
+        The gateways decide by what jobs have consumed of a dataset in their epochs, so a run is a job of each of its datasets.
+        """
+        stems = [
+            _NO_NAME.sub("-", PurePosixPath(dataset).stem if is_file(dataset) else dataset) for dataset in self.names
+        ]
+        different = len(set(stems)) == len(stems)
+        return tuple(f"{name}.{stem}" if different else f"{name}.{part}.{stem}" for part, stem in enumerate(stems))
 
     def __repr__(self) -> str:
         weighted = None if self.weights is None else dict(zip(self.names, self.weights, strict=True))
@@ -157,7 +183,26 @@ class MixedSource:
         readers = [
             source.reader(part, counts) for source, part, counts in zip(self._sources, info.parts, counted, strict=True)
         ]
-        return MixedReader(numbering_of(info), readers, counted, stats)
+        return MixedReader(_Mixing(info, self._mix), readers, counted, stats)
+
+    def resident(self, info: DatasetInfo) -> dict[str, float]:
+        """The cached share of each dataset, see `larder.reading.source.ResidentSource`."""
+        assert isinstance(info, MixtureInfo)
+        shares = {}
+        for name, source, part in zip(info.names, self._sources, info.parts, strict=True):
+            cached = source.resident(part) if isinstance(source, ResidentSource) else {}
+            if "" in cached:
+                shares[name] = cached[""]
+        return shares
+
+    def lengths(self, info: DatasetInfo) -> NDArray[np.int64]:
+        """The lengths of all items, dataset after dataset.
+
+        Raises:
+            ValueError: one is not known.
+        """
+        assert isinstance(info, MixtureInfo)
+        return np.concatenate([lengths_of(*each) for each in zip(self._sources, info.parts, strict=True)])
 
     def locations(self, info: DatasetInfo, start: int = 0, count: int | None = None) -> Iterable[ItemLocation]:
         """Locations of the items by number, from ``start`` to at most the end of the concatenated datasets."""
@@ -172,26 +217,50 @@ class MixedSource:
             count = None if count is None else count - wanted
 
 
+class _Mixing:
+    """What the numbers of a mixture's items mean for its datasets, which are known to gateways as jobs of their own."""
+
+    def __init__(self, info: MixtureInfo, mix: Mix) -> None:
+        self._sizes = tuple(part.samples for part in info.parts)
+        self._counts = info.counts
+        self._mix = mix
+        self.numbering = numbering_of(info)
+
+    def job(self, name: str, part: int) -> str:
+        """The job of a dataset; empty without a name."""
+        return self._mix.jobs(name)[part] if name else ""
+
+    def first_pass(self, epoch: int, part: int) -> int:
+        """The pass over a dataset in which an epoch of the mixture begins."""
+        return epoch * self._counts[part] // max(1, self._sizes[part])
+
+    def passed(self, numbers: NDArray[np.uint32]) -> int:
+        """The pass of most of these numbers, after the first one of their epoch. A request has one epoch."""
+        return int(np.median(numbers)) // max(1, self.numbering.total) if len(numbers) else 0
+
+
 class MixedReader:
     """Reads items of several datasets by number; a batch reads from its datasets in parallel.
 
+    The epoch of a dataset's requests is its pass, since that is when its items are needed again.
+
     Args:
-        numbering: of the items.
+        mixing: the datasets.
         readers: of the datasets.
         counted: the counts of each reader. They are moved to ``stats`` after each request, since readers work in threads.
         stats: of the loader.
     """
 
-    def __init__(
-        self, numbering: Numbering, readers: Sequence[ItemReader], counted: Sequence[Stats], stats: Stats
-    ) -> None:
-        self._numbering = numbering
+    def __init__(self, mixing: _Mixing, readers: Sequence[ItemReader], counted: Sequence[Stats], stats: Stats) -> None:
+        self._mixing = mixing
+        self._numbering = mixing.numbering
         self._readers = readers
         self._counted = counted
         self._stats = stats
         self._seen: list[dict[str, float]] = [{} for _ in readers]
         self._threads = [BackgroundThread() for _ in readers]
-        self._caching = [""] * len(readers)
+        self._directives = [Directives()] * len(readers)
+        self._passed = [0] * len(readers)
 
     def fetch(
         self,
@@ -205,33 +274,68 @@ class MixedReader:
     ) -> Fetched:
         """As `BatchReader.fetch`, for numbers. In mode ``substitute`` each dataset has as many of the ``take`` items as it has
         among the first ``take`` candidates. The result has the order of ``indices``."""
+        return self._fetched(indices, len(indices) if take is None else take, epoch, job, shared=mode == "substitute")
+
+    def fetch_shared(self, indices: NDArray[np.uint32], *, take: int, offers: int, epoch: int, job: str) -> Fetched:
+        """As `BatchReader.fetch_shared`, for numbers; proportions of datasets as in ``fetch``."""
+        return self._fetched(indices, take, epoch, job, shared=True, offers=offers)
+
+    def offers(self, most: int, *, epoch: int, job: str) -> NDArray[np.uint32]:
+        """As `BatchReader.offers`: numbers of items that other jobs on their datasets have read, in the pass under way."""
+
+        def ask(reader: SharingReader, part: int) -> NDArray[np.uint32]:
+            turn = self._mixing.first_pass(epoch, part) + self._passed[part]
+            items = reader.offers(most, epoch=turn, job=self._mixing.job(job, part))
+            return self._numbering.number(part, self._passed[part], items)
+
+        calls = {
+            part: partial(ask, reader, part)
+            for part, (reader, known) in enumerate(zip(self._readers, self._directives, strict=True))
+            if isinstance(reader, SharingReader) and known.partly and known.sharing > 0
+        }
+        return np.concatenate([np.zeros(0, np.uint32), *(self._together(calls).values() if calls else ())])
+
+    def _fetched(
+        self, indices: NDArray[np.uint32], take: int, epoch: int, job: str, *, shared: bool, offers: int | None = None
+    ) -> Fetched:
         parts, items = self._numbering.parts(indices)
         wanted = np.bincount(parts[:take], minlength=len(self._readers))
         calls: dict[int, _Call] = {}
         for part in np.flatnonzero(wanted).tolist():
             places = np.flatnonzero(parts == part)
-            fetch = partial(self._readers[part].fetch, epoch=epoch, job=job)
-            calls[part] = partial(_of_part, fetch, places, items[places], int(wanted[part]), mode)
+            self._passed[part] = self._mixing.passed(indices[places[: wanted[part]]])
+            turn = self._mixing.first_pass(epoch, part) + self._passed[part]
+            name = self._mixing.job(job, part)
+            reader = self._readers[part]
+            exact = partial(reader.fetch, epoch=turn, job=name)
+            choose: Callable[..., Fetched] | None = None
+            if offers is not None and isinstance(reader, SharingReader):
+                offered = int(np.count_nonzero((places >= take) & (places < take + offers)))
+                choose = partial(reader.fetch_shared, offers=offered, epoch=turn, job=name)
+            elif shared:
+                choose = partial(reader.fetch, mode="substitute", epoch=turn, job=name)
+            calls[part] = partial(_of_part, exact, choose, places, items[places], int(wanted[part]))
         answers = self._together(calls)
         failed = {}
         for part, (_, fetched) in answers.items():
-            self._caching[part] = fetched.directives.caching
+            self._directives[part] = fetched.directives
             for place in np.flatnonzero(parts == part).tolist() if fetched.failed else ():
                 if int(items[place]) in fetched.failed:
                     failed[int(indices[place])] = fetched.failed[int(items[place])]
         return _merged(indices, list(answers.values()), failed)
 
     def prefetch(self, indices: NDArray[np.uint32], *, epoch: int | None = None) -> dict[str, int]:
-        """As `BatchReader.prefetch`; datasets that store nothing get no announcement."""
+        """As `BatchReader.prefetch`, with counts of each dataset too (``fetching/0``); those that store nothing get no
+        announcement."""
         parts, items = self._numbering.parts(indices)
         sums: dict[str, int] = {}
         for part in np.unique(parts).tolist():
-            if self._caching[part] != "none":
+            if self._directives[part].caching != "none":
                 for name, count in self._readers[part].prefetch(np.unique(items[parts == part]), epoch=epoch).items():
-                    sums[name] = sums.get(name, 0) + count
+                    sums[name], sums[f"{name}/{part}"] = sums.get(name, 0) + count, count
         return sums
 
-    def _together(self, calls: dict[int, _Call]) -> dict[int, _PartAnswer]:
+    def _together(self, calls: Mapping[int, Callable[[], T]]) -> dict[int, T]:
         """The results of all calls by dataset, each in a thread of its own, the last one in this thread."""
         *others, mine = calls
         futures = {part: self._threads[part].submit(calls[part]) for part in others}
@@ -253,16 +357,19 @@ class MixedReader:
 
 
 def _of_part(
-    fetch: Callable[..., Fetched], places: NDArray[np.intp], items: NDArray[np.uint32], wanted: int, mode: str
+    exact: Callable[..., Fetched],
+    choose: Callable[..., Fetched] | None,
+    places: NDArray[np.intp],
+    items: NDArray[np.uint32],
+    wanted: int,
 ) -> _PartAnswer:
-    """The items of one dataset in a request."""
-    different = len(np.unique(items)) == len(items)
-    if mode == "substitute" and different:
-        fetched = fetch(items, mode=mode, take=wanted)
+    """The items of one dataset in a request: ``wanted`` of them, which the gateway may ``choose``, or ``exact`` the first."""
+    if choose is not None and len(np.unique(items)) == len(items):
+        fetched = choose(items, take=wanted)
     else:
         # A small dataset comes again within one request: each of its items is read once.
         places, items = places[:wanted], items[:wanted]
-        fetched = fetch(np.unique(items))
+        fetched = exact(np.unique(items))
     order = np.argsort(fetched.indices, kind="stable")
     slots = np.searchsorted(fetched.indices, items, sorter=order)
     slots = order[np.minimum(slots, len(order) - 1)] if len(order) else np.zeros(len(items), np.intp)
@@ -279,8 +386,9 @@ def _merged(indices: NDArray[np.uint32], answers: list[_PartAnswer], failed: dic
     order = np.argsort(places, kind="stable")
     data = [item for _, fetched in answers for item in fetched.data]
     flags = np.concatenate([fetched.flags for _, fetched in answers])[order]
-    stored = any(fetched.directives.caching not in ("", "none") for _, fetched in answers)
+    directives = [fetched.directives for _, fetched in answers]
+    stored = any(known.caching not in ("", "none") for known in directives)
+    mode = "part" if any(known.partly for known in directives) else "full" if stored else "none"
+    sharing = max((known.sharing for known in directives), default=-1)
     numbers = np.asarray(indices[places[order]], np.uint32)
-    return Fetched(
-        numbers, [data[at] for at in order.tolist()], flags, failed, Directives("full" if stored else "none")
-    )
+    return Fetched(numbers, [data[at] for at in order.tolist()], flags, failed, Directives(mode, sharing=sharing))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from larder.base.dataset import DatasetInfo, ItemLocation
+from larder.base.dataset import DatasetInfo, ItemLocation, MixtureInfo
 from larder.base.errors import GatewayUnavailable, LarderError, UnknownDataset
 from larder.base.retry import Patience, Retry
 from larder.base.stats import Stats
@@ -31,6 +31,8 @@ from larder.reading.samples import SampleReader
 DatasetName = str | os.PathLike[str] | DatasetInfo
 OUTAGE = 120.0
 """Seconds that a training job waits for a gateway that is away, such as during a restart."""
+_ASIDE = 5.0
+"""Seconds of silence after which a question that training can do without fails."""
 _WHOLE = -1
 """Offset of an item that is a whole object."""
 
@@ -89,6 +91,48 @@ class Source(Protocol):
 
     def locations(self, info: DatasetInfo, start: int = 0, count: int | None = None) -> Iterable[ItemLocation]:
         """Locations of the items from ``start`` on."""
+
+
+@runtime_checkable
+class ResidentSource(Protocol):
+    """A source that knows how much of its dataset is cached."""
+
+    def resident(self, info: DatasetInfo) -> Mapping[str, float]:
+        """The share of the items that is cached now, from 0 to 1: under the empty name, or of each dataset of a mixture under its
+        name; without entries that are not known."""
+
+
+def least_reads(source: object, info: DatasetInfo) -> dict[str, float | None]:
+    """The share of an epoch's items that must be read from the origin, if the epoch begins now, see `Stats.begin_epoch`."""
+    cached = source.resident(info) if isinstance(source, ResidentSource) else {}
+    if not isinstance(info, MixtureInfo):
+        return {"": 1 - cached[""] if "" in cached else None}
+    parts = {name: 1 - cached[name] if name in cached else None for name in info.names}
+    known = [least * count for least, count in zip(parts.values(), info.counts, strict=True) if least is not None]
+    return {"": sum(known) / info.items if info.items and len(known) == len(parts) else None, **parts}
+
+
+@runtime_checkable
+class SizedSource(Protocol):
+    """A source that knows the lengths of its items."""
+
+    def lengths(self, info: DatasetInfo) -> NDArray[np.int64]:
+        """The length of each item, or sample, in bytes; -1 where it is not known."""
+
+
+def lengths_of(source: object, info: DatasetInfo) -> NDArray[np.int64]:
+    """The length of each item in bytes.
+
+    Raises:
+        ValueError: one is not known.
+    """
+    lengths = source.lengths(info) if isinstance(source, SizedSource) else np.full(1, _WHOLE)
+    if len(lengths) and int(lengths.min()) < 0:
+        raise ValueError(
+            f"the length of item {int(np.argmin(lengths))} is not known: build the digest file again, or give lengths= a number "
+            "for each item"
+        )
+    return lengths
 
 
 @runtime_checkable
@@ -155,6 +199,8 @@ class GatewaySource:
         self._patient_client = Client(
             address, credentials=settings.credentials, timeout=settings.timeout, retry=self._in_training
         )
+        brief = min(settings.timeout, _ASIDE)
+        self._brief_client = Client(address, credentials=settings.credentials, timeout=brief, retry=Retry(attempts=1))
 
     def describe(self) -> DatasetInfo:
         """The dataset; registers it if given by its digest file. Raises as `Client.register` and `Client.dataset`."""
@@ -198,6 +244,14 @@ class GatewaySource:
         )
         return reader if info.members == 1 else SampleReader(reader, lambda: self._member_names(info))
 
+    def resident(self, info: DatasetInfo) -> dict[str, float]:
+        """The cached share of the dataset, asked of the gateway once; empty if it does not answer."""
+        try:
+            known = self._brief_client.dataset(info.id)
+        except LarderError:
+            return {}
+        return {"": min(1.0, known.resident / known.items)} if known.items else {}
+
     def results(self, info: DatasetInfo, name: str, owner: str) -> GatewayResults:
         """Results of pipelines at the gateway."""
         access = self._access
@@ -212,6 +266,12 @@ class GatewaySource:
         members = self._locations(info, start * info.members, None if count is None else count * info.members)
         first = islice(members, 0, None, info.members)
         return (replace(location, index=location.index // info.members) for location in first)
+
+    def lengths(self, info: DatasetInfo) -> NDArray[np.int64]:
+        """The lengths of the items, from the gateway; of samples, those of their members together."""
+        sizes = (_WHOLE if place.size is None else place.size for place in self._locations(info, 0, None))
+        lengths = np.fromiter(sizes, np.int64, info.samples * info.members).reshape(-1, info.members)
+        return np.where((lengths < 0).any(axis=1), _WHOLE, lengths.sum(axis=1))
 
     def _member_names(self, info: DatasetInfo) -> tuple[str, ...]:
         members = [split_name(location.key)[1] for location in self._locations(info, 0, info.members)]

@@ -186,6 +186,7 @@ class _WatchedIterator:
             tagged: _Tagged = next(self._iterator)
         except StopIteration:
             self.ended, self._iterator = True, None
+            self.end()
             raise
         finally:
             self._left_at = perf_counter()
@@ -196,6 +197,9 @@ class _WatchedIterator:
 
     def begin(self) -> None:
         """Called before the first batch is requested."""
+
+    def end(self) -> None:
+        """Called after the last batch."""
 
     def receive(self, tag: Tag) -> None:
         """Count a batch that the loop receives."""
@@ -230,12 +234,20 @@ class _EpochIterator(_WatchedIterator):
         """Set the epoch: only here is it known whether the training loop received the whole previous one."""
         making = self._dataset.context
         self._epoch, self._start = _upcoming(making.rounds.now(), self._before)
+        if self._before is not None and self._before.complete:
+            self._before.end()  # a loop may leave with the last batch
         self._before = None
         making.rounds.seek(self._epoch, self._start, session=self.session)
         making.info()
         self._stats.order.items = making.loader.info.samples
         shard = Shard(*self._dataset.ranks(), 0, 1)
-        self._tracker = Tracker(making.begin(self._epoch, self._start, shard))
+        start = making.begin(self._epoch, self._start, shard)
+        making.loader.begin_epoch(start, self._stats)
+        self._tracker = Tracker(start)
+
+    def end(self) -> None:
+        """Count the epoch."""
+        self._dataset.context.loader.end_epoch(self._epoch, self._stats)
 
     def receive(self, tag: Tag) -> None:
         """Count a batch that the loop receives."""
@@ -247,6 +259,7 @@ class _EpochIterator(_WatchedIterator):
             self._tracker.add(*delivered)
         for indices, hits in zip(tag.indices, tag.hits, strict=True):
             self._stats.order.observe(tag.epoch, indices, np.asarray(hits))
+        self._stats.add_to_epoch(tag.epoch, tag.counts)
 
     def state_dict(self) -> dict[str, Any]:
         """The received batches; at the end of the epoch, the start of the next. A state loaded in between takes precedence."""

@@ -12,7 +12,7 @@ Best effort: without it, items are read on request.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -54,6 +54,8 @@ class RunContext(NamedTuple):
         shared: reads what other jobs on the dataset load; ``None`` if the order must be followed exactly.
         workers: of the rank; several keep the store busy by themselves.
         order: name of the order that is followed exactly; empty if there is none, or gateways do not know it.
+        names: of the datasets of a mixture.
+        ended: called with the number of the epoch when the run has delivered its last batch.
     """
 
     reader: ItemReader
@@ -64,6 +66,8 @@ class RunContext(NamedTuple):
     shared: SharedReads | None = None
     workers: int = 1
     order: str = ""
+    names: Sequence[str] = ()
+    ended: Callable[[int], None] = lambda _epoch: None
 
 
 class LookAhead:
@@ -82,7 +86,7 @@ class LookAhead:
         self._caching = "" if context.caching == "none" else context.caching
         self._warm = False
         self._futile = 0
-        self._reading = 0
+        self._reading: dict[int, int] = {}
         self._kept: dict[int, tuple[memoryview, int]] = {}
         self._unstored = context.caching == "none"
         most = min(BATCHES, AT_ONCE // batch_size) if self._active and context.workers == 1 else 0
@@ -105,7 +109,10 @@ class LookAhead:
         if not len(new):
             return
         counts = _announced(self._context, new, epoch)
-        self._reading += counts.get("fetching", 0)
+        numbering = self._context.numbering
+        for part in range(1 if numbering is None else numbering.datasets):
+            more = counts.get("fetching" if numbering is None else f"fetching/{part}", 0)
+            self._reading[part] = self._reading.get(part, 0) + more
         if counts.get("refused"):
             self._unstored = not counts.get("fetching")
             self._count(futile=self._unstored)
@@ -203,14 +210,18 @@ class LookAhead:
         announced = np.isin(fetched.indices, self._announced)
         if announced.any():
             early = announced & ((fetched.flags & (HIT | JOINED)) != 0)
-            if self._reading or not early.any():
+            if any(self._reading.values()) or not early.any():
                 self._count(futile=not early.any())
-            self._reading = max(0, self._reading - int(np.count_nonzero(announced & ~early)))
-            counted = np.flatnonzero(early)[: self._reading]
-            if len(counted):
-                self._reading -= len(counted)
-                fetched.flags = fetched.flags.copy()
-                fetched.flags[counted] &= ~np.uint16(HIT | JOINED)
+            numbering = self._context.numbering
+            parts = np.zeros(len(early), np.uint16) if numbering is None else numbering.parts(fetched.indices)[0]
+            for part, reading in self._reading.items():
+                mine = parts == part
+                reading = max(0, reading - int(np.count_nonzero(announced & ~early & mine)))
+                counted = np.flatnonzero(early & mine)[:reading]
+                self._reading[part] = reading - len(counted)
+                if len(counted):
+                    fetched.flags = fetched.flags.copy()
+                    fetched.flags[counted] &= ~np.uint16(HIT | JOINED)
 
     def _count(self, *, futile: bool) -> None:
         self._futile = self._futile + 1 if futile else 0

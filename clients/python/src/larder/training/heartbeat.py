@@ -14,16 +14,17 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote
 
 from larder.base.errors import LarderError, RequestRefused, UnexpectedAnswer, UnknownDataset
 from larder.base.options import whole_number
+from larder.base.stats import EpochReads
 from larder.http.api import Api, Busy
 from larder.http.connection import TRANSIENT
 from larder.http.fleet import REFRESH_INTERVAL, RETRY_INTERVAL, Neighbours
-from larder.training.timing import PHASES, Timing
+from larder.training.timing import PHASES, Counts, Timing
 
 CACHING = ("auto", "on", "off")
 _JSON = {"Content-Type": "application/json"}
@@ -165,6 +166,8 @@ class HeartbeatThread:
         self.epoch = 0
         """The epoch that the training loop reads."""
         self.directives: JobDirectives | None = None
+        self.finished: EpochReads | None = None
+        """The last whole epoch."""
         self.pipeline: dict[str, float | None] | None = None
         """A new report of the rank's pipeline, for the next heartbeat."""
         self.profile: dict[str, object] | None = None
@@ -202,11 +205,18 @@ class HeartbeatThread:
         """Nodes of the fleet that can replace the gateway if it fails."""
         return len(self._neighbours.reached)
 
-    def begin(self) -> None:
-        """Start the thread unless it runs already, or this is a copy."""
+    def begin(self, in_flight: int | None = None) -> None:
+        """Start the thread unless it runs already, or this is a copy. ``in_flight``: see `larder.training.timing.Observer`."""
+        if in_flight is not None:
+            self.timing.in_flight = in_flight
         if self._thread is None and self.own and not self.stopped.is_set():
             self._thread = threading.Thread(target=self.run, name="larder-job", daemon=True)
             self._thread.start()
+
+    def step(self, seconds: float, waited: float, counts: Counts, in_flight: int) -> None:
+        """Count a mini-batch; see `larder.training.timing.Observer`."""
+        self.timing.in_flight = in_flight
+        self.timing.add(seconds, waited, *counts.get("", (0, 0)))
 
     def run(self) -> None:
         """Send heartbeats until stopped."""
@@ -322,6 +332,7 @@ class HeartbeatThread:
         return {
             **({} if report is None else {"pipeline": report}),
             **({} if profile is None else {"profile": profile}),
+            **({} if self.finished is None else {"finished": asdict(self.finished)}),
             "rank": self.registration.rank,
             "epoch": self.epoch,
             "upcoming": [],  # gateways before 0.2 require these two

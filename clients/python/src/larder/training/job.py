@@ -22,23 +22,24 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypedDict
 
-from larder.base.dataset import DatasetInfo
+from larder.base.dataset import DatasetInfo, MixtureInfo
 from larder.base.errors import GatewayUnavailable, RequestRefused
 from larder.base.later import Unpack
 from larder.base.options import refuse_unknown
 from larder.base.retry import Patience, Retry
+from larder.base.stats import Stats
 from larder.http.api import Api, Busy
 from larder.http.connection import TRANSIENT
 from larder.http.credentials import Credentials, CredentialSource, endpoint_of, source_of
+from larder.reading.mixing import Mix
 from larder.reading.source import OUTAGE, Access, DatasetName, GatewaySource, is_file
 from larder.training.heartbeat import HeartbeatThread, JobDirectives, PipelineDirective, Registration
 from larder.training.importance import ImportanceReport, ImportanceSender
 from larder.training.run import Batch
-from larder.training.timing import TimedLoader
+from larder.training.timing import Counts, TimedLoader, divided
 
-T = TypeVar("T")
 _TIMEOUT = 5.0
 """Seconds of silence after which a request about a job fails."""
 _OF_ACCESS = ("access", "credentials", "retry")
@@ -92,10 +93,12 @@ class Job:
 
     Copies in other processes (forked or unpickled), such as `DataLoader` workers, register if need be, but send no heartbeats.
 
+    A run on a `larder.Mix` is a job of each of its datasets, called ``name.DATASET``; mini-batches must be watched.
+
     Args:
         endpoint: address of a gateway; ``None``: ``LARDER_ENDPOINT``, or that of AWS's tools.
         name: of the training run, 1 to 128 of ``A-Z a-z 0-9 . _ -``; the same in all ranks, and unique within the tenant.
-        dataset: its name, its digest file, or the result of `Client.register`.
+        dataset: its name, its digest file, the result of `Client.register`, or the loader's `Mix`.
         batch_size: items of a mini-batch of one rank.
         options: see `JobOptions`.
 
@@ -105,24 +108,47 @@ class Job:
     """
 
     def __init__(
-        self, endpoint: str | None, name: str, dataset: DatasetName, *, batch_size: int, **options: Unpack[JobOptions]
+        self,
+        endpoint: str | None,
+        name: str,
+        dataset: DatasetName | Mix,
+        *,
+        batch_size: int,
+        **options: Unpack[JobOptions],
     ) -> None:
         refuse_unknown(options, "batch_size", *JobOptions.__annotations__)
         self.name = name
         access = _access(options)
         self._retry, credentials = access.retry, source_of(access.credentials)
         endpoint = endpoint_of(endpoint)
-        reference = _DatasetReference(endpoint, dataset, replace(access, credentials=credentials))
         described: dict[str, Any] = {key: value for key, value in options.items() if key not in _OF_ACCESS}
-        registration = Registration(name, reference, batch_size, **described)
-        self._heartbeat = HeartbeatThread(Api(endpoint, credentials=credentials, timeout=_TIMEOUT), registration)
-        self._stop = _stop_with(self, self._heartbeat)
+        self.datasets: tuple[str, ...] = dataset.names if isinstance(dataset, Mix) else ()
+        """The datasets of a mixture, by the names that the loader gives them; empty for a single dataset."""
+        named: list[tuple[str, DatasetName]]
+        if isinstance(dataset, Mix):
+            named = list(zip(dataset.jobs(name), dataset.datasets, strict=True))
+        else:
+            named = [(name, dataset)]
+        self._parts = tuple(
+            HeartbeatThread(
+                Api(endpoint, credentials=credentials, timeout=_TIMEOUT),
+                Registration(
+                    part,
+                    _DatasetReference(endpoint, of_part, replace(access, credentials=credentials)),
+                    batch_size,
+                    **described,
+                ),
+            )
+            for part, of_part in named
+        )
+        self._heartbeat = self._parts[0]
+        self._stop = _stop_with(self, self._parts)
         self._step_at = 0.0
         self._sender: ImportanceSender | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {"name": self.name, "_retry": self._retry, "_heartbeat": self._heartbeat}
-        return {**state, "_step_at": 0.0, "_sender": None}
+        names = ("name", "datasets", "_retry", "_parts", "_heartbeat")
+        return {**{name: self.__dict__[name] for name in names}, "_step_at": 0.0, "_sender": None}
 
     def __repr__(self) -> str:
         registration = self._heartbeat.registration
@@ -130,7 +156,7 @@ class Job:
 
     @property
     def directives(self) -> JobDirectives | None:
-        """The fleet's latest directives; ``None`` before the first answer."""
+        """The fleet's latest directives, of a mixture those of its first dataset; ``None`` before the first answer."""
         return self._heartbeat.directives
 
     @property
@@ -171,6 +197,14 @@ class Job:
         self._heartbeat.timing.add(seconds, waited, items, hits)
         self._heartbeat.begin()
 
+    def report_reads(self, stats: Stats) -> None:
+        """Report what the last whole epoch of a loader read from the origin."""
+        if not self.datasets:
+            self._heartbeat.finished = stats.epochs.last
+        for name, part in zip(self.datasets, self._parts, strict=False):
+            if name in stats.by_dataset:
+                part.finished = stats.by_dataset[name].epochs.last
+
     def report_pipeline(self, batch_time: float, queue: float, workers: int, cache: int | None = None) -> None:
         """Report what a `larder.pipeline` measured, for the fleet to find the number of its workers.
 
@@ -204,7 +238,7 @@ class Job:
 
     def watch(self, loader: Iterable[Any]) -> TimedLoader:
         """The same batches, timed. Loaders of `larder.torch` datasets are also watched, as by `larder.torch.watch`."""
-        return TimedLoader(self._heartbeat, loader)
+        return TimedLoader(_MixtureObserver(self.datasets, self._parts) if self.datasets else self._heartbeat, loader)
 
     def step(self, items: int = 0, hits: int = 0) -> None:
         """End one mini-batch and begin the next, in a loop that is not watched.
@@ -213,6 +247,7 @@ class Job:
             items: of the mini-batch that ends.
             hits: how many of them were in the cache.
         """
+        self._refuse_mixture("step()")
         now = time.perf_counter()
         if self._step_at:
             self._heartbeat.timing.add(now - self._step_at, 0.0, items, hits)
@@ -222,6 +257,7 @@ class Job:
     @contextmanager
     def timing(self) -> Iterator[Step]:
         """Time one mini-batch of a loop that is not watched: from the request for its data to the end of the computation."""
+        self._refuse_mixture("timing()")
         self._heartbeat.begin()
         step = Step()
         yield step
@@ -229,7 +265,7 @@ class Job:
         self._heartbeat.timing.add(seconds, step.waited, step.items, step.hits)
 
     def join(self, dataset: DatasetInfo | None = None) -> str:
-        """Register the job if need be, and return the caching mode of its dataset.
+        """Register the job if need be, and return the caching mode of its dataset; of a mixture ``full`` if anything is stored.
 
         Args:
             dataset: that the loader reads, if known.
@@ -240,18 +276,25 @@ class Job:
             RequestRefused: the gateway refuses the job.
             UnexpectedAnswer: the endpoint is not a gateway that supports jobs.
         """
-        self._heartbeat.begin()
-        directives = self._retrying(self._heartbeat.join)
+        modes = []
+        for part in self._parts:
+            part.begin()
+            modes.append(self._retrying(part).caching)
         if dataset is not None:
             self._require_same(dataset)
-        return directives.caching
+        return modes[0] if len(modes) == 1 else "none" if set(modes) == {"none"} else "full"
 
     def stats(self) -> dict[str, Any]:
         """Counts of this process: heartbeats, failures, the last failure's message, registrations (more than one if the fleet
-        forgot the job), nodes that can replace the gateway, timing by phase, and reports of importance, if any."""
-        heartbeat = self._heartbeat
-        phases = heartbeat.timing.as_json()
-        stats = {**heartbeat.counts, "last_error": heartbeat.last_error, "nodes": heartbeat.nodes, "phases": phases}
+        forgot the job), nodes that can replace the gateway, timing by phase, and reports of importance, if any. Of a mixture the
+        sums, and ``datasets`` with those of each."""
+        if self.datasets:
+            parts = {name: _stats_of(part) for name, part in zip(self.datasets, self._parts, strict=True)}
+            sums = {name: sum(stats[name] for stats in parts.values()) for name in self._heartbeat.counts}
+            errors = [stats["last_error"] for stats in parts.values() if stats["last_error"]]
+            nodes = max(stats["nodes"] for stats in parts.values())
+            return {**sums, "last_error": errors[0] if errors else "", "nodes": nodes, "datasets": parts}
+        stats = _stats_of(self._heartbeat)
         return stats if self._sender is None else {**stats, "importance": dict(self._sender.counts)}
 
     def report_importance(self, report: ImportanceReport, dataset: DatasetInfo) -> None:
@@ -261,6 +304,7 @@ class Job:
             report: what is known at the beginning of an epoch; of samples, if the dataset has such.
             dataset: of the items.
         """
+        self._refuse_mixture("importance")
         if not self._heartbeat.own:
             return
         report = report.of_members(dataset.members)
@@ -277,7 +321,8 @@ class Job:
         """
         if not self._heartbeat.own or self._heartbeat.stopped.is_set():
             return
-        self._heartbeat.leave(_SIGN_OFF)
+        for part in self._parts:
+            part.leave(_SIGN_OFF / len(self._parts))
         self._stop()
 
     def __enter__(self) -> Job:
@@ -292,27 +337,38 @@ class Job:
             self._stop()  # the registration expires unless the job resumes
 
     def _require_same(self, dataset: DatasetInfo) -> None:
-        known = self._heartbeat.dataset
-        if known and known != dataset.id:
+        read = dataset.parts if isinstance(dataset, MixtureInfo) else (dataset,)
+        if len(read) != len(self._parts):
             raise ValueError(
-                f"the job {self.name!r} is for the dataset {str(self._heartbeat.registration.dataset)!r} (id {known[:12]}...), "
-                f"but the loader reads {dataset.name!r} (id {dataset.id[:12]}...): give both the same"
+                f"the job {self.name!r} is for {len(self._parts)} datasets, but the loader reads {len(read)}"
+            )
+        for part, info in zip(self._parts, read, strict=True):
+            if part.dataset and part.dataset != info.id:
+                raise ValueError(
+                    f"the job {self.name!r} is for the dataset {str(part.registration.dataset)!r} (id {part.dataset[:12]}...), "
+                    f"but the loader reads {info.name!r} (id {info.id[:12]}...): give both the same"
+                )
+
+    def _refuse_mixture(self, what: str) -> None:
+        if self.datasets:
+            raise ValueError(
+                f"the job {self.name!r} is for a mixture, whose datasets {what} cannot tell apart: use watch()"
             )
 
-    def _retrying(self, call: Callable[[], T]) -> T:
-        """The call's result, with retries as for a batch; registers the job again if the fleet forgot it."""
+    def _retrying(self, part: HeartbeatThread) -> JobDirectives:
+        """The directives of a dataset, with retries as for a batch; registers the job again if the fleet forgot it."""
         patience = Patience(self._retry or Retry(outage=OUTAGE))
         while True:
             pause = 0.0
             failure: Exception
             try:
-                return call()
+                return part.join()
             except RequestRefused as error:
                 if error.code != "UnknownJob":
                     raise
                 cause, failure = "unknown", error
                 with suppress(Busy, GatewayUnavailable, *TRANSIENT):
-                    self._heartbeat.register()
+                    part.register()
             except Busy as error:
                 cause, pause, failure = "busy", error.retry_after, error
             except GatewayUnavailable as error:  # registering the dataset, which comes first
@@ -321,7 +377,7 @@ class Job:
                 cause, failure = "connection", error
             drawn = patience.pause(cause)
             if drawn is None:
-                raise GatewayUnavailable(self._heartbeat.api.endpoint, patience.failures, failure) from failure
+                raise GatewayUnavailable(part.api.endpoint, patience.failures, failure) from failure
             time.sleep(max(drawn, pause))
 
 
@@ -366,6 +422,43 @@ class _DatasetReference:
         return True
 
 
-def _stop_with(job: Job, heartbeat: HeartbeatThread) -> Any:
-    """Stops the thread when the job is garbage-collected, and when the interpreter exits."""
-    return weakref.finalize(job, heartbeat.stopped.set)
+class _MixtureObserver:
+    """Divides what is measured of a mixture among the jobs of its datasets."""
+
+    def __init__(self, names: tuple[str, ...], parts: tuple[HeartbeatThread, ...]) -> None:
+        self._parts = dict(zip(names, parts, strict=True))
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the loop reads."""
+        return min(part.epoch for part in self._parts.values())
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        for part in self._parts.values():
+            part.epoch = epoch
+
+    def begin(self, in_flight: int | None = None) -> None:
+        """See `larder.training.timing.Observer`."""
+        for part in self._parts.values():
+            part.begin(in_flight)
+
+    def step(self, seconds: float, waited: float, counts: Counts, in_flight: int) -> None:
+        """See `larder.training.timing.Observer`."""
+        read = {name: counts.get(name, (0, 0)) for name in self._parts}
+        for name, times in divided(seconds, waited, read).items():
+            self._parts[name].step(*times, {"": read[name]}, in_flight)
+
+
+def _stats_of(part: HeartbeatThread) -> dict[str, Any]:
+    return {**part.counts, "last_error": part.last_error, "nodes": part.nodes, "phases": part.timing.as_json()}
+
+
+def _stop_with(job: Job, parts: tuple[HeartbeatThread, ...]) -> Any:
+    """Stops the threads when the job is garbage-collected, and when the interpreter exits."""
+    return weakref.finalize(job, _stop, parts)
+
+
+def _stop(parts: tuple[HeartbeatThread, ...]) -> None:
+    for part in parts:
+        part.stopped.set()

@@ -15,8 +15,9 @@ Without a framework::
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any, TypedDict
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from larder.base.background import BackgroundThread
 from larder.base.dataset import DatasetInfo, MixtureInfo
@@ -25,12 +26,14 @@ from larder.base.later import Unpack
 from larder.base.options import refuse_unknown, whole_number
 from larder.base.stats import Stats
 from larder.planner import EpochOrder, EpochPlan, Layout, Progress, Shard
+from larder.planner.lengths import ItemLengths
 from larder.planner.mixing import MixedOrder
 from larder.reading.mixing import Mix, MixedSource, numbering_of, parts_of, shown
-from larder.reading.source import Access, DatasetName, GatewaySource, ItemReader, Keys, Source
+from larder.reading.source import Access, DatasetName, GatewaySource, ItemReader, Keys, Source, least_reads, lengths_of
 from larder.training.ahead import RunContext
 from larder.training.job import Job
 from larder.training.run import Batch, EpochRun
+from larder.training.settings import LoaderOptions, Settings
 from larder.training.sharing import SharedReads, Sharing
 
 __all__ = ["Batch", "EpochRun", "Loader", "LoaderOptions", "Shard"]
@@ -40,134 +43,6 @@ Once = Callable[[str, Callable[[], list[Any]]], list[Any]]
 
 ALONE = Shard(0, 1, 0, 1)
 """A single process: one rank, one worker."""
-
-_SUBSTITUTE = 10
-"""Candidates per item of a batch in random order."""
-_CHOICES = {
-    "order": ("random", "sequential"),
-    "tail": ("short", "drop", "pad"),
-    "on_missing": ("raise", "skip"),
-    "group": ("mixed", "unit"),
-}
-
-_SEQUENTIAL: dict[str, tuple[str | int | None, ...]] = {
-    "group": ("mixed",),
-    "substitute": (None, 1),
-}
-"""The options allowed with a sequential order."""
-
-
-class LoaderOptions(TypedDict, total=False):
-    """Everything about a `Loader` that has a default.
-
-    Args:
-        order: ``"random"`` (default), or ``"sequential"`` for evaluation: the order of the dataset, and the same batches with any
-            number of workers; every item once, unless ``tail`` says otherwise. With several ranks, item ``i`` goes to rank ``i %
-            world``.
-        substitute: candidates per item of a batch (10). More candidates find more items in the cache; 1 follows the order of the
-            epoch exactly, as sequential ones do.
-        seed: seed of the order (0). An epoch has the same order for every run with the same seed.
-        tail: end of an epoch. ``"short"`` (default): the last batch is smaller; ``"drop"``: full batches only; ``"pad"``: the
-            last batch is filled with repetitions. Every rank gets equally many batches; where that is impossible with
-            ``"short"``, an epoch begins with `UnevenRanks`.
-        group: ``"mixed"`` (default): batches from the whole dataset; ``"unit"``: from one stretch of it where possible.
-        reuse: whether to take early what other jobs on the dataset have just read (``True``), so that one read of the origin
-            serves all jobs. ``False``: substitutes come from the next batches of the epoch's own order only, which stays nearly
-            the order of the seed, at the price of more reads.
-        on_missing: for an unavailable item: ``"raise"`` (default), or ``"skip"`` it and count it.
-        ahead: 1 (default): fetch the next batch while the current one is used, and up to three small ones beside it if what they
-            load is not stored; 0: fetch on request only.
-        job: the training run, a `larder.Job` or only its name, for the gateway's decisions ("").
-        access: credentials, timeouts and fallback.
-        source: source of the items instead of ``endpoint`` and ``dataset``, such as `larder.testing.MemorySource`.
-    """
-
-    order: str
-    substitute: int
-    seed: int
-    tail: str
-    group: str
-    reuse: bool
-    on_missing: str
-    ahead: int
-    job: str | Job
-    access: Access
-    source: Source
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """The checked options of a loader."""
-
-    batch_size: int
-    order: str = "random"
-    substitute: int | None = None
-    seed: int = 0
-    tail: str = "short"
-    group: str = "mixed"
-    reuse: bool = True
-    on_missing: str = "raise"
-    ahead: int = 1
-    job: str | Job = ""
-    access: Access | None = None
-    source: Source | None = None
-
-    def __post_init__(self) -> None:
-        whole = {"batch_size": whole_number("batch_size", self.batch_size, 1), "seed": whole_number("seed", self.seed)}
-        if self.substitute is not None:
-            whole["substitute"] = whole_number("substitute", self.substitute, 1)
-        whole["ahead"] = whole_number("ahead", self.ahead, 0, 1)
-        for name, number in whole.items():
-            object.__setattr__(self, name, number)
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, not {getattr(self, name)!r}")
-        for name, needed in _SEQUENTIAL.items():
-            if self.sequential and getattr(self, name) not in needed:
-                raise ValueError(f"a sequential order is complete and exact: leave {name} out")
-
-    @property
-    def sequential(self) -> bool:
-        """Whether epochs have the order of the dataset."""
-        return self.order == "sequential"
-
-    @property
-    def candidates(self) -> int:
-        """Candidates per item of a batch."""
-        if self.substitute is None:
-            return 1 if self.sequential else _SUBSTITUTE
-        return self.substitute
-
-    def check_mix(self, dataset: DatasetName | Mix) -> None:
-        """Refuse options that a mixture of datasets cannot have.
-
-        Raises:
-            ValueError: one is given; the message names it.
-        """
-        if not isinstance(dataset, Mix):
-            return
-        if not isinstance(self.job, str):
-            raise ValueError(
-                f"the job {self.job.name!r} is for one dataset, and a mixture has several: give it "
-                f"job={self.job.name!r}, or each dataset a loader with a Job of its own"
-            )
-        if self.access is not None and self.access.digest_file is not None:
-            raise ValueError("digest_file is of one dataset; name each dataset of a mixture by its digest file")
-        if self.sequential and dataset.weights is not None:
-            raise ValueError("a sequential order has every item once: give the mixture no weights")
-        if self.group != "mixed":
-            raise ValueError("batches of a mixture are from several datasets: leave group out")
-
-    @property
-    def job_name(self) -> str:
-        """Name of the training run; empty without one."""
-        return self.job if isinstance(self.job, str) else self.job.name
-
-    def __str__(self) -> str:
-        changed = [setting.name for setting in fields(self) if getattr(self, setting.name) != setting.default]
-        job = [f"job={self.job_name!r}"] if self.job_name else []
-        shown = [f"{name}={getattr(self, name)!r}" for name in changed if name not in ("job", "access", "source")]
-        return ", ".join(shown + job)
 
 
 class Loader:
@@ -201,7 +76,9 @@ class Loader:
         self._info: DatasetInfo | None = None
         self._reader: ItemReader | None = None
         self._keys: Keys | None = None
+        self._lengths: ItemLengths | None = None
         self._caching = ""
+        self._least: dict[str, float | None] = {"": None}
         self._sharing = Sharing()
         self._start: tuple[int, dict[str, Any] | None] = (0, None)
         self._latest: EpochRun | None = None
@@ -249,6 +126,26 @@ class Loader:
         if self._keys is None:
             self._keys = Keys(self.source.locations(self.info))
         return self._keys
+
+    @property
+    def lengths(self) -> ItemLengths | None:
+        """The lengths by which batches are made; those of the digest file are requested once, in pages of 10,000.
+
+        Raises:
+            ValueError: there is not one for each item; the message has the remedy.
+        """
+        if self.settings.lengths is None:
+            return None
+        if self._lengths is None:
+            given = self.settings.lengths
+            known = given if isinstance(given, ItemLengths) else ItemLengths(lengths_of(self.source, self.info))
+            items = self.info.samples if self.mixture is None else numbering_of(self.mixture).total
+            if len(known) != items:
+                raise ValueError(
+                    f"lengths has {len(known)} numbers, but the dataset has {items} items: give one for each"
+                )
+            self._lengths = known
+        return self._lengths
 
     @property
     def mixture(self) -> MixtureInfo | None:
@@ -358,7 +255,7 @@ class Loader:
         return Progress.from_json(state).batches(self.settings.batch_size, self.settings.tail)
 
     def join(self, start: Progress, once: Once | None = None) -> None:
-        """Register the loader's `Job`, if it has one, before an epoch begins.
+        """Register the loader's `Job`, if it has one, and ask how much is cached, before an epoch begins.
 
         Args:
             start: state of a rank.
@@ -369,10 +266,23 @@ class Loader:
             GatewayUnavailable: no gateway could register it.
         """
         job = self.settings.job
-        if isinstance(job, str):
-            return
-        _refuse_other_ranks(job, start)
-        (self._caching,) = (once or _directly)(f"joined/{start.epoch}", lambda: [job.join(self.info)])
+        if not isinstance(job, str):
+            _refuse_other_ranks(job, start)
+        self._caching, self._least = (once or _directly)(f"joined/{start.epoch}", self._joined)
+
+    def _joined(self) -> list[Any]:
+        job = self.settings.job
+        caching = "" if isinstance(job, str) else job.join(self.info)
+        return [caching, least_reads(self.source, self.info)]
+
+    def begin_epoch(self, start: Progress, stats: Stats) -> None:
+        """Count an epoch, if it is a whole one, in ``stats``, which are the loader's own or those of a training loop."""
+        if not start.begun:
+            stats.begin_epoch(start.epoch, self._least)
+
+    def end_epoch(self, epoch: int, stats: Stats) -> None:
+        """The epoch that these counts are of is over: report to the `Job` what it read."""
+        _end_epoch(stats, self.settings.job, epoch)
 
     def run(self, start: Progress, shard: Shard, own: Progress | None = None) -> EpochRun:
         """The batches left after ``start``, the rank's state, and after ``own``, this worker's state. Raises `UnevenRanks`."""
@@ -388,6 +298,7 @@ class Loader:
             progress=start,
             own=own,
             dataset=self.info.id,
+            lengths=self.lengths,
         )
         background = self._background if settings.ahead else None
         cold = not self.info.resident and not self.stats.batches
@@ -396,10 +307,20 @@ class Loader:
         shared = None
         if settings.candidates > 1:
             shared = SharedReads(self.reader, self._sharing, shard, settings.job_name, offers=settings.reuse)
-        exact = order.name if settings.candidates == 1 and settings.job_name else ""
+        names = () if self.mixture is None else self.mixture.names
         context = RunContext(
-            self.reader, self.stats, background, caching, numbering, shared, workers=shard.workers, order=exact
+            self.reader,
+            self.stats,
+            background,
+            caching,
+            numbering,
+            shared,
+            shard.workers,
+            order.name if settings.candidates == 1 and settings.job_name else "",
+            names,
+            partial(_end_epoch, self.stats, settings.job),
         )
+        self.begin_epoch(start if own is None else own, self.stats)
         if own is None:
             # One worker inherits the earlier counts of skipped and padded items, so that the sum over all workers is right.
             own = start if shard.worker == 0 else replace(start, skipped=0, padded=0)
@@ -447,6 +368,12 @@ def checked_shard(shard: Shard) -> Shard:
     world, workers = whole_number("world", shard[1], 1), whole_number("workers", shard[3], 1)
     rank, worker = whole_number("rank", shard[0], 0, world - 1), whole_number("worker", shard[2], 0, workers - 1)
     return Shard(rank, world, worker, workers)
+
+
+def _end_epoch(stats: Stats, job: str | Job, epoch: int) -> None:
+    stats.end_epoch(epoch)
+    if not isinstance(job, str):
+        job.report_reads(stats)
 
 
 def _directly(name: str, make: Callable[[], list[Any]]) -> list[Any]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from larder.base import errors
 from larder.base.errors import ItemError, ItemUnavailable, LarderError
+from larder.base.stats import BY_DATASET, Stats
 from larder.planner import Candidates, EpochPlan, Progress
 from larder.planner.numbers import GrowingSet
 from larder.reading import frames
@@ -185,6 +186,11 @@ class EpochRun:
         self._track()
         return self._tracker.progress
 
+    @property
+    def stats(self) -> Stats:
+        """The counts of its loader."""
+        return self._context.stats
+
     def state_dict(self) -> dict[str, Any]:
         """The state to save, of JSON types; for a run that is a rank's only worker. After the last batch, the next epoch's."""
         return self.progress.settled(self._settings.batch_size, self._settings.tail).to_json()
@@ -203,10 +209,14 @@ class EpochRun:
         if filled is None or not filled.data:
             if filled is not None:
                 self._record(filled)
+            self._context.ended(self.epoch)
             raise StopIteration
         if self._context.background is not None and len(self._plan):
             self._next = self._context.background.submit(self._fill)
-        return self._deliver(filled)
+        batch = self._deliver(filled)
+        if self.over:
+            self._context.ended(self.epoch)
+        return batch
 
     def repetitions(self, count: int) -> Iterator[Repetition]:
         """Items to repeat in place of delivered ones that turned out to be unusable: at most ``count`` at a time, each once.
@@ -260,14 +270,16 @@ class EpochRun:
         stats = self._context.stats
         indices, flags = np.concatenate(filled.indices), np.concatenate(filled.flags)
         hits = (flags & HIT) != 0
-        for name, value in counts_of(flags, filled.data).items():
-            stats.add(name, value)
-        stats.add("substitutions", filled.substitutions)
         stats.order.observe(self.epoch, indices, hits)
         self._record(filled)
         self.numbers = indices
-        numbering = self._context.numbering
+        numbering, counts = self._context.numbering, counts_of(flags, filled.data)
         datasets, indices = (None, indices) if numbering is None else numbering.parts(indices)
+        if datasets is not None:
+            counts |= _counts_by_dataset(flags, datasets, self._context.names)
+        for name, value in {**counts, "substitutions": filled.substitutions}.items():
+            stats.add(name, value)
+        stats.add_to_epoch(self.epoch, counts)
         return Batch(indices, filled.data, self.epoch, flags, datasets)
 
     def _record(self, filled: _PartialBatch) -> None:
@@ -353,6 +365,19 @@ def counts_of(flags: NDArray[np.uint16], data: Sequence[memoryview]) -> dict[str
         "hits": int(np.count_nonzero(hits)),
         "joined": int(np.count_nonzero(joined)),
         "origin_reads": int(np.count_nonzero(~hits & ~joined)),
+    }
+
+
+def _counts_by_dataset(flags: NDArray[np.uint16], datasets: NDArray[np.uint16], names: Sequence[str]) -> dict[str, int]:
+    """The counts of items of a batch of a mixture, by dataset."""
+    hits = (flags & HIT) != 0
+    joined = ((flags & JOINED) != 0) & ~hits
+    chosen = {"items": np.ones(len(flags), np.bool_), "hits": hits, "joined": joined, "origin_reads": ~hits & ~joined}
+    return {
+        f"{BY_DATASET}{count}/{names[part]}": number
+        for count, mask in chosen.items()
+        for part, number in enumerate(np.bincount(datasets[mask], minlength=len(names)).tolist())
+        if number
     }
 
 

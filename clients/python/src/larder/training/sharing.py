@@ -16,8 +16,6 @@ from larder.planner.layout import Shard
 from larder.reading.merging import Fetched
 from larder.reading.source import ItemReader, SharingReader
 
-PART = ("part", "static")
-"""Caching modes in which a part of a dataset is held; gateways before 0.2 say ``static``."""
 PER_ITEM = 4
 """Offers that are asked for, per item of a batch and reader that divides the epoch with others."""
 
@@ -75,5 +73,4 @@ class SharedReads:
     def learn(self, fetched: Fetched) -> None:
         """Remember what an answer said of other jobs."""
         if fetched.directives.caching:
-            part = fetched.directives.caching in PART
-            self._sharing.jobs = fetched.directives.sharing if part else -1
+            self._sharing.jobs = fetched.directives.sharing if fetched.directives.partly else -1

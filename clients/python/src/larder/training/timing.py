@@ -10,7 +10,7 @@ One thread counts and another reads. Totals are immutable values that are replac
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import singledispatch
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
@@ -70,14 +70,37 @@ class Timing:
         return {phase: totals._asdict() for phase, totals in list(self.totals.items())}
 
 
-class Observer(Protocol):
-    """Receives what a `TimedLoader` measures."""
+Counts = Mapping[str, tuple[int, int]]
+"""Items and cache hits: of all under the empty name, and of each dataset of a mixture."""
 
-    timing: Timing
+
+def divided(seconds: float, waited: float, counts: Counts) -> dict[str, tuple[float, float]]:
+    """The time of a mini-batch of a mixture as each dataset has it: seconds and waiting.
+
+    Only what was not cached is waited for, so waiting is divided by misses; the time of computing is that of all. So what the
+    datasets gain adds up to what the job gains.
+    """
+    weights = {name: items - hits for name, (items, hits) in counts.items()}
+    if not any(weights.values()):
+        weights = {name: items for name, (items, _) in counts.items()}
+    total = max(1, sum(weights.values()))
+    parts = {name: waited * weight / total for name, weight in weights.items()}
+    return {name: (seconds - waited + part, part) for name, part in parts.items()}
+
+
+class Observer(Protocol):
+    """Receives what a `TimedLoader` measures.
+
+    ``epoch`` is the one that the loop reads.
+    """
+
     epoch: int
 
-    def begin(self) -> None:
-        """An iteration begins."""
+    def begin(self, in_flight: int | None = None) -> None:
+        """An iteration begins, with so many mini-batches in flight when a phase changes."""
+
+    def step(self, seconds: float, waited: float, counts: Counts, in_flight: int) -> None:
+        """A mini-batch has ended; ``in_flight`` are in flight now."""
 
 
 @singledispatch
@@ -128,8 +151,8 @@ class _TimedIterator:
         self._loader = loader
         self._iterator: Iterator[Any] | None = None
         self._asked_at = self._waited = 0.0
-        self._items = self._hits = 0
-        self._counted = (0, 0)
+        self._counts: Counts = {}
+        self._before: Counts = {}
         self._first = True
 
     def __iter__(self) -> _TimedIterator:
@@ -137,9 +160,8 @@ class _TimedIterator:
 
     def __next__(self) -> Any:
         now = perf_counter()
-        self._observer.timing.in_flight = _in_flight(self._loader)
         if self._iterator is None:
-            self._observer.begin()
+            self._observer.begin(_in_flight(self._loader))
             self._iterator = iter(self._loader)
         elif self._asked_at:
             self._record(now - self._asked_at)
@@ -156,18 +178,22 @@ class _TimedIterator:
 
     def _record(self, seconds: float) -> None:
         if not self._first:
-            self._observer.timing.add(seconds, self._waited, self._items, self._hits)
+            self._observer.step(seconds, self._waited, self._counts, _in_flight(self._loader))
         self._first = False
 
     def _count(self, batch: Any) -> None:
-        if isinstance(batch, Batch):
-            self._items, self._hits = len(batch), batch.hits
-            return
         stats = getattr(self._loader, "stats", None)
-        counted = stats() if callable(stats) else None
+        counted = stats() if callable(stats) else stats
         if isinstance(counted, Stats):
-            before, self._counted = self._counted, (counted.items, counted.hits)
-            self._items, self._hits = counted.items - before[0], counted.hits - before[1]
+            now = {"": counted, **counted.by_dataset}
+            before, self._before = self._before, {name: (each.items, each.hits) for name, each in now.items()}
+            self._counts = {name: _since(before.get(name, (0, 0)), sums) for name, sums in self._before.items()}
+        if isinstance(batch, Batch):
+            self._counts = {**self._counts, "": (len(batch), batch.hits)}
+
+
+def _since(before: tuple[int, int], now: tuple[int, int]) -> tuple[int, int]:
+    return now[0] - before[0], now[1] - before[1]
 
 
 def _in_flight(loader: Any) -> int:

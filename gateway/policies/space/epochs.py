@@ -1,0 +1,60 @@
+"""What jobs read from origins in whole epochs, beside the least that is possible.
+
+An epoch delivers each item of a dataset once. What is not cached when it begins must be read: that is the least, for all jobs on
+the dataset together, since one read serves them all. A rank reports the last epoch that it delivered from beginning to end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+
+@dataclass(frozen=True, slots=True)
+class EpochReads:
+    """A whole epoch of a job, or of some of its ranks.
+
+    ``items``: delivered; ``origin_reads``: of these, read from the origin. ``least``: share of the dataset that was not cached at
+    the beginning, ``None`` if it is not known. ``ranks``: how many ranks the counts are of.
+    """
+
+    epoch: int
+    items: int
+    origin_reads: int
+    least: float | None = None
+    ranks: int = 1
+
+    @property
+    def per_item(self) -> float:
+        """Reads of the origin per item."""
+        return self.origin_reads / max(1, self.items)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedEpochs:
+    """The last whole epochs of the jobs on a dataset: ``per_item``, reads of all ``jobs`` per item; and the least possible."""
+
+    jobs: int
+    per_item: float
+    least: float | None
+
+
+def of_ranks(reads: Sequence[EpochReads]) -> EpochReads | None:
+    """The epoch of a job, from those of its ranks: the earliest that one reports; the others are about to follow or to report."""
+    if not reads:
+        return None
+    epoch = min(each.epoch for each in reads)
+    same = [each for each in reads if each.epoch == epoch]
+    items, origin_reads = sum(each.items for each in same), sum(each.origin_reads for each in same)
+    return EpochReads(epoch, items, origin_reads, _mean(same), len(same))
+
+
+def shared(jobs: Sequence[EpochReads]) -> SharedEpochs | None:
+    """The epochs of the jobs on a dataset, which share its reads; ``None`` without any."""
+    return SharedEpochs(len(jobs), sum(each.per_item for each in jobs), _mean(jobs)) if jobs else None
+
+
+def _mean(reads: Sequence[EpochReads]) -> float | None:
+    known = [each.least for each in reads if each.least is not None]
+    return fmean(known) if known else None
