@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 
+import larder
+from rig.digests import Row, write
 from rig.world import content, eventually
 from tests.admin.operations_world import Zone, admin, get, post, zone
 
@@ -35,10 +40,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zone]:
         yield made
 
 
-def explained(world: Zone, key: str, number: int = 0, access_key_id: str = "GWA") -> dict[str, object]:
+def explained(world: Zone, key: str, number: int = 0, access_key_id: str = "GWA") -> dict[str, Any]:
     """A gateway's explanation of the next read."""
     query = urlencode({"bucket": "bucket", "key": key, "access_key_id": access_key_id})
-    found: dict[str, object] = get(world.nodes[number], f"/explain?{query}")
+    found: dict[str, Any] = get(world.nodes[number], f"/explain?{query}")
     return found
 
 
@@ -94,6 +99,25 @@ def test_parts_are_listed_at_every_gateway(world: Zone) -> None:
         assert (told["part_bytes"], told["first_parts"], told["resident_blocks"]) == (300_000, wanted, 0)
     assert foretold(world, "parts") == "MISS; reason=partial"
     assert world.read(0, "/bucket/parts") == "MISS; reason=partial"
+
+
+def test_what_loaders_hold_is_known(world: Zone, tmp_path: Path) -> None:
+    """Rule: an object whose bytes only a loader has read is cold for its name's readers, and explain says that loaders hit; every
+    gateway knows, and only the tenant of the dataset learns of it."""
+    body = content(1000, "item")
+    world.origin.put("/bucket/item", body)
+    file = write(tmp_path / "things.parquet", [Row(hashlib.sha256(body).digest(), "bucket", "item")])
+    access = larder.Access(credentials=larder.Credentials("GWA", "gateway-secret-a"))
+    assert len(list(larder.Loader(world.nodes[0].endpoint, str(file), batch_size=1, access=access))) == 1
+    told = eventually(
+        lambda: explained(world, "item", 1),
+        lambda told: [each["resident"] for each in told["items"]] == [1],
+        "the item to be found",
+    )
+    assert (told["outcome"], told["reason"]) == ("MISS", "cold")
+    assert "Loaders find it in the cache: 1 of its 1 items in things-" in str(told["explanation"])
+    assert explained(world, "item", access_key_id="GWB")["items"] == []
+    assert explained(world, "large")["items"] == []
 
 
 def test_a_grant_is_each_readers_own(world: Zone) -> None:

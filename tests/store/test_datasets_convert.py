@@ -19,7 +19,7 @@ from gateway.model.datasets import UNKNOWN_LENGTH, ApiError, Location
 from gateway.policies.items.dataset_quota import Limit
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.conversion import Converted, Grant, GrantExceeded, Limits, convert
-from gateway.store.datasets.locations import Locations, open_locations
+from gateway.store.datasets.locations import Locations, items_of, open_locations
 from gateway.store.files.failures import DiskFault
 from rig.digests import SCHEMA, Row, columns_of, id_of, rows_of, sha, write, write_columns
 from rig.near import read_near
@@ -97,6 +97,18 @@ async def test_rows_of_many_batches_stay_in_order(read: Convert, tmp_path: Path)
         assert content.digest(index) == rows[index].digest
         assert locations.of(index).key == rows[index].key
     assert [location.key for location in locations.between(60_000, 70_000)] == [row.key for row in rows[60_000:70_000]]
+
+
+async def test_the_items_of_an_object_are_found(read: Convert, tmp_path: Path) -> None:
+    """Rule: all items of an object are found by its name, wherever they are listed; of another bucket's or of none, nothing."""
+    keys = [f"shards/{number % 400:04d}.tar" for number in range(5000)]
+    buckets = ["data" if number % 3 else "other" for number in range(5000)]
+    rows = [Row(sha(str(number)), *place, number, 1) for number, place in enumerate(zip(buckets, keys, strict=True))]
+    _, locations = opened(tmp_path, await read(write(tmp_path / "f", rows)))
+    for bucket, key in (("data", keys[0]), ("other", keys[399]), ("data", keys[250])):
+        wanted = [number for number, row in enumerate(rows) if (row.bucket, row.key) == (bucket, key)]
+        assert items_of(locations, bucket, key) == wanted != []
+    assert items_of(locations, "data", "shards/0400.tar") == items_of(locations, "none", keys[0]) == []
 
 
 async def test_no_items(read: Convert, tmp_path: Path) -> None:

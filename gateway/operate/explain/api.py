@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query
@@ -18,6 +19,7 @@ from gateway.edge.documents import ResponseModel, moment
 from gateway.edge.endpoints import of_state
 from gateway.model.keys import ObjectKey
 from gateway.model.outcomes import Outcome, Reason
+from gateway.operate.explain.items import ItemFinder, ObjectItems
 from gateway.operate.explain.work import Expected, Explainer, Knowledge, expected
 from gateway.policies.pools import DEFAULT, STREAM, dataset_pool, stream_pools
 from gateway.policies.reads.rules import ALWAYS, IMMUTABLE, Caching
@@ -25,6 +27,7 @@ from gateway.policies.streams.zone import zone_streams
 
 router = APIRouter(tags=["explain"])
 Service = Annotated[Explainer, Depends(of_state("explainer"))]
+Finder = Annotated[ItemFinder, Depends(of_state("item_finder"))]
 _FAR = 4e9
 """Seconds since the epoch after which a time means "unlimited"."""
 _AT = "2026-03-02T14:30:00.000Z"
@@ -47,6 +50,14 @@ class PartShown(ResponseModel):
 
     start: int = Field(description="first byte", examples=[7_340_032])
     bytes: int = Field(examples=[3_000_000])
+
+
+class ItemsShown(ResponseModel):
+    """The items of a dataset that lie in an object."""
+
+    dataset: str = Field(examples=["imagenet-train"])
+    items: int = Field(examples=[1])
+    resident: int = Field(description="of them, in the fleet's caches: batches get these as hits", examples=[1])
 
 
 class Explanation(ResponseModel):
@@ -85,6 +96,9 @@ class Explanation(ResponseModel):
         description="part of the cache's space that it is charged to, or would be",
         examples=["stream:datasets/imagenet/train/"],
     )
+    items: list[ItemsShown] = Field(
+        description="the reader's datasets of which it is an item, or has some, as far as they were found within five seconds"
+    )
     saves: Savings | None = Field(
         description="by the space of the dataset that it is an item of; null: no price is set, or its pool is no dataset's"
     )
@@ -117,6 +131,7 @@ async def explain_object(
     _caller: Reader,
     operations: Ops,
     explainer: Service,
+    finder: Finder,
     bucket: Annotated[Bucket, Query(description="of the object")],
     key: Annotated[str, Query(min_length=1, max_length=1024, description="of the object")],
     access_key_id: Annotated[str, Query(min_length=1, max_length=256, description="access key of the reader")],
@@ -130,7 +145,8 @@ async def explain_object(
     knowledge, unreachable = await explainer.anywhere(place, principal.tenant, principal.identity)
     covered = principal.may_touch(place.path)
     prospect = expected(rule, knowledge) if covered else Expected(Outcome.BYPASS, Reason.REFUSED)
-    why, change = _advice(prospect, knowledge, rule, covered=covered)
+    items = await finder.of(principal, bucket, key) if covered else []
+    why, change = _advice(prospect, knowledge, rule, items if covered else None)
     me = operations.fleet.sources.membership.me
     return Explanation.of(
         knowledge,
@@ -144,6 +160,8 @@ async def explain_object(
         **_times(knowledge),
         resident_blocks=knowledge.resident,
         first_parts=[PartShown(start=start, bytes=length) for start, length in knowledge.first_parts],
+        in_memory=knowledge.in_memory,
+        items=[ItemsShown.of(each) for each in items],
         **_stream(await operations.fleet.look(), place, knowledge),
         outcome=prospect.outcome,
         reason=prospect.reason,
@@ -221,16 +239,18 @@ def _times(knowledge: Knowledge) -> dict[str, str | None]:
     }
 
 
-def _advice(prospect: Expected, knowledge: Knowledge, rule: Caching, *, covered: bool) -> tuple[str, str]:
+def _advice(
+    prospect: Expected, knowledge: Knowledge, rule: Caching, items: Sequence[ObjectItems] | None
+) -> tuple[str, str]:
     """The reason for the outcome of the next read, and the change that makes it a hit.
 
     Args:
         prospect: the outcome of the next read.
         knowledge: of the object's home.
         rule: that holds for it.
-        covered: whether the reader's allow-list covers it.
+        items: of datasets in the object; ``None`` if the reader's allow-list does not cover it.
     """
-    if not covered:
+    if items is None:
         return (
             "The allow-list of the access key does not cover the object: the gateway refuses the read.",
             "Add a glob to `allow` of the credential.",
@@ -240,6 +260,12 @@ def _advice(prospect: Expected, knowledge: Knowledge, rule: Caching, *, covered:
         return f"The object is here, fresh, and granted: it is served from {where}.", ""
     if prospect.reason is Reason.REVALIDATED:
         return _asked_first(knowledge, rule)
+    if prospect.reason in (Reason.COLD, Reason.EVICTED) and any(each.resident for each in items):
+        return (
+            f"Loaders find it in the cache: {_held(items)}. Readers of the object by its name do not: the first of them reads it "
+            "from the origin.",
+            "Warm it up, or read it once by its name, if it is read so at all.",
+        )
     if prospect.reason in (Reason.COLD, Reason.EVICTED) and knowledge.former:
         return (
             "No bytes of the object are in the cache of its home. The previous owner, "
@@ -257,6 +283,10 @@ def _advice(prospect: Expected, knowledge: Knowledge, rule: Caching, *, covered:
     if prospect.reason is None:
         return "The answer did not come from the cache.", ""
     return prospect.reason.meaning, prospect.reason.change
+
+
+def _held(items: Sequence[ObjectItems]) -> str:
+    return ", ".join(f"{each.resident} of its {each.items} items in {each.dataset}" for each in items if each.resident)
 
 
 def _asked_first(knowledge: Knowledge, rule: Caching) -> tuple[str, str]:

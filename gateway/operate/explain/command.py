@@ -69,9 +69,14 @@ def _tell(options: Namespace, answer: Mapping[str, Any]) -> None:
             ("stream", " ".join(filter(None, (answer.get("stream"), answer.get("pattern")))) or "none"),
             ("pool", answer.get("pool")),
             ("saves", saves(answer.get("saves"))),
+            *((f"dataset {each['dataset']}", _items(each)) for each in answer.get("items", ())),
             *_held(answer),
         )
     )
+
+
+def _items(items: Mapping[str, Any]) -> str:
+    return f"{number(items['resident'])} of {number(items['items'])} items in it are cached, for loaders"
 
 
 def _rule(rule: Mapping[str, Any]) -> str:

@@ -86,6 +86,18 @@ def open_locations(path: Path) -> Locations:
         os.close(descriptor)
 
 
+def items_of(locations: Locations, bucket: str, key: str) -> list[int]:
+    """The items that lie in one object. Reads all keys: blocks.
+
+    Raises:
+        Damaged: the file is malformed.
+    """
+    if isinstance(locations, PackedLocations):
+        return locations.items_of(bucket, key)
+    places = enumerate(locations.between(0, locations.items))
+    return [index for index, place in places if (place.bucket, place.key) == (bucket, key)]
+
+
 class PackedLocations:
     """Locations of version 2.
 
@@ -186,6 +198,29 @@ class PackedLocations:
         if list(ends) != sorted(ends) or len(body) != 2 * count + ends[-1]:
             raise Damaged("the list of locations is garbled")
         return [common + body[2 * count + start : 2 * count + end] for start, end in zip(starts, ends, strict=True)]
+
+    def items_of(self, bucket: str, key: str) -> list[int]:
+        """See ``items_of``."""
+        if bucket not in self._buckets:
+            return []
+        number, wanted = self._buckets.index(bucket), key.encode()
+        pages = (page for page in range(len(self._key_pages)) if wanted.startswith(self._common(page)))
+        numbers = [KEYS * page + place for page in pages for place, of in enumerate(self.keys(page)) if of == wanted]
+        items: list[int] = []
+        for page in range(len(self._row_pages)) if numbers else ():
+            keys, buckets, _, _ = self.rows(page)
+            here = np.isin(keys, np.array(numbers, np.uint64)) & (buckets == number)
+            items += (page * ROWS + np.flatnonzero(here)).tolist()
+        return items
+
+    def _common(self, page: int) -> bytes:
+        """The common prefix of the keys of a page."""
+        at = int(self._key_pages[page])
+        try:
+            size = KEY_PAGE.unpack_from(self._table, at)[0]
+        except struct.error as error:
+            raise Damaged("the list of locations is garbled") from error
+        return bytes(self._table[at + KEY_PAGE.size : at + KEY_PAGE.size + size])
 
     def check(self) -> None:
         """Validate every page.

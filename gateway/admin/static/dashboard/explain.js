@@ -23,6 +23,7 @@ function sentences(found) {
     partsWords(found),
     found.stream && `Its reads belong to the stream ${found.stream}, whose pattern is ${found.pattern}.`,
     `Node ${found.home} owns it: ${known}. It is in the pool ${found.pool}${found.saves ? `, which ${savedWords(found.saves)}` : ""}, and the rule ${rule.match} applies.`,
+    ...(found.items ?? []).map(({ dataset, items, resident }) => `Dataset ${dataset}: ${count(resident)} of ${count(items)} items in it are cached for loaders.`),
     found.unreachable && `The owner could not be asked: ${found.unreachable}. ${found.asked} answered.`,
   ].filter(Boolean);
 }

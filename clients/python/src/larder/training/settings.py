@@ -18,6 +18,8 @@ BYTES = "bytes"
 """The lengths that the digest file states."""
 _SUBSTITUTE = 10
 """Candidates per item of a batch in random order."""
+_ALIKE = 2
+"""The same of batches by length: more candidates would differ more in length."""
 _CHOICES = {
     "order": ("random", "sequential"),
     "tail": ("short", "drop", "pad"),
@@ -39,8 +41,8 @@ class LoaderOptions(TypedDict, total=False):
         order: ``"random"`` (default), or ``"sequential"`` for evaluation: the order of the dataset, and the same batches with any
             number of workers; every item once, unless ``tail`` says otherwise. With several ranks, item ``i`` goes to rank ``i %
             world``.
-        substitute: candidates per item of a batch (10). More candidates find more items in the cache; 1 follows the order of the
-            epoch exactly, as sequential ones do.
+        substitute: candidates per item of a batch (10; with ``lengths`` 2). More candidates find more items in the cache; 1
+            follows the order of the epoch exactly, as sequential ones do.
         seed: seed of the order (0). An epoch has the same order for every run with the same seed.
         tail: end of an epoch. ``"short"`` (default): the last batch is smaller; ``"drop"``: full batches only; ``"pad"``: the
             last batch is filled with repetitions. Every rank gets equally many batches; where that is impossible with
@@ -121,7 +123,7 @@ class Settings:
     def candidates(self) -> int:
         """Candidates per item of a batch."""
         if self.substitute is None:
-            return 1 if self.sequential else _SUBSTITUTE
+            return 1 if self.sequential else _SUBSTITUTE if self.lengths is None else _ALIKE
         return self.substitute
 
     def check_mix(self, dataset: DatasetName | Mix) -> None:
