@@ -19,10 +19,13 @@ function problemsOf(overview, words) {
   return overview.problems.filter((problem) => words.some((word) => problem.node === word || problem.what.includes(` ${word} `))).map((problem) => problem.what);
 }
 
-// Jobs on one dataset share its reads, so the least is that of all of them.
-function sharedEpochs(job, datasets) {
-  const epochs = datasets.find((dataset) => dataset.id === job.dataset.slice(0, 12))?.last_epochs;
-  return epochs?.jobs > 1 ? [[`Of all ${epochs.jobs} jobs together`, epochWords(epochs)]] : [];
+// Jobs on one dataset share its reads, so the least possible is that of all of them together.
+function epochFacts({ last_epoch: own, dataset: id }, datasets) {
+  const label = "Origin reads, last epoch";
+  const shared = datasets.find((dataset) => dataset.id === id.slice(0, 12))?.last_epochs;
+  if (!own) return [[label, "no whole epoch yet"]];
+  if (!(shared?.jobs > 1)) return [[label, epochWords(own)]];
+  return [[label, epochWords({ ...own, least: null })], [`Of all ${shared.jobs} jobs together`, epochWords(shared)]];
 }
 
 const KINDS = {
@@ -58,9 +61,8 @@ const KINDS = {
       ["With 10\u00a0% more cached", job.t_with_more > 0 ? seconds(job.t_with_more) : "–"],
       ["Benefit", benefit(job)],
       ["Waited for data", waitedWords(job.gpu_seconds_waited)],
-      ["Origin reads, last epoch", job.last_epoch ? epochWords(job.last_epoch) : "no whole epoch yet"],
-      ...sharedEpochs(job, datasets),
       ...(prices?.gpu_hour > 0 ? [["Cost of waiting", money((job.gpu_seconds_waited / 3600) * prices.gpu_hour, prices)]] : []),
+      ...epochFacts(job, datasets),
     ],
     problems: (job, overview) => problemsOf(overview, [job.job]),
     actions: (job) => [{ word: "Remove", run: () => remove(job) }],
