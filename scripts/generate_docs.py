@@ -145,7 +145,7 @@ AREAS = {
     "origin": "origin revalidations fills small invalidations invalidation",
     "datasets": "batches batch prefetched dataset results result replaced importance",
     "fleet": "peer moved relayed fleet ring",
-    "cache": "cache evicted corrupt verified open memory disk stream streams",
+    "cache": "cache object evicted corrupt verified open memory disk stream streams",
     "plan": "job jobs planned plan manager zone pipelines pipeline",
     "gateway": "build ready event config admin catalog warmups",
 }

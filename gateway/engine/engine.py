@@ -56,7 +56,7 @@ class Engine:
         self._writes = Writes(services, self._entries, channel, self.listings)
         self.changed = partial(self._writes.forget, source="origin")
         self.blocks = Blocks(services, max_fills, self._grants, self.changed)
-        self.fetches = ItemFetches(services)
+        self.fetches = ItemFetches(services, self.blocks.runs)
         self.lane = Lane(
             load_limits(self.blocks.half, preload_bandwidth),
             {
@@ -67,6 +67,7 @@ class Engine:
         )
         self.batches = Batches(services, self.fetches, self.lane)
         self._reads = Reads(services, self.blocks, self._entries, self._grants, self._writes.forget_here)
+        self.blocks.runs.adopt = self._reads.adopt
         self.uploads = Uploads(services, self._reads.cold, self._entries, self.warm)
         self.owes, self.owes_at = services.store.generations.owes, services.store.generations.owes_at
         self.hot = Hits(services, self._entries, self._grants).find

@@ -95,6 +95,12 @@ class ItemBlobs:
         flags = content.states.flags
         flags[indices[flags[indices] == VERIFIED]] = RESIDENT
 
+    def distrust(self, digest: bytes) -> None:
+        """Have a blob verified when it is opened next: it was read, and its bytes are not those of its digest."""
+        self._opener.doubt(digest)
+        for content in tuple(self._contents.values()):
+            self.doubt(content, content.indices_of(digest))
+
     @property
     def readable(self) -> bool:
         """Whether files may be read now."""

@@ -76,6 +76,11 @@ class Pools:
         """Drop these items now, and objects of the same bytes; returns the number of blobs."""
         return await attempt(self._evictor.drop_items, digests, 0)
 
+    async def demote(self, digests: Sequence[bytes]) -> None:
+        """See ``pool_rows.demote``."""
+        if digests:
+            await succeeds(self._disk.write, partial(pool_rows.demote, digests=digests))
+
     async def usage(self) -> list[PoolRow]:
         """All pools with their counts; empty while the index cannot be read."""
         return list((await attempt(self._disk.read, pool_rows.pools, dict[int, PoolRow]())).values())

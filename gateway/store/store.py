@@ -37,7 +37,7 @@ from gateway.store.index import blob_rows, objects, pool_rows, recording
 from gateway.store.index.blob_rows import Counts, Kept
 from gateway.store.index.objects import Recorded
 from gateway.store.index.pool_rows import Entering
-from gateway.store.index.recording import Recording
+from gateway.store.index.recording import ItemEntry, Recording
 from gateway.store.items import ItemBlobs
 from gateway.store.memory import MemoryBlobs
 from gateway.store.opening import Opener
@@ -91,6 +91,7 @@ class Store:
         self.bounded = disk.bounded
         self.is_open = self.opened.has
         self._record = partial(recording.record, capacity=settings.capacity, now=disk.now)
+        self._keep_items = partial(recording.keep_items, now=disk.now)
         self._fresh: dict[bytes, int] = {}
         self._loose: set[bytes] = set()
         self._chores: asyncio.TimerHandle | None = None
@@ -251,17 +252,13 @@ class Store:
         Returns:
             ``False`` if it was not kept: evicted already, no room, or the disk is failing. Its file is removed then.
         """
-        kept, capacity = self.kept(ref), self._settings.capacity
+        capacity = self._settings.capacity
         if for_good:
             capacity = int(self._space.marks().low * capacity)
         self._space.filling += ref.size
         try:
-            done, counts = await self._disk.write(
-                lambda index: (
-                    blob_rows.keep_item(index, kept, capacity, entering, self._disk.now()),
-                    blob_rows.counts(index),
-                )
-            )
+            item = ItemEntry(self.kept(ref), entering, capacity)
+            done, counts = await self._disk.write_each(self._keep_items, item, False)
         except DiskFault:
             done, counts = False, None
         finally:
@@ -423,12 +420,13 @@ class Store:
 
     # --- the interface of growing blobs (gateway/store/files/growing.py, BlobHost)
 
-    def published(self, ref: BlobRef, blob: OpenBlob | None, reserved: int) -> None:
+    def published(self, ref: BlobRef, blob: OpenBlob | None, reserved: int, *, item: bool) -> None:
         """Record a published blob: it was hashed while it was written, so it needs no verification."""
         self._space.filling -= reserved
         if blob is None:
             return
-        self.opened.add(ref.digest, blob)
+        if not item:
+            self.opened.add(ref.digest, blob)
         self.items.stored(ref, blob.mtime_ns)
         self._fresh[ref.digest] = blob.mtime_ns
         if len(self._fresh) > _FRESH:

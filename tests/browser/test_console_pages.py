@@ -118,7 +118,10 @@ def test_a_problem_is_muted(window: Any) -> None:
         ("nodes/gw-1", "5.21\u00a0TB of 8.00\u00a0TB"),
         ("jobs/vision/vit-large-sweep-04", "measured without the cache; 38 of 100 mini-batches, until about 14:32"),
         ("jobs/vision/resnet50-17", "Origin reads, last epoch0.00 per item; 0.00 is the least possible"),
-        ("jobs/vision/vit-large-sweep-04", "last epoch0.42 per itemOf all 2 jobs together0.84 per item; 0.84 is the least possible"),
+        (
+            "jobs/vision/vit-large-sweep-04",
+            "last epoch0.42 per itemOf all 2 jobs together0.84 per item; 0.84 is the least possible",
+        ),
         ("datasets/c41e77a09b3d", "Origin reads, last epochs0.84 per item; 0.84 is the least possible"),
         ("datasets/331088130435", "148\u00a0GB of space: its jobs benefit"),
         ("buckets/datasets", "8,204 reads. Read it once"),

@@ -395,7 +395,7 @@ async def test_a_kept_connection_keeps_no_item(data: Data) -> None:
     """Rule: a delivered item is freed, although the origin's connection is kept for the next."""
     for index in range(5):
         await data.warm([index])
-    await until(lambda: blobs_open(data.shelf) == data.shelf.bench.store.status().open_files == 5)
+    await until(lambda: blobs_open(data.shelf) == 0)
 
 
 async def test_what_is_evicted_while_a_batch_is_open_is_delivered_all_the_same(data: Data) -> None:

@@ -47,12 +47,12 @@ def fields(ask: BatchAsk) -> dict[str, object]:
 
 
 def ranges(data: Data) -> list[tuple[int, int]]:
-    """The first and the last item of each read of the object, in the order of the reads."""
+    """The first and the last item of each read of the object, in the order of the reads; one may ask beyond its end."""
     reads = []
     for seen in data.shelf.bench.origin.seen:
         if seen.method == "GET":
             first, _, last = (seen.header("range") or "").removeprefix("bytes=").partition("-")
-            reads.append((int(first) // SIZE, int(last) // SIZE))
+            reads.append((int(first) // SIZE, min(int(last) // SIZE, ITEMS - 1)))
     return reads
 
 

@@ -10,8 +10,9 @@ from zlib import crc32
 import numpy as np
 import pytest
 
+from gateway.engine.base.memory import MemoryBudget
 from gateway.engine.items import peer_items
-from gateway.engine.items.wanted import ItemStream, LargeItem, MemoryBudget, Wanted
+from gateway.engine.items.wanted import ItemStream, LargeItem, Wanted
 from gateway.fleet.nodes.peers import PeerUnavailable
 from gateway.model.frames import FrameEntry, FrameSequence, ItemFlag, ItemStatus, index_head
 from tests.engine.datasets import Data, until

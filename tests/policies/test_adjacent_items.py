@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.policies.items.runs import FRAME, STRETCH, WASTE, ByteSpan, runs_of
+from gateway.policies.items.runs import EDGE, FRAME, STRETCH, WASTE, ByteSpan, runs_of, with_edges
 
 KIB = 1024
 SIZES = st.one_of(st.integers(1, 3000), st.integers(1, 2 * STRETCH))
@@ -63,3 +64,19 @@ def test_far_items_are_alone() -> None:
     """Rule: items with more than a frame between them, and more than ``WASTE`` of their bytes, are read by themselves."""
     assert runs_of(adjacent(5, 8000, FRAME + 1)) == [[0], [1], [2], [3], [4]]
     assert runs_of(adjacent(3, 100 * KIB, 4 * KIB)) == [[0, 1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("span", "before", "last", "edges"),
+    [
+        ((512, 9000), 0, False, (0, 9000)),
+        ((9512, 20_000), 9000, False, (9000, 20_000)),
+        ((9000 + FRAME + 1, 20_000), 9000, False, (9000 + FRAME + 1, 20_000)),
+        ((9512, 20_000), 10_000, False, (9512, 20_000)),
+        ((0, 20_000), 0, True, (0, 21_000)),
+        ((0, STRETCH), 0, True, (0, STRETCH + EDGE)),
+    ],
+)
+def test_the_edges_of_an_object(span: tuple[int, int], before: int, last: bool, edges: tuple[int, int]) -> None:
+    """Rule: a run has the frame before its first item, and the end of its object if that is little beside the object."""
+    assert with_edges(ByteSpan(*span), before, last=last) == ByteSpan(*edges)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import larder
+from gateway.policies.reads.granularity import RUNS
 from larder import digest
 from rig.gateways import Running, Settings, fleet, gateway
 from rig.origin import ALICE
@@ -22,6 +24,8 @@ SHARDS, SAMPLES, SIZE = 4, 250, 8000
 ALL = SHARDS * SAMPLES
 SAMPLE = 512 + 8192
 """Bytes of a sample in its shard, header and padding included."""
+SHARD = -(-(SAMPLES * SAMPLE + 1024) // 10_240) * 10_240
+"""Bytes of a shard, with the end of its archive."""
 KEY = larder.Credentials("GWA", "gateway-secret-a")
 ACCESS = larder.Access(credentials=KEY)
 
@@ -70,7 +74,7 @@ class Reads:
     @property
     def size(self) -> int:
         """Bytes of them."""
-        return sum(stop - start for _, start, stop in self.ranges)
+        return sum(min(stop, SHARD) - start for _, start, stop in self.ranges)
 
 
 def epoch(running: Running, file: Path, job: larder.Job | str = "") -> Counter[int]:
@@ -132,12 +136,35 @@ def test_a_gateway_killed_in_a_run(origin: Origin, file: Path, tmp_path: Path) -
     assert reads.size <= (ALL - come) * SAMPLE
 
 
-def read_by_s3(running: Running, keys: Sequence[str] = ("0.tar", "1.tar", "2.tar", "3.tar")) -> None:
-    """Read shards as an S3 client, until the gateway has them."""
+def test_an_s3_reader_after_an_epoch(origin: Origin, file: Path, tmp_path: Path) -> None:
+    """Rule: shards that a loader has read come from its samples, with headers, padding and ends: the origin sends no byte."""
+    settings = Settings(origin.endpoint, tmp_path / "cache", workers=2)
+    with gateway(settings, tmp_path) as running:
+        assert epoch(running, file) == Counter(range(ALL))
+        runs = running.metric("larder_dataset_runs_total", source="origin")
+        eventually(lambda: runs_in(settings.cache), lambda tied: tied == runs, "the runs")
+        reads, client = Reads(origin), running.client()
+        for number in range(SHARDS):
+            assert client.get_object(Bucket="data", Key=f"{number}.tar")["Body"].read() == shard(number)
+        verify(running)
+    assert not reads.ranges
+
+
+def runs_in(cache: Path) -> int:
+    """The runs that are tied to their objects."""
+    with closing(sqlite3.connect(cache / "index.db")) as index:
+        return int(index.execute("SELECT count(*) FROM object_blocks WHERE no >= ?", (RUNS,)).fetchone()[0])
+
+
+def read_by_s3(
+    running: Running, keys: Sequence[str] = ("0.tar", "1.tar", "2.tar", "3.tar"), others: Sequence[Running] = ()
+) -> None:
+    """Read shards as an S3 client, until the gateway, or ``others``, have them."""
     client = running.client()
     for key in keys:
         client.get_object(Bucket="data", Key=key)["Body"].read()
-    eventually(lambda: running.metric("larder_fills_active"), lambda fills: fills == 0, "the blocks of the shards")
+    for node in (running, *others):
+        eventually(lambda: node.metric("larder_fills_active"), lambda fills: fills == 0, "the blocks of the shards")  # noqa: B023
 
 
 def test_shards_that_s3_readers_have_loaded(origin: Origin, file: Path, tmp_path: Path) -> None:
@@ -148,6 +175,15 @@ def test_shards_that_s3_readers_have_loaded(origin: Origin, file: Path, tmp_path
         assert epoch(running, file) == Counter(range(ALL))
         verify(running)
     assert not reads.ranges
+
+
+def test_shards_that_s3_readers_have_loaded_elsewhere(origin: Origin, file: Path, tmp_path: Path) -> None:
+    """Rule: in a fleet the node that reads runs of samples takes them from the blocks at the home of their object."""
+    with RedisServer() as redis, fleet(origin.endpoint, redis.url, 2, tmp_path) as nodes:
+        read_by_s3(nodes[0], others=nodes[1:])
+        reads = Reads(origin)
+        assert epoch(nodes[0], file) == Counter(range(ALL))
+    assert reads.size <= 0.05 * ALL * SAMPLE  # samples that were read alone
 
 
 def test_one_shard_that_s3_readers_have_loaded(origin: Origin, file: Path, tmp_path: Path) -> None:

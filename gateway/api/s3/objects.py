@@ -55,17 +55,18 @@ class ObjectReads:
         return _judged(found, ask, wanted)
 
     async def resident(self, call: S3Call) -> tuple[Answer, float] | None:
-        """The whole object, if the cache can give it at once to this reader; and the seconds since it was confirmed.
+        """The object, or a range of it, if the cache can give it at once to this reader; and the seconds since it was confirmed.
 
         Raises:
             LarderError: the object became unavailable in between.
         """
         assert call.key is not None
-        ask = Ask(call.key, call.auth.principal.identity)
+        wanted = parse_range(_text(call, b"range"))
+        ask = Ask(call.key, call.auth.principal.identity, span=wanted)
         found = await self._engine.resident(ask)
         if found is None:
             return None
-        answer = self._answer(call, ask, found[0], None)
+        answer = self._answer(call, ask, found[0], wanted)
         return (answer, found[1]) if isinstance(answer, Answer) else None
 
     def _answer(self, call: S3Call, ask: Ask, found: Found, wanted: ByteRange | None) -> Answer | Forward:

@@ -23,12 +23,13 @@ from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.objects import Header
 from gateway.model.peer.objects import AGE, CHECKED, RESIDENT, object_path
 from gateway.model.peer.principal import principal_header
+from gateway.model.s3.ranges import ByteRange
 from gateway.net.exchange import StreamedResponse
 from gateway.policies.fleet.ring import path_key
 
 
 class Moved(NamedTuple):
-    """A whole object on its way from its former home; ``age`` in seconds since the origin confirmed and granted it."""
+    """An object on its way from its home, or former home; ``age`` in seconds since the origin confirmed and granted it."""
 
     headers: Sequence[Header]
     body: StreamedResponse
@@ -51,16 +52,32 @@ class Moves:
         """The other nodes that may have an object from when they were its home, the best first."""
         return self._membership.previous_owners(path_key(key.bucket, key.key)) if self._membership.moving else []
 
+    def home(self, key: ObjectKey) -> Node | None:
+        """The other node that is home of an object; ``None`` if this one is."""
+        return self._membership.home(path_key(key.bucket, key.key))
+
     async def ask(self, node: Node, key: ObjectKey, identity: OriginIdentity) -> Moved | None:
         """The object, if the node gives it to this identity."""
-        headers = [RESIDENT, CHECKED, principal_header("", identity)]
+        moved = await self._ask(node, key, identity, 200)
+        if moved is not None:
+            RELAYED.labels("moved").inc()
+        return moved
+
+    async def part(self, node: Node, key: ObjectKey, identity: OriginIdentity, span: ByteRange) -> Moved | None:
+        """A range of the object, likewise."""
+        return await self._ask(node, key, identity, 206, ("Range", str(span)))
+
+    async def _ask(
+        self, node: Node, key: ObjectKey, identity: OriginIdentity, status: int, *headers: Header
+    ) -> Moved | None:
         try:
-            response = await self._peers.request(node, "GET", object_path(key), headers)
+            response = await self._peers.request(
+                node, "GET", object_path(key), [RESIDENT, CHECKED, principal_header("", identity), *headers]
+            )
         except PeerUnavailable:
             return None
         age = response.header(AGE) or ""
-        if response.status != 200 or not age.isdecimal():
+        if response.status != status or not age.isdecimal():
             response.abort()
             return None
-        RELAYED.labels("moved").inc()
         return Moved(response.headers, response, float(age))

@@ -23,7 +23,7 @@ from gateway.engine.items.wanted import Wanted
 from gateway.policies.fleet.ring import stretch_key
 from gateway.policies.items.datasets import CachingMode
 from gateway.policies.items.runs import STRETCH, ByteSpan, runs_of, stretch_of
-from gateway.store.datasets.content import NOT_KNOWN, Content
+from gateway.store.datasets.content import NOT_KNOWN, RESIDENT, VERIFIED, Content
 from gateway.store.datasets.locations import Location
 
 MOST = 2048
@@ -58,9 +58,11 @@ class AdjacentItems:
             return {}
         if self.reader(wanted) is not None:
             return {}
+        # One that came meanwhile is looked up, not read. Until the survey has ended, unknown items may be cached.
+        if content.states.flags[wanted.index] in (RESIDENT, VERIFIED) or not content.states.surveyed:
+            return {}
         location = wanted.location
-        # Until the survey has ended, unknown items may be cached.
-        if not _is_part(location) or not content.states.surveyed or not self._has_room(wanted):
+        if not _is_part(location) or not self._has_room(wanted):
             return {}
         whole = wanted.sweeps and wanted.source is not None and self._reader_of(location) is None
         spans = self._spans(wanted, location, self._missing(wanted, at_home=not whole))

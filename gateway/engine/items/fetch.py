@@ -29,27 +29,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.base import metrics
-from gateway.base.tasks import SingleFlight
+from gateway.base.tasks import SingleFlight, Tasks
 from gateway.engine.base.fetching import ByteStream, ItemBytes
 from gateway.engine.base.homes import HolderLookup, Neighbours, Node, split_of
+from gateway.engine.base.memory import MemoryBudget, MemoryLease
+from gateway.engine.base.object_runs import ObjectRuns
 from gateway.engine.base.services import Services
 from gateway.engine.items.adjacent import AdjacentItems
 from gateway.engine.items.demand import ItemDemand, Reserved
-from gateway.engine.items.item_origin import ItemOrigin, ItemRefused
-from gateway.engine.items.item_run import ItemRun, SentItem
-from gateway.engine.items.object_blocks import ObjectBlocks
+from gateway.engine.items.item_origin import ItemOrigin, ItemRefused, changed
+from gateway.engine.items.item_run import ItemRun, RunWork, SentItem
+from gateway.engine.items.object_blocks import ObjectBlocks, Opened
 from gateway.engine.items.peer_items import PeerItems
 from gateway.engine.items.wanted import (
+    NOT_TAKEN,
     FailedItem,
     InMemoryItem,
     ItemStream,
     LargeItem,
-    MemoryBudget,
-    MemoryLease,
     Outcome,
     Purpose,
     StoredItem,
     Wanted,
+    may_be_had_elsewhere,
 )
 from gateway.model.access import Access
 from gateway.model.errors import DiskUnavailable, LarderError, OriginUnavailable
@@ -61,6 +63,7 @@ from gateway.policies.fleet.ring import item_key
 from gateway.policies.items.datasets import CachingMode
 from gateway.policies.pools import dataset_pool
 from gateway.policies.reads.admission import forbidden
+from gateway.policies.reads.granularity import part_number
 from gateway.policies.reads.sources import InFlight, ReadFacts, ReadKind, Source, next_source
 from gateway.store.datasets.content import FETCHING, NOT_KNOWN, RESIDENT, UNKNOWN_LENGTH, VERIFIED, Content
 from gateway.store.datasets.locations import Location
@@ -90,13 +93,14 @@ class _ReadAlone(LarderError):
 class ItemFetches:
     """The fetches of this worker."""
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
-        self._store = services.store
+    def __init__(self, services: Services, runs: ObjectRuns | None = None) -> None:
+        self._services, self._store = services, services.store
+        self._runs = runs or ObjectRuns(services.store, services.block_size, services.now)
+        self._tasks = Tasks()
         self._flight: SingleFlight[bytes, Outcome] = SingleFlight()
         self._reading = asyncio.Semaphore(AT_ONCE)
         self._memory = MemoryBudget()
-        self._origin = ItemOrigin(services.origin, ObjectBlocks(services.store, services.block_size))
+        self._origin = ItemOrigin(services, ObjectBlocks(services.store, services.block_size, services.moves))
         self._fleet = services.fleet
         self.peers = PeerItems(services.fleet) if services.fleet else None
         self.neighbours = Neighbours(services.fleet, services.block_size) if services.fleet else None
@@ -130,7 +134,7 @@ class ItemFetches:
                 assert self.peers is not None
                 skipped.append(home.id)
                 there = await self.peers.fetch(home, wanted)
-                if there is not None and not _may_be_had_elsewhere(there):
+                if there is not None and not may_be_had_elsewhere(there):
                     return there
                 tried = (*tried, Source.HOME)
                 continue
@@ -144,7 +148,7 @@ class ItemFetches:
             elif step.source is Source.HERE:
                 outcome = await self._here(digest, wanted, patient=step.patient)
             assert outcome is not None
-            if step.source is Source.NONE or fleet is None or not _may_be_had_elsewhere(outcome):
+            if step.source is Source.NONE or fleet is None or not may_be_had_elsewhere(outcome):
                 return outcome
             tried, skipped = (*tried, Source.HERE), [*skipped, fleet.members.me]
 
@@ -169,13 +173,17 @@ class ItemFetches:
             for index in spans:
                 leases.release(_lease(content.digest(index)), 0, 0)
             return None
-        run = ItemRun(spans, partial(self._origin.open, wanted), self._reading)
+        work = RunWork(
+            partial(self._origin.open, wanted), self._reading, self._runs, self._tasks, self._store.items.among
+        )
+        run = ItemRun(spans, [content.digest(index) for index in spans], work)
         source = None
         if wanted.source is not None and self.neighbours is not None:
             source = HolderLookup(self.neighbours, wanted.registration, spans)
-        for index in spans:
+        location, ahead = wanted.location, replace(wanted, purpose=Purpose.PREFETCH, source=source)
+        for index, span in spans.items():
             if index != wanted.index:
-                other = replace(wanted, index=index, purpose=Purpose.PREFETCH, source=source)
+                other = replace(ahead, index=index, at=location._replace(offset=span.start, length=span.size))
                 # Nobody waits, and a result that is kept would keep the file open.
                 self._flight.begin(other.digest, self._run(other.digest, other, run), other.who).cancel()
         return run
@@ -220,6 +228,7 @@ class ItemFetches:
         if self.neighbours is not None:
             await self.neighbours.close()
         await self._flight.stop()
+        await self._tasks.stop()
         await self.demand.close()
 
     # --- one fetch
@@ -233,7 +242,11 @@ class ItemFetches:
         try:
             if run is None:
                 leased = await self._services.leases.take(key, 0, 0, LEASE_PATIENCE)
-            if wanted.mode is not CachingMode.NONE and not wanted.refused:
+            if (
+                wanted.mode is not CachingMode.NONE
+                and not wanted.refused
+                and (run is None or await run.may_be_here(digest))
+            ):
                 here = await self._store.items.look(wanted.registration.content, index)
                 if here is not None:
                     # Another worker stored it while this one waited for the lease.
@@ -269,7 +282,7 @@ class ItemFetches:
                 return await self._through(reader, wanted)
         except _ReadAlone:
             if wanted.store_only:
-                return _not_taken()
+                return NOT_TAKEN
         async with self._reading:
             return await self._kept_or_not(wanted, None)
 
@@ -302,7 +315,7 @@ class ItemFetches:
             keep = room.held
         try:
             if wanted.store_only and not keep:
-                return _not_taken()
+                return NOT_TAKEN
             return await self._read_into(wanted, run, room, keep=keep)
         finally:
             room.end()
@@ -318,7 +331,7 @@ class ItemFetches:
             if run is not None:
                 run.leave(wanted.index)
                 if wanted.store_only and self.home(wanted.digest, replace(wanted, here=False)) is not None:
-                    return _not_taken()  # its home has it
+                    return NOT_TAKEN  # its home has it
             moved = await self._move(wanted, node, room, keep=keep)
             if moved is not None:
                 return moved
@@ -334,9 +347,19 @@ class ItemFetches:
             outcome = await self._take(wanted, opened.stream, length, room, keep=keep)
         finally:
             opened.stream.release()
+        if isinstance(outcome, StoredItem):
+            self._note_stored(wanted, run, opened, outcome.blob)
         if opened.flags and isinstance(outcome, StoredItem | InMemoryItem):
             return replace(outcome, flags=outcome.flags | opened.flags)
         return outcome
+
+    def _note_stored(self, wanted: Wanted, run: Supply | None, opened: Opened, blob: OpenBlob) -> None:
+        """Let readers of the object have an item, with others of its run, or alone if it is large."""
+        if run is not None:
+            run.stored(wanted.index, wanted.digest)
+        elif opened.of is not None and (version := opened.of.version) is not None:
+            ref = BlobRef(wanted.digest, blob.size, blob.crc32)
+            self._tasks.start(self._runs.tie(version, part_number(opened.start), ref))
 
     async def _move(self, wanted: Wanted, node: Node, room: Reserved, *, keep: bool) -> Outcome | None:
         """Take the item over from a node that has it; ``None`` if that fails."""
@@ -394,13 +417,13 @@ class ItemFetches:
                 wanted, stream, growing, for_good=not (room.instead or wanted.mode is CachingMode.FULL)
             )
         if wanted.store_only:
-            return _not_taken()
+            return NOT_TAKEN
         if length > LARGEST_IN_MEMORY or self._memory.used + length > MEMORY:
             return LargeItem(length)
         share = MemoryLease(self._memory, length)
         data = await stream.read()
         if hashlib.sha256(data).digest() != wanted.digest:
-            raise _changed()
+            raise changed()
         return InMemoryItem(data, crc32(data), share)
 
     async def _into_store(
@@ -409,9 +432,9 @@ class ItemFetches:
         try:
             ref = await growing.fill(stream, wanted.digest)
             with disk_faults():
-                blob = OpenBlob(os.dup(growing.fd), ref, growing.inode, 0)
+                blob = growing.blob or OpenBlob(os.dup(growing.fd), ref, growing.inode, 0)
         except WrongDigest:
-            raise _changed() from None
+            raise changed() from None
         finally:
             growing.end()
         content = wanted.registration.content
@@ -472,19 +495,6 @@ def _count_ahead(purpose: Purpose, stored: StoredItem) -> None:
         metrics.IMPORTANT_BYTES.inc(size)
 
 
-def _may_be_had_elsewhere(outcome: Outcome) -> bool:
-    """Whether a failure concerns only one node's way to the origin, so that another node may succeed."""
-    return isinstance(outcome, FailedItem) and outcome.status is ItemStatus.ORIGIN_ERROR
-
-
 def _unreached(wanted: Wanted, failure: OriginUnavailable) -> FailedItem:
     log.info("%(path)s could not be read: %(error)s", {"path": wanted.location.path, "error": failure})
     return FailedItem(ItemStatus.ORIGIN_ERROR, failure.told)
-
-
-def _not_taken() -> FailedItem:
-    return FailedItem(ItemStatus.NOT_RESIDENT, "the cache does not accept it")
-
-
-def _changed() -> ItemRefused:
-    return ItemRefused(ItemStatus.CHANGED, "its bytes are not those of the digest file")

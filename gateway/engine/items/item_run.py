@@ -12,23 +12,46 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
 
+from gateway.base.tasks import Tasks
 from gateway.engine.base.fetching import ByteStream
+from gateway.engine.base.object_runs import ObjectRuns, OfVersion
 from gateway.engine.items.item_origin import ItemRefused
 from gateway.engine.items.object_blocks import Opened
 from gateway.engine.items.wanted import FailedItem, InMemoryItem, Outcome
 from gateway.model.errors import LarderError
 from gateway.model.frames import ItemStatus
-from gateway.policies.items.runs import ByteSpan, runs_of
+from gateway.model.run_list import RunPiece
+from gateway.policies.items.runs import EDGE, ByteSpan, runs_of
 
-AHEAD = 4
+AHEAD = 16
 """Items of a run that may be on their way to the disk: more would wait for its threads so long that it seems slow."""
 AHEAD_BYTES = 512 * 1024
 """Bytes of these above which no further one is read."""
 
 OpenSpans = Callable[[Mapping[int, ByteSpan]], Awaitable[Opened]]
 """Opens the bytes of items; see ``ItemOrigin.open``."""
+
+
+class RunWork(NamedTuple):
+    """What the runs of a worker need.
+
+    Attributes:
+        open: asks the origin.
+        places: limits the requests of this worker.
+        runs: has the items of objects for S3 readers.
+        tasks: of the worker.
+        among: the digests among some that are cached.
+    """
+
+    open: OpenSpans
+    places: asyncio.Semaphore
+    runs: ObjectRuns
+    tasks: Tasks
+    among: Callable[[Sequence[bytes]], Coroutine[Any, Any, set[bytes]]]
 
 
 class ItemPart:
@@ -79,21 +102,15 @@ class RunRead:
     Args:
         spans: of the items, in that order.
         turns: by item, resolved when it may take its bytes: with this, or with ``None`` if it must be read alone.
-        open_spans: asks the origin.
-        places: limits the requests of this worker.
+        work: of the worker.
     """
 
     def __init__(
-        self,
-        spans: Mapping[int, ByteSpan],
-        turns: dict[int, asyncio.Future[RunRead | None]],
-        open_spans: OpenSpans,
-        places: asyncio.Semaphore,
+        self, spans: Mapping[int, ByteSpan], turns: dict[int, asyncio.Future[RunRead | None]], work: RunWork
     ) -> None:
         self._spans = dict(spans)
         self._turns = turns
-        self._open = open_spans
-        self._places = places
+        self._work = work
         self._queue = deque(spans)
         self._current = -1
         self._storing: dict[int, int] = {}
@@ -102,6 +119,11 @@ class RunRead:
         self._opened: Opened | None = None
         self._at = self._spans[self._queue[0]].start
         self._buffer = memoryview(b"")
+        self._pieces: list[RunPiece] = []
+        """Bytes of the object: items that are stored, and what is between them."""
+        self._ended = False
+        self._stored = asyncio.Event()
+        """Set when no item is on its way to the disk, nor waits for bytes."""
 
     def hand_on(self) -> None:
         """Let the next item take its bytes, unless too many are on their way to the disk."""
@@ -114,13 +136,19 @@ class RunRead:
                 turn.set_result(self)
                 return
         if not self._queue:
-            self._close()
+            self._end()
+
+    def stored(self, item: int, digest: bytes) -> None:
+        """An item's bytes were right, and are on disk."""
+        self._pieces.append(RunPiece(*self._spans[item], digest))
 
     def settle(self, item: int) -> None:
         """An item is stored, or not going to be."""
         self._storing.pop(item, None)
         if self._current in (item, -1):
             self.hand_on()
+        if not self._queue and not self._storing:
+            self._stored.set()
 
     async def part(self, item: int) -> Opened | None:
         """The bytes of the item whose turn it is; ``None`` if it must be read alone.
@@ -132,11 +160,11 @@ class RunRead:
         span = self._spans[item]
         try:
             if not self._placed:
-                await self._places.acquire()
+                await self._work.places.acquire()
                 self._placed = True
             if self._opened is None:
-                self._at = span.start
-                self._opened = await self._open({of: self._spans[of] for of in (item, *self._queue)})
+                self._opened = await self._work.open({of: self._spans[of] for of in (item, *self._queue)})
+                self._at = self._opened.start
         except LarderError as failure:
             # Every item would fare the same, unless only some of them are beyond the object's end.
             some = isinstance(failure, ItemRefused) and failure.status is ItemStatus.CHANGED
@@ -144,10 +172,17 @@ class RunRead:
             if some:
                 return None
             raise
-        while self._at < span.start:
-            await self.take(span.start - self._at)
+        await self._pass(span.start)
         assert self._opened is not None
-        return self._opened._replace(stream=ItemPart(self, span.size), length=span.size)
+        return self._opened._replace(stream=ItemPart(self, span.size), length=span.size, of=None)
+
+    async def _pass(self, stop: int) -> None:
+        """Take the bytes before ``stop``, which are no item's; readers of the object want them. Raises as ``take``."""
+        start, parts = self._at, []
+        while self._at < stop:
+            parts.append(await self.take(stop - self._at))
+        if 0 < stop - start <= EDGE:
+            self._pieces.append(RunPiece(start, stop, data=b"".join(parts)))
 
     async def take(self, most: int) -> bytes:
         """The next bytes, at most ``most``. Raises as ``ByteStream.next_chunk``; then the items behind are read alone."""
@@ -180,14 +215,38 @@ class RunRead:
                 turn.set_result(None)
             else:
                 turn.set_exception(failure)
-        self._close()
+        self._end(broken=True)
+
+    def _end(self, *, broken: bool = False) -> None:
+        """No item waits for bytes: tie those that are stored to their object, and leave the rest."""
+        if self._ended:
+            return
+        self._ended = True
+        of = None if self._opened is None else self._opened.of
+        if of is None or of.version is None:
+            self._close()
+        else:
+            self._work.tasks.start(self._tie(of, broken=broken))
+
+    async def _tie(self, of: OfVersion, *, broken: bool) -> None:
+        try:
+            with suppress(LarderError):
+                assert self._opened is not None
+                if not broken:
+                    await self._pass(self._opened.start + self._opened.length)
+        finally:
+            self._close()
+        if self._storing:
+            await self._stored.wait()
+        if of.version is not None:
+            await self._work.runs.keep(of.version, sorted(self._pieces))
 
     def _close(self) -> None:
         if self._opened is not None:
             self._opened.stream.release()
         if self._placed:
             self._placed = False
-            self._places.release()
+            self._work.places.release()
 
 
 class SentItem:
@@ -213,6 +272,9 @@ class SentItem:
             return None
         return Opened(ByteStream.of(sent.data), len(sent.data), flags=sent.flags)
 
+    def stored(self, _item: int, _digest: bytes) -> None:
+        """That node has told its object's readers."""
+
     def leave(self, _item: int) -> None:
         """Nothing waits for it."""
 
@@ -222,17 +284,21 @@ class ItemRun:
 
     Args:
         spans: of the items, by index.
-        open_spans: asks the origin.
-        places: limits the requests of this worker.
+        digests: of the items.
+        work: of the worker.
     """
 
-    def __init__(self, spans: Mapping[int, ByteSpan], open_spans: OpenSpans, places: asyncio.Semaphore) -> None:
+    def __init__(self, spans: Mapping[int, ByteSpan], digests: Sequence[bytes], work: RunWork) -> None:
         self._spans = spans
-        self._open = open_spans
-        self._places = places
+        self._work = work
+        self._cached = work.tasks.start(work.among(digests))
         self._undecided = set(spans)
         self._turns: dict[int, asyncio.Future[RunRead | None]] = {}
         self._reads: dict[int, RunRead] = {}
+
+    async def may_be_here(self, digest: bytes) -> bool:
+        """Whether an item is cached by now: all of a run are looked up together."""
+        return digest in await self._cached
 
     async def part(self, item: int) -> Opened | None:
         """The item's bytes, once its turn has come; ``None`` if it must be read alone.
@@ -247,6 +313,12 @@ class ItemRun:
         self._decide(item)
         read = await turn
         return None if read is None else await read.part(item)
+
+    def stored(self, item: int, digest: bytes) -> None:
+        """The bytes of the item's part were right, and are on disk."""
+        read = self._reads.get(item)
+        if read is not None:
+            read.stored(item, digest)
 
     def leave(self, item: int) -> None:
         """The item is stored, or it is not read with the others. Idempotent."""
@@ -267,6 +339,6 @@ class ItemRun:
             if len(items) == 1:
                 self._turns[items[0]].set_result(None)
                 continue
-            read = RunRead({index: wanted[index] for index in items}, self._turns, self._open, self._places)
+            read = RunRead({index: wanted[index] for index in items}, self._turns, self._work)
             self._reads.update(dict.fromkeys(items, read))
             read.hand_on()

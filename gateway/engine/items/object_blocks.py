@@ -13,12 +13,17 @@ from typing import NamedTuple
 
 from gateway.base import metrics
 from gateway.engine.base.fetching import ByteStream, ItemBytes
-from gateway.engine.items.wanted import MemoryBudget, MemoryLease, Wanted
-from gateway.model.errors import BlobGone, DiskUnavailable
+from gateway.engine.base.handover import Moves
+from gateway.engine.base.memory import MemoryBudget, MemoryLease
+from gateway.engine.base.object_runs import OfVersion, ReadVersion
+from gateway.engine.items.wanted import Wanted
+from gateway.model.errors import BlobGone, DiskUnavailable, LarderError
 from gateway.model.frames import ItemFlag
 from gateway.model.keys import ObjectKey
-from gateway.model.objects import BlobRef, Header
+from gateway.model.objects import BlobRef, Header, ObjectRecord
+from gateway.model.s3.ranges import ByteRange
 from gateway.policies.items.runs import ByteSpan
+from gateway.policies.reads.granularity import is_stored
 from gateway.store.store import Store
 
 MOST = 8 * 1024**2
@@ -33,55 +38,82 @@ class Opened(NamedTuple):
     Attributes:
         stream: the bytes.
         length: their number.
+        start: the first byte in the object.
         headers: of the origin's answer; empty if the origin was not asked.
         flags: for the items.
         memory: what the bytes take of it, as long as this lives.
+        of: the version of the object, if readers of the object may have the items; else ``None``.
     """
 
     stream: ItemBytes
     length: int
+    start: int = 0
     headers: Sequence[Header] = ()
     flags: ItemFlag = ItemFlag.NONE
     memory: MemoryLease | None = None
+    of: OfVersion | None = None
 
 
 class ObjectBlocks:
     """Reads items from blocks, for one worker.
 
     Args:
-        store: has the blocks.
+        store: has the blocks of this node.
         block_size: of objects; a smaller one is a blob with its own digest.
+        moves: asks the homes of objects; ``None`` outside a fleet.
     """
 
-    def __init__(self, store: Store, block_size: int) -> None:
+    def __init__(self, store: Store, block_size: int, moves: Moves | None = None) -> None:
         self._store = store
         self._block_size = block_size
+        self._moves = moves
         self._memory = MemoryBudget()
 
-    async def open(self, wanted: Wanted, spans: Mapping[int, ByteSpan]) -> Opened | None:
-        """The bytes from the first of some items of an object to the last; ``None`` if they are not all here and right.
+    async def open(self, wanted: Wanted, spans: Mapping[int, ByteSpan], whole: ByteSpan) -> Opened | None:
+        """Some items of an object, with the bytes between them; ``None`` if they are not all here and right.
 
         Args:
             wanted: one of them.
             spans: all of them, in the order of their places.
+            whole: the bytes of all, and more where the object has more.
         """
-        whole = ByteSpan(next(iter(spans.values())).start, max(span.stop for span in spans.values()))
         if wanted.refused or not 0 < whole.size <= MOST or self._memory.used + whole.size > MEMORY:
             return None
         if wanted.location.offset is None and whole.size <= self._block_size:
             return None
         memory = MemoryLease(self._memory, whole.size)
-        data = await self._read(wanted, whole)
+        location = wanted.location
+        key = ObjectKey(wanted.identity.origin, location.bucket, location.key)
+        generation, data, of = self._store.generations.of(key), None, None
+        record = await self._store.lookup(key)
+        if record is not None and record.meta.size >= max(span.stop for span in spans.values()):
+            data = await self._read(record, whole._replace(stop=min(whole.stop, record.meta.size)))
+            of = OfVersion(ReadVersion(key, record.meta, generation, record.confirmed_at))
+        if data is None and (len(spans) > 1 or is_stored(whole.size, self._block_size)):
+            # A question for an item alone would cost as much as its read.
+            data, of = await self._from_home(key, wanted, whole), None
         if data is None or not await asyncio.to_thread(_are_right, wanted, spans, memoryview(data), whole.start):
             return None
         metrics.ITEMS_FROM_BLOCKS.inc(len(spans))
-        return Opened(ByteStream.of(data), len(data), flags=ItemFlag.HIT, memory=memory)
+        return Opened(ByteStream.of(data), len(data), whole.start, flags=ItemFlag.HIT, memory=memory, of=of)
 
-    async def _read(self, wanted: Wanted, span: ByteSpan) -> bytes | None:
-        location = wanted.location
-        record = await self._store.lookup(ObjectKey(wanted.identity.origin, location.bucket, location.key))
-        if record is None or record.meta.size < span.stop:
+    async def _from_home(self, key: ObjectKey, wanted: Wanted, span: ByteSpan) -> bytes | None:
+        """The bytes from the home of the object, if it has their blocks, and its reader may have them without a question."""
+        node = None if self._moves is None else self._moves.home(key)
+        if self._moves is None or node is None:
             return None
+        identity = wanted.registration.read_by(wanted.identity)
+        moved = await self._moves.part(node, key, identity, ByteRange(span.start, span.stop - 1))
+        if moved is None:
+            return None
+        try:
+            return await moved.body.read(span.size) if moved.body.header("Content-Length") == str(span.size) else None
+        except LarderError:
+            return None
+        finally:
+            moved.body.release()
+
+    async def _read(self, record: ObjectRecord, span: ByteSpan) -> bytes | None:
         size = record.block_size
         first, last = span.start // size, (span.stop - 1) // size
         refs = await self._store.blocks(record.row_id, first, last)

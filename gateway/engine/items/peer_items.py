@@ -25,13 +25,12 @@ from numpy.typing import NDArray
 
 from gateway.base.tasks import Tasks
 from gateway.engine.base.homes import PREFIX, AtHome, Node, PeerNodes
+from gateway.engine.base.memory import MemoryBudget, MemoryLease
 from gateway.engine.items.peer_answer import AnswerReader, PeerAnswerBroken
 from gateway.engine.items.wanted import (
     FailedItem,
     InMemoryItem,
     LargeItem,
-    MemoryBudget,
-    MemoryLease,
     Outcome,
     PrefetchCounts,
     Wanted,

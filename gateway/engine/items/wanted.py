@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from gateway.engine.base.fetching import ItemBytes
 from gateway.engine.base.homes import HolderLookup
+from gateway.engine.base.memory import MemoryLease
 from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.model.keys import OriginIdentity
 from gateway.model.reader import ReadingJob
@@ -42,7 +43,7 @@ class Wanted:
     ``mode`` is how its dataset is cached; ``purpose`` is why the item is fetched. ``here``: do not ask other nodes to serve it,
     because another node asks. ``source`` is asked before the origin. ``reader`` is the job that it is for, if that is known.
     ``refused``: the item is read from the origin even if it is cached. ``sweeps``: the reader is in an epoch, so it wants every
-    item of the dataset; ``soon`` tells which others it wants in any case.
+    item of the dataset; ``soon`` tells which others it wants in any case. ``at`` is the location, if it is known.
     """
 
     registration: Registration
@@ -56,6 +57,7 @@ class Wanted:
     refused: bool = False
     sweeps: bool = False
     soon: Soon | None = field(default=None, compare=False)
+    at: Location | None = field(default=None, compare=False)
 
     @property
     def digest(self) -> bytes:
@@ -74,8 +76,8 @@ class Wanted:
 
     @property
     def location(self) -> Location:
-        """The tenant's location of the item; read from disk each time."""
-        return self.registration.locations.of(self.index)
+        """The tenant's location of the item; else it is read from disk each time."""
+        return self.at or self.registration.locations.of(self.index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,25 +86,6 @@ class StoredItem:
 
     blob: OpenBlob
     flags: ItemFlag = ItemFlag.NONE
-
-
-class MemoryBudget:
-    """Limits the bytes of items in one worker's memory."""
-
-    def __init__(self) -> None:
-        self.used = 0
-
-
-class MemoryLease:
-    """A part of ``MemoryBudget``, returned when the last reference to it is gone."""
-
-    def __init__(self, memory: MemoryBudget, size: int) -> None:
-        self._memory = memory
-        self._size = size
-        memory.used += size
-
-    def __del__(self) -> None:
-        self._memory.used -= self._size
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +113,13 @@ class FailedItem:
     detail: str
 
 
+NOT_TAKEN = FailedItem(ItemStatus.NOT_RESIDENT, "the cache does not accept it")
 Outcome = StoredItem | InMemoryItem | LargeItem | FailedItem
+
+
+def may_be_had_elsewhere(outcome: Outcome) -> bool:
+    """Whether a failure concerns only one node's way to the origin, so that another node may succeed."""
+    return isinstance(outcome, FailedItem) and outcome.status is ItemStatus.ORIGIN_ERROR
 
 
 class PrefetchCounts(NamedTuple):

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from gateway.base.metrics import FILLS, SMALL_RANGES, LoopSum
 from gateway.base.tasks import Tasks
+from gateway.engine.base.object_runs import Gathered, ObjectRuns
 from gateway.engine.base.services import Services
 from gateway.engine.objects.body import Body
 from gateway.engine.objects.entries import Grants, ObjectEntry
@@ -17,6 +18,7 @@ from gateway.engine.objects.small_ranges import SmallRanges, StoredPart
 from gateway.model.access import Access
 from gateway.model.errors import BlobGone, DiskUnavailable
 from gateway.model.keys import ObjectKey, OriginIdentity
+from gateway.model.objects import ObjectRecord
 from gateway.model.outcomes import Reason
 from gateway.net.exchange import StreamedResponse
 from gateway.policies.reads.granularity import is_stored, part_number
@@ -54,6 +56,7 @@ class Blocks:
         self._counts = {name: LoopSum(FILLS.labels(name)) for name in _COUNTED}
         self._fills: set[Fill] = set()
         self.reading: set[Fill] = set()
+        self.runs = ObjectRuns(services.store, services.block_size, services.now)
         self.small = SmallRanges(services.store, self.read_range, services.now)
         self.tasks = Tasks()
         """The state that belongs to the node, not to a client."""
@@ -156,6 +159,9 @@ class Blocks:
                 return answer._replace(body=body)
             await self.load(entry, body.numbers[0], body.numbers[-1])
             body.missed = self.lacks(entry, body.numbers)
+            if body.missed and entry.record.row_id:
+                body.gathers = await self.runs.covers(entry.record.row_id, start, stop)
+                body.missed = not body.gathers
             body.partial = body.missed and entry.has_bytes and entry.record.block_count > 1
             hasty = body.missed and ask.hasty
             ready = body.prepare()
@@ -197,6 +203,18 @@ class Blocks:
             if leased:
                 self.leases.release(entry.key, number, entry.generation)
 
+    async def gathered(self, body: Body, position: int) -> Gathered | None:
+        """See ``BlockSource.gathered``."""
+        entry, number = body.entry, position // body.entry.record.block_size
+        if self._has(entry, number):
+            return None
+        gathered = await self.runs.read(entry.record.row_id, position, body.stop)
+        if gathered is not None:
+            self._accesses.record(Access(entry.key, number, gathered.digest, True, self._services.now(), body.identity))
+        elif position == body.start:
+            body.gathers, body.missed = False, True
+        return gathered
+
     def record(self, entry: ObjectEntry, number: int, identity: OriginIdentity, *, hit: bool = False) -> None:
         """Record a read of a block that changes no blob's rank."""
         self._accesses.record(Access(entry.key, number, b"", hit, self._services.now(), identity))
@@ -206,10 +224,10 @@ class Blocks:
         entry, start, stop, first = body.entry, body.start, body.stop, body.numbers[0]
         block_size = entry.record.block_size
         large = is_stored(stop - start, block_size)
-        if not self.small.may_read(stop - start, block_size):
-            return None
         if large and (stored := await self._recall(body)) is not None:
             return stored
+        if not self.small.may_read(stop - start, block_size):
+            return None
         if any(self._has(entry, number) for number in body.numbers):
             return None
         at_border = first > 0 and not start % block_size
@@ -334,7 +352,12 @@ class Blocks:
         if entry.record.row_id or not self.leases.shared:
             return
         row = await self.store.lookup(entry.key)
-        if row is not None and entry.is_of(row.meta) and row.block_size == entry.record.block_size:
+        if row is not None:
+            await self.adopt_row(entry, row)
+
+    async def adopt_row(self, entry: ObjectEntry, row: ObjectRecord) -> None:
+        """Take a row as that of an object of which this worker knew only the metadata, if it is of that version."""
+        if entry.is_of(row.meta) and row.block_size == entry.record.block_size:
             entry.record = replace(entry.record, row_id=row.row_id)
             for identity, granted_at in entry.grants.items():
                 await self.store.grant(row.row_id, identity, granted_at, lambda: self._is_current(entry))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Protocol
 
+from gateway.engine.base.object_runs import Gathered
 from gateway.engine.objects.entries import ObjectEntry
 from gateway.engine.objects.fill import Fill, FillEnded
 from gateway.engine.objects.ranged import ReaderRefused
@@ -43,6 +44,9 @@ class BlockSource(Protocol):
             LarderError: they cannot be had.
         """
 
+    async def gathered(self, body: Body, position: int) -> Gathered | None:
+        """Bytes from a position on that items of datasets have; ``None`` if none has the first, or its block is or comes here."""
+
     async def direct(self, body: Body, start: int, stop: int) -> StreamedResponse:
         """The bytes [start, stop) straight from the origin, kept nowhere."""
 
@@ -52,9 +56,10 @@ class Body:
 
     ``numbers`` are the blocks it needs; ``direct`` says that bytes came from the origin and were kept nowhere. ``data`` has all
     bytes of a range that was read without its blocks, ``stored`` is the blob that has them; ``alone`` says that this reader
-    caused that. ``prepare`` does everything that can fail before the first byte; ``pieces`` then yields spans (valid until the
-    next one is asked for), and the bytes that are in no file. ``following`` is the first block, joined for this body, and its
-    fill; ``memory`` has all of the body's bytes, if they are in memory beside the file.
+    caused that. ``gathers``: items have the body's bytes, as far as that was looked up. ``prepare`` does everything that can fail
+    before the first byte; ``pieces`` then yields spans (valid until the next one is asked for), and the bytes that are in no
+    file. ``following`` is the first block, joined for this body, and its fill; ``memory`` has all of the body's bytes, if they
+    are in memory beside the file.
     """
 
     def __init__(
@@ -82,12 +87,14 @@ class Body:
         self.partial = False
         self.direct = False
         self.alone = False
+        self.gathers = False
         self.data: bytes | None = None
         self.stored: StoredPart | None = None
         self.memory: memoryview | None = None
         self._source = source
         self._fill: Fill | None = None
         self._ready: OpenBlob | tuple[Fill, GrowingBlob] | None = following
+        self._gathered: Gathered | None = None
         if following is not None:
             self._fill = following[0]
             self._fill.readers += 1
@@ -100,6 +107,10 @@ class Body:
         """
         while True:
             if self._ready is None:
+                if self.gathers:
+                    self._gathered = await self._source.gathered(self, self.start)
+                    if self._gathered is not None:
+                        return
                 if self.missed:
                     alone = await self._source.small_range(self)
                     self.stored = alone if isinstance(alone, StoredPart) else None
@@ -139,6 +150,7 @@ class Body:
         if self._fill is not None:
             self._fill.readers -= 1
             self._fill = None
+        self._gathered = None
 
     async def pieces(self) -> AsyncGenerator[Span | bytes]:
         """Every byte of the body, in order.
@@ -158,6 +170,13 @@ class Body:
             number = position // block_size
             end = min(self.stop, (number + 1) * block_size)
             try:
+                gathered, self._gathered = self._gathered, None
+                if gathered is None and self.gathers and self._ready is None:
+                    gathered = await self._source.gathered(self, position)
+                if gathered is not None:
+                    yield gathered.data
+                    position += len(gathered.data)
+                    continue
                 if self._ready is None:
                     if self._fill is not None and self._fill.disk_failed:
                         raise DiskUnavailable(Reason.DISK, "another fill would fare no better")

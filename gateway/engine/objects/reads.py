@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar
 
 from gateway.base.metrics import CHECKS
 from gateway.base.tasks import SingleFlight
+from gateway.engine.base.object_runs import ReadVersion
 from gateway.engine.base.services import Services
 from gateway.engine.objects.blocks import Blocks
 from gateway.engine.objects.cold import CHECKSUMS, Answer, ColdReads, Learned, of_head, one_byte
@@ -25,7 +26,7 @@ from gateway.engine.objects.found import NO_CACHE, Ask, Forward, Found, Relay
 from gateway.engine.objects.ranged import ObjectChanged
 from gateway.model.errors import DiskUnavailable, GatewayRefused, OriginUnavailable
 from gateway.model.keys import ObjectKey, OriginIdentity
-from gateway.model.objects import Header, ObjectMeta
+from gateway.model.objects import Header, ObjectMeta, ObjectRecord
 from gateway.model.outcomes import Outcome, Reason
 from gateway.net.exchange import StreamedResponse
 from gateway.origin.headers import entity_headers
@@ -143,27 +144,38 @@ class Reads:
         self._entries.put(entry)
         return entry
 
+    async def adopt(self, version: ReadVersion, row: ObjectRecord) -> None:
+        """Items of an object were tied to its row: a reader whose entry knows no bytes finds them."""
+        entry = self.cold.in_memory(version.key) if version.key in self._entries else None
+        if entry is not None and not entry.record.row_id:
+            await self._blocks.adopt_row(entry, row)
+
     async def resident(self, ask: Ask) -> tuple[Found, float] | None:
-        """An object that this reader may have whole and without waiting, and its age: seconds since the origin confirmed it.
+        """An object, or a range of it, that this reader may have without waiting; and the seconds since the origin confirmed it.
 
         Raises:
             LarderError: the object became unavailable in between.
         """
         rule = self._services.rules.for_path(ask.key.path)
         entry = await self.known(ask.key) if rule.cache else None
+        bounds = None if entry is None else ask.bounds(entry.record.meta)
         if (
             entry is None
-            or entry.record.meta.checksums is None
-            or entry.record.block_count > _LOAD_AT_ONCE
+            or bounds is None
+            or (ask.span is None and entry.record.meta.checksums is None)
             or self._verdict(entry, ask, rule) is not Verdict.SERVE
         ):
             return None
-        await self._blocks.load(entry, 0, entry.record.block_count - 1)
+        size = entry.record.block_size
+        numbers = range(bounds[0] // size, max(0, bounds[1] - 1) // size + 1)
+        if len(numbers) > _LOAD_AT_ONCE:
+            return None
+        await self._blocks.load(entry, numbers[0], numbers[-1])
         standing = self._grants.standing(entry, ask.identity.name, rule)
-        if len(entry.blobs) < entry.record.block_count or standing.granted_at is None or not self.cold.current(entry):
+        if self._blocks.lacks(entry, numbers) or standing.granted_at is None or not self.cold.current(entry):
             return None
         age = max(0.0, self._services.now() - min(standing.confirmed_at, standing.granted_at))
-        return await self._blocks.open(ask, Found(entry, Outcome.HIT), 0, entry.record.meta.size), age
+        return await self._blocks.open(ask, Found(entry, Outcome.HIT), *bounds), age
 
     # -- asking the origin about an object that is in the cache
 

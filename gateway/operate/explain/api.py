@@ -80,7 +80,7 @@ class Explanation(ResponseModel):
         examples=[_AT],
     )
     blocks: int = Field(examples=[1])
-    resident_blocks: int = Field(description="of them, in the cache", examples=[1])
+    resident_blocks: int = Field(description="of them, in the cache, as blocks or as items of datasets", examples=[1])
     parts: int = Field(description="ranges of it that are stored as they were read, beside the blocks", examples=[1])
     part_bytes: int = Field(description="of all parts", examples=[3_000_000])
     first_parts: list[PartShown] = Field(description="at most 64, by their first byte")

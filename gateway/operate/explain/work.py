@@ -45,10 +45,11 @@ class Knowledge:
     ``node`` is its id; ``usable``: its disk is in use; ``channel``: it receives the fleet's invalidations.
     ``known``: its index has the object; then ``fresh_until`` and ``granted_until`` are the times until which it may be served
     without asking the origin (``None``: never asked, or never granted; far in the future: no limit), and ``resident``
-    of ``blocks`` are on disk. ``serves`` combines freshness, grant and channel at this moment. ``former`` are the previous
-    homes, asked in this order before the origin. ``pool`` is charged with the first block. ``evicted``: nothing of it is
-    resident any more. ``in_memory``: the worker that answered can send all of it from memory. ``parts`` are the ranges stored as
-    they were read, beside the blocks, with ``part_bytes`` in all; ``first_parts`` are first byte and length of the first ones.
+    of ``blocks`` are on disk, or all of them as items of datasets. ``serves`` combines freshness, grant and channel at this
+    moment. ``former`` are the previous homes, asked in this order before the origin. ``pool`` is charged with the first block.
+    ``evicted``: nothing of it is resident any more. ``in_memory``: the worker that answered can send all of it from memory.
+    ``parts`` are the ranges stored as they were read, beside the blocks, with ``part_bytes`` in all; ``first_parts`` are first
+    byte and length of the first ones.
     """
 
     node: str
@@ -137,6 +138,8 @@ class Explainer:
         rule = obeyed(services.rules.for_path(key.path), record.meta.headers)
         granted = self._engine.granted(key, identity.name, rule, entry.grants.get(identity.name))
         standing = EntryState(record.confirmed_at, granted, since)
+        complete = len(resident) == record.block_count
+        in_items = not complete and await self._engine.blocks.runs.covers(record.row_id, 0, record.meta.size)
         parts = await store.blocks(record.row_id, PARTS, PARTS + record.meta.size)
         first = min(resident or parts, default=None)
         charged = None if first is None else await store.pools.of((resident or parts)[first].digest)
@@ -151,11 +154,11 @@ class Explainer:
             fresh_until=_bounded(record.confirmed_at + rule.freshness),
             granted_until=None if granted is None else _bounded(granted + rule.grant),
             blocks=record.block_count,
-            resident=len(resident),
+            resident=record.block_count if in_items else len(resident),
             serves=decide(standing, rule, services.now()) is Verdict.SERVE,
             pool="" if charged is None else charged.pool.name,
-            evicted=evicted and not resident and not parts,
-            in_memory=bool(resident) and all(ref.digest in store.memory for ref in resident.values()),
+            evicted=evicted and not resident and not parts and not in_items,
+            in_memory=bool(resident) and not in_items and all(ref.digest in store.memory for ref in resident.values()),
             parts=len(parts),
             part_bytes=sum(ref.size for ref in parts.values()),
             first_parts=tuple((number - PARTS, parts[number].size) for number in sorted(parts)[:LISTED]),

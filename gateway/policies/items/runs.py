@@ -5,8 +5,11 @@ neighbours. But bytes that nobody wants cost too. So a *run* has only items that
 them only within ``WASTE``. A gap of up to ``FRAME`` bytes costs nothing more: the heads of a request and its answer have as many,
 and the members of a TAR have it between them.
 
-Each run begins and ends with an item, and its items begin in one stretch of ``STRETCH`` bytes of the object. Stretches are
-fixed, so an object whose items are wanted in random order is read by one request for each of them.
+The items of a run begin in one stretch of ``STRETCH`` bytes of the object. Stretches are fixed, so an object whose items are
+wanted in random order is read by one request for each of them.
+
+In an epoch, a run has the edges of its object too: what is between it and the item before it, and the end of the archive behind
+the last item. S3 readers of the object want them (docs/decisions/0063).
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ STRETCH = 4 * 1024**2
 WASTE = 0.05
 """Bytes between the items of a run, in proportion to theirs."""
 FRAME = 1024
+EDGE = 12 * 1024
+"""Bytes behind the last item of an object that are read with it: tar pads an archive to 10 KiB."""
 
 
 class ByteSpan(NamedTuple):
@@ -36,6 +41,18 @@ def stretch_of(start: int) -> ByteSpan:
     """The stretch in which an item begins."""
     first = start // STRETCH * STRETCH
     return ByteSpan(first, first + STRETCH)
+
+
+def with_edges(span: ByteSpan, before: int, *, last: bool) -> ByteSpan:
+    """A run with the edges of its object.
+
+    Args:
+        span: of its items.
+        before: the end of the item before it in the object; 0 if it has the first.
+        last: whether it has the last item of the object.
+    """
+    start = before if 0 <= span.start - before <= FRAME else span.start
+    return ByteSpan(start, span.stop + (min(EDGE, int(WASTE * span.stop)) if last else 0))
 
 
 def runs_of(spans: Mapping[int, ByteSpan]) -> list[list[int]]:

@@ -44,6 +44,8 @@ SLACK = 0.1
 """Bytes of blocks around a range, for each of its own, that are read with it at once."""
 PARTS = 2**48
 """The number of the block that is a large part from byte 0 on; no object has as many blocks."""
+RUNS = 2**49
+"""The number of the run list (gateway/model/run_list.py) of items from byte 0 of the object on."""
 IN_A_ROW = 3
 """Ranges without a gap between them that are a sequence."""
 TINY = 16 * 1024
@@ -103,6 +105,11 @@ def part_number(start: int) -> int:
 def part_start(number: int) -> int:
     """The first byte of the large part that has this number."""
     return number - PARTS
+
+
+def run_number(start: int) -> int:
+    """The number under which the list of a run from byte ``start`` on is stored beside the blocks of its object."""
+    return RUNS + start
 
 
 def is_most(start: int, stop: int, block: int, size: float = inf) -> bool:

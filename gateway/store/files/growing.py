@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
 from zlib import crc32
 
-from gateway.model.errors import LarderError
+from gateway.model.errors import DiskUnavailable, LarderError
 from gateway.model.objects import BlobRef
 from gateway.policies.health.breaker import FailureKind
 from gateway.store.files.blobs import OpenBlob, Span
@@ -54,8 +54,11 @@ class BlobHost(Protocol):
     def wrote(self, seconds: float) -> None:
         """Report how long a write took."""
 
-    def published(self, ref: BlobRef, blob: OpenBlob | None, reserved: int) -> None:
-        """Report that a blob, for which these bytes were reserved, got its name; ``None`` if it was cached already."""
+    def published(self, ref: BlobRef, blob: OpenBlob | None, reserved: int, *, item: bool) -> None:
+        """Report that a blob, for which these bytes were reserved, got its name; ``None`` if it was cached already.
+
+        ``item``: its readers open it by its digest, each for himself.
+        """
 
     def create_temporary(self, *, lasting: bool) -> tuple[int, str]:
         """A new file, descriptor and path; raises DiskUnavailable without room, and OSError. Runs in a thread.
@@ -191,7 +194,7 @@ class GrowingBlob:
         written = await self._host.on_disk(partial(self._step, self._complete, last, digest))
         if last:
             self._host.wrote(self._took)
-        self._name(written)
+        self._name(written, item=digest is not None)
         return written.ref
 
     def progress(self) -> None:
@@ -260,7 +263,7 @@ class GrowingBlob:
         """Do a step; skipped if the blob has been ended by the time the thread gets to it."""
         with self._using, disk_faults():
             if self._ended:
-                raise DiskFault(FailureKind.IO, "the blob was aborted")
+                raise DiskUnavailable("disk", "the blob was aborted")  # no fault of the disk
             return work(*args, **kwargs)
 
     def _append(self, data: bytes | memoryview, *, lasting: bool = False) -> None:
@@ -307,13 +310,13 @@ class GrowingBlob:
 
     # ---
 
-    def _name(self, written: _Written) -> None:
+    def _name(self, written: _Written, *, item: bool = False) -> None:
         """The blob has its name."""
         ref, self.inode, mtime_ns = written
         if mtime_ns is not None:
             self.blob = OpenBlob(self.fd, ref, self.inode, mtime_ns)
         self._gathered, self.received, self.ref = b"", ref.size, ref
-        self._host.published(ref, self.blob, self.reserved)
+        self._host.published(ref, self.blob, self.reserved, item=item)
 
 
 async def commit_all(host: BlobHost, blobs: Sequence[tuple[GrowingBlob, memoryview]]) -> list[BlobRef]:

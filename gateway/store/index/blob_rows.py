@@ -116,21 +116,6 @@ def fit(connection: Connection, sizes: Mapping[bytes, int], capacity: int) -> bo
     return not new or counts(connection).size + sum(sizes[digest] for digest in new) <= capacity
 
 
-def keep_item(connection: Connection, blob: Kept, capacity: int, entry: Entering, now: float) -> bool:
-    """Insert the row of a blob stored for its own sake; ``False`` if its file is gone or there is no room.
-
-    Files are evicted under the write lock that this transaction holds, so the file cannot vanish before the commit.
-    """
-    try:
-        status = os.stat(blob.path)
-    except FileNotFoundError:
-        return False
-    if status.st_size != blob.ref.size or not fit(connection, {blob.ref.digest: blob.ref.size}, capacity):
-        return False
-    pool_rows.enter(connection, entered(blob, status.st_mtime_ns, entry, item=True), now)
-    return True
-
-
 def entered(blob: Kept, mtime_ns: int, entry: Entering, *, item: bool = False) -> NewBlob:
     """A blob about to enter a pool, with its file's modification time."""
     boot = blob.boot if mtime_ns == blob.mtime_ns else 0

@@ -29,7 +29,7 @@ from gateway.policies.pools import (
     order_named,
     pools_of_key,
 )
-from gateway.store.index.schema import NODE, listed
+from gateway.store.index.schema import DEFAULT_POOL, NODE, listed
 from gateway.store.shared.accesses import Folded
 
 T = TypeVar("T")
@@ -204,6 +204,19 @@ def charge(
             entering.append((row.id, row.order.rank(access, facts, now), digest))
     connection.executemany("UPDATE blobs SET pool = ?, rank = ? WHERE digest = ?", entering)
     return len(entering)
+
+
+def demote(connection: Connection, digests: Sequence[bytes]) -> None:
+    """Have blobs of the pool ``default`` leave it first, until they are used again: other blobs have their bytes too.
+
+    What is an item of a dataset stays where it is.
+    """
+    for page in _pages(digests):
+        marks, padded = listed(page)
+        connection.execute(
+            f"UPDATE blobs SET rank = 0 WHERE digest IN ({marks}) AND pool = ? AND item = 0 AND rank > 0",  # noqa: S608
+            (*padded, DEFAULT_POOL),
+        )
 
 
 def charge_below(connection: Connection, place: ObjectKey, after: str, now: float, limit: int) -> str | None:

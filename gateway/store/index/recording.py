@@ -116,6 +116,38 @@ def record(
     return [(recorded, counts) for recorded in results]
 
 
+class ItemEntry(NamedTuple):
+    """A committed blob that is stored for its own sake, if the node stays within ``capacity`` bytes; see ``keep_items``."""
+
+    blob: Kept
+    entry: Entering
+    capacity: int
+
+
+def keep_items(
+    connection: Connection, items: Sequence[ItemEntry], now: Callable[[], float]
+) -> list[tuple[bool, Counts]]:
+    """Insert the rows of items; by item, whether it has one: not if its file is gone or there is no room. And the node's totals.
+
+    Files are evicted under the write lock that this transaction holds, so they cannot vanish before the commit.
+    """
+    held: set[bytes] = set()
+    for start in range(0, len(items), ROWS):
+        held |= blob_rows.held(connection, [item.blob.ref.digest for item in items[start : start + ROWS]])
+    counts, taken, entering, kept = blob_rows.counts(connection), set(held), list[NewBlob](), list[bool]()
+    for item in items:
+        ref = item.blob.ref
+        mtime_ns = _mtime_of(item.blob)
+        new = ref.digest not in taken
+        kept.append(mtime_ns is not None and (not new or counts.size + ref.size <= item.capacity))
+        if mtime_ns is not None and kept[-1]:
+            entering.append(blob_rows.entered(item.blob, mtime_ns, item.entry, item=True))
+            taken.add(ref.digest)
+            counts = Counts(counts.size + new * ref.size, counts.blobs + new)
+    _enter(connection, entering, held, now())
+    return [(done, counts) for done in kept]
+
+
 def _record_page(
     connection: Connection, page: Sequence[Recording], capacity: int, now: float, counts: Counts
 ) -> tuple[list[Recorded], Counts]:
@@ -155,13 +187,19 @@ def _present(recording: Recording) -> dict[int, tuple[Kept, int]]:
     """
     blocks = {}
     for number, block in recording.blocks.items() if recording.still_valid() else ():
-        try:
-            status = os.stat(block.path)
-        except FileNotFoundError:
-            continue
-        if status.st_size == block.ref.size:
-            blocks[number] = (block, status.st_mtime_ns)
+        mtime_ns = _mtime_of(block)
+        if mtime_ns is not None:
+            blocks[number] = (block, mtime_ns)
     return blocks
+
+
+def _mtime_of(block: Kept) -> int | None:
+    """The modification time of a blob's file; ``None`` if that is gone, or has another size."""
+    try:
+        status = os.stat(block.path)
+    except FileNotFoundError:
+        return None
+    return status.st_mtime_ns if status.st_size == block.ref.size else None
 
 
 def _insert(connection: Connection, arrived: Sequence[_Arrived], held: Collection[bytes], now: float) -> list[Recorded]:

@@ -1,0 +1,230 @@
+"""Objects as S3 readers want them, from the items that loaders brought (docs/decisions/0063).
+
+A run of items is tied to the row of its object by a list (gateway/model/run_list.py), under the version that the origin's answer
+named. So it is forgotten with the object, and read only by those who may read this version of it. The items stay what they are:
+blobs by digest. Each is hashed when it is read here, and what is not as listed is left to the origin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from hashlib import sha256
+from os import close, pread
+from typing import NamedTuple
+
+from cachetools import LRUCache
+
+from gateway.base.metrics import READ_FROM_ITEMS
+from gateway.engine.base.memory import MemoryBudget, MemoryLease
+from gateway.model.errors import BlobGone, LarderError
+from gateway.model.keys import ObjectKey
+from gateway.model.objects import BlobRef, ObjectMeta, ObjectRecord
+from gateway.model.run_list import RunPiece, decode_run, encode_run, joined
+from gateway.policies.items.runs import EDGE, STRETCH
+from gateway.policies.reads.granularity import RUNS, run_number
+from gateway.store.files.directory import CacheDirectory
+from gateway.store.store import Store
+
+CHUNK = 1024**2
+"""Bytes after which a read ends, with an item."""
+MEMORY = 64 * 1024**2
+"""Bytes that a worker holds for its readers; beyond, blocks are filled."""
+FORESEEN = 64 * 1024**2
+"""Bytes of a read whose lists are looked at before it begins."""
+_LISTED = 16 * 1024
+"""Pieces of lists in memory."""
+_REACH = 2 * STRETCH + EDGE
+"""Most bytes of a run."""
+
+
+class ReadVersion(NamedTuple):
+    """The object of a read, as the origin described it.
+
+    Attributes:
+        key: of the object.
+        meta: its metadata.
+        generation: the key's, from before the origin was asked.
+        asked_at: when that was, in seconds since the epoch.
+        identity: the name of the one who read; ``None`` if the origin was not asked.
+    """
+
+    key: ObjectKey
+    meta: ObjectMeta
+    generation: int
+    asked_at: float
+    identity: str | None = None
+
+
+class OfVersion:
+    """The version that bytes are of; ``None`` once they are found to be of several."""
+
+    __slots__ = ("version",)
+
+    def __init__(self, version: ReadVersion | None) -> None:
+        self.version = version
+
+
+class Gathered(NamedTuple):
+    """Bytes of an object from its items. ``digest`` names the list that had the first; ``memory`` is held while this lives."""
+
+    data: bytes
+    digest: bytes
+    memory: MemoryLease
+
+
+async def _nobody(_version: ReadVersion, _row: ObjectRecord) -> None:
+    """No reader has the object in memory."""
+
+
+class ObjectRuns:
+    """The runs of one worker's node.
+
+    Args:
+        store: of the node.
+        block_size: of new objects, in bytes.
+        now: seconds since the epoch.
+
+    Attributes:
+        adopt: called with each object that a run was tied to.
+    """
+
+    def __init__(self, store: Store, block_size: int, now: Callable[[], float]) -> None:
+        self.adopt: Callable[[ReadVersion, ObjectRecord], Awaitable[None]] = _nobody
+        self._store = store
+        self._block_size = block_size
+        self._now = now
+        self._memory = MemoryBudget()
+        self._lists: LRUCache[bytes, list[RunPiece]] = LRUCache(_LISTED, getsizeof=len)
+
+    # --- what loaders bring
+
+    async def keep(self, version: ReadVersion, pieces: Sequence[RunPiece]) -> None:
+        """Tie items, which are stored, and the bytes between them to their object. Without room, that is left."""
+        for run in joined(pieces):
+            data = encode_run(run)
+            with suppress(LarderError):
+                blob = await self._store.create(len(data))
+                try:
+                    ref = await blob.commit(data)
+                finally:
+                    blob.end()
+                row = await self.tie(version, run_number(run[0].start), ref)
+                if row is not None and version.identity is None:
+                    await self._demote_blocks(row, run[0].start, run[-1].stop)
+
+    async def tie(self, version: ReadVersion, number: int, ref: BlobRef) -> ObjectRecord | None:
+        """Tie a blob to its object under a number of policies/reads/granularity.py, unless it was written since the read."""
+        row = await self._store.record(
+            version.key,
+            version.meta,
+            self._block_size,
+            {number: ref},
+            generation=version.generation,
+            confirmed_at=version.asked_at,
+            grants={} if version.identity is None else {version.identity: version.asked_at},
+            used_at=self._now(),
+        )
+        if row is not None:
+            await self.adopt(version, row)
+        return row
+
+    async def _demote_blocks(self, row: ObjectRecord, start: int, stop: int) -> None:
+        """Have the blocks leave first that a run was copied from, if items have all of their bytes."""
+        size, whole = row.block_size, row.meta.size
+        blocks = await self._store.blocks(row.row_id, start // size, (stop - 1) // size)
+        copied = [
+            ref.digest
+            for number, ref in blocks.items()
+            if await self.covers(row.row_id, number * size, min((number + 1) * size, whole))
+        ]
+        await self._store.pools.demote(copied)
+
+    # --- what S3 readers get
+
+    async def covers(self, row_id: int, start: int, stop: int) -> bool:
+        """Whether lists name all of the bytes [start, stop) of an object, as far as ``FORESEEN``."""
+        stop, at = min(stop, start + FORESEEN), start
+        for _, pieces in await self._of(row_id, start, stop):
+            for piece in _following(pieces, at):
+                at = piece.stop
+        return at >= stop > start
+
+    async def read(self, row_id: int, start: int, stop: int) -> Gathered | None:
+        """Bytes of an object from ``start`` on, before ``stop``; ``None`` if the first is in no item, or memory is short."""
+        pieces, digest, end = list[RunPiece](), b"", min(stop, start + CHUNK)
+        for ref, listed in await self._of(row_id, start, end):
+            more = list(_following(listed, pieces[-1].stop if pieces else start, end))
+            digest = digest or (ref.digest if more else b"")
+            pieces += more
+        size = min(pieces[-1].stop, stop) - start if pieces else 0
+        if not size or self._memory.used + size > MEMORY:
+            return None
+        memory = MemoryLease(self._memory, size)
+        try:
+            data, wrong = await self._store.bounded(partial(_gather, self._store.directory, pieces, start, stop))
+        except (LarderError, OSError):
+            return None
+        if wrong:
+            self._store.items.distrust(wrong)
+        if not data:
+            return None
+        READ_FROM_ITEMS.inc(len(data))
+        return Gathered(data, digest, memory)
+
+    async def _of(self, row_id: int, start: int, stop: int) -> list[tuple[BlobRef, list[RunPiece]]]:
+        """The lists of runs that may have some of the bytes [start, stop), in the order of their places."""
+        first, last = run_number(max(0, start - _REACH)), run_number(max(start, stop - 1))
+        refs = await self._store.blocks(row_id, first, last)
+        lists = []
+        for number in sorted(refs):
+            pieces = await self._list(refs[number])
+            if pieces and pieces[0].start == number - RUNS:
+                lists.append((refs[number], pieces))
+        return lists
+
+    async def _list(self, ref: BlobRef) -> list[RunPiece]:
+        pieces = self._lists.get(ref.digest)
+        if pieces is None:
+            try:
+                blob = await self._store.open_blob(ref)
+                pieces = decode_run(await self._store.read_cold(blob.fd, blob.size, 0))
+            except (BlobGone, LarderError, OSError, ValueError):
+                return []
+            if len(pieces) <= _LISTED:
+                self._lists[ref.digest] = pieces
+        return pieces
+
+
+def _following(pieces: Sequence[RunPiece], at: int, end: float = float("inf")) -> Iterator[RunPiece]:
+    """The pieces of a list from the one that has byte ``at`` on, until one reaches ``end``."""
+    for piece in pieces:
+        if piece.start <= at < piece.stop and at < end:
+            yield piece
+            at = piece.stop
+
+
+def _gather(directory: CacheDirectory, pieces: Sequence[RunPiece], start: int, stop: int) -> tuple[bytes, bytes]:
+    """The bytes [start, stop) of pieces up to the first item that is missing or wrong, and its digest if it is wrong."""
+    parts: list[memoryview | bytes] = []
+    wrong = b""
+    for piece in pieces:
+        data = _item(directory, piece) if piece.digest else piece.data
+        if piece.digest and sha256(data).digest() != piece.digest:
+            wrong = piece.digest if data else b""
+            break
+        parts.append(memoryview(data)[max(0, start - piece.start) : stop - piece.start])
+    return b"".join(parts), wrong
+
+
+def _item(directory: CacheDirectory, piece: RunPiece) -> bytes:
+    """The bytes of an item's file, none if there is none."""
+    try:
+        descriptor = directory.open_blob(piece.digest)
+    except FileNotFoundError:
+        return b""
+    try:
+        return pread(descriptor, piece.stop - piece.start, 0)
+    finally:
+        close(descriptor)
