@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from evaluation.bound import BY_NEED, DATA, Case, measure, simulation
-from evaluation.pages import machine, table, write
+from lab.evaluation.bound import BY_NEED, DATA, Case, measure, simulation
+from lab.evaluation.pages import machine, table, write
 
 SHARES = (0.1, 0.2, 0.5, 0.8)
 """Shares of the dataset that are cached."""

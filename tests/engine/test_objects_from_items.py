@@ -9,9 +9,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from gateway.testing.origin import BOB
-from gateway.testing.origin_faults import ChangedEtag, DieAfter, Hang, WrongContentRange
-from tests.digests import Row
 
 from gateway.engine.objects.found import Found, Relay
 from gateway.model.errors import LarderError
@@ -21,6 +18,9 @@ from gateway.operate.explain.work import Explainer, expected
 from gateway.policies.reads.granularity import RUNS
 from gateway.policies.reads.rules import Caching
 from gateway.store.store import Store
+from rig.digests import Row
+from rig.origin import BOB
+from rig.origin_faults import ChangedEtag, DieAfter, Hang, WrongContentRange
 from tests.engine.conftest import BLOCK, Bench
 from tests.engine.datasets import BUCKET, Data, Shelf, equal_bodies, sha, shelved
 from tests.engine.test_items_read_together import ITEMS, PATH, SIZE, in_epoch, settled, sharded
