@@ -29,6 +29,10 @@ class Fleet:
     directory: Path
     nodes: tuple[Running, ...] = ()
 
+    def __reduce__(self) -> tuple[type[Fleet], tuple[tuple[str, ...], Path]]:
+        """For jobs in processes of their own, which have nothing to do with the gateways' processes."""
+        return Fleet, (self.endpoints, self.directory)
+
     def register(self, data: Data, caching: str = "auto") -> DatasetInfo:
         """Let the fleet know a dataset."""
         client = Client(self.endpoints[0], credentials=CREDENTIALS)

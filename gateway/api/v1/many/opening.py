@@ -43,11 +43,11 @@ _GOOD = 200
 
 
 class _Part(NamedTuple):
-    """Bytes of the object: ``count`` of an open file from ``offset`` on; the receiver of this closes the file."""
+    """Bytes of the object: ``length`` of an open file from ``offset`` on; the receiver of this closes the file."""
 
     descriptor: int
     offset: int
-    count: int
+    length: int
 
 
 class _Opened(NamedTuple):
@@ -63,7 +63,7 @@ class _Opened(NamedTuple):
         """What the client is told."""
         if self.reason:
             return json.dumps({"reason": self.reason}).encode()
-        parts = [(part.offset, part.count) for part in self.parts]
+        parts = [(part.offset, part.length) for part in self.parts]
         return json.dumps({"size": self.size, "etag": self.etag, "parts": parts}).encode()
 
 
@@ -152,7 +152,7 @@ async def _open(reads: CallerReads, entry: ManyEntry, most: int) -> _Opened:
                     _close(parts)
                     return _Opened(parts, reason="many")
                 parts.append(_opened(piece) if isinstance(piece, Span) else _in_memory(piece))
-        if size is None or sum(part.count for part in parts) != size:
+        if size is None or sum(part.length for part in parts) != size:
             _close(parts)
             return _Opened(parts, reason="bytes")
         return _Opened(parts, size, etag)

@@ -28,11 +28,11 @@ _PIECE = 4 * 1024**2
 
 
 class Part(NamedTuple):
-    """Bytes of an object: ``count`` of an open file, from ``offset`` on; ``start`` is the first one's place in the object."""
+    """Bytes of an object: ``length`` of an open file, from ``offset`` on; ``start`` is the first one's place in the object."""
 
     descriptor: int
     offset: int
-    count: int
+    length: int
     start: int
 
 

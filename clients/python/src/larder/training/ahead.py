@@ -119,9 +119,7 @@ class LookAhead:
 
     def fetch(self, plan: EpochPlan, offered: Candidates, *, epoch: int, job: str) -> Fetched:
         """Items for the current batch, kept ones or else by a request. Raises as `BatchReader.fetch`."""
-        reader, order = self._context.reader, self._context.order
-        known = {"order": order} if order and isinstance(reader, SharingReader) else {}
-        request = partial(reader.fetch, epoch=epoch, job=job, **known)
+        request = partial(self._exactly, epoch=epoch, job=job)
         self._request_beside(plan, offered, request)
         self._receive(offered)
         if (kept := self._from_kept(offered)) is not None:
@@ -143,6 +141,13 @@ class LookAhead:
             )
         self._learn(fetched)
         return fetched
+
+    def _exactly(self, indices: NDArray[np.uint32], *, epoch: int, job: str) -> Fetched:
+        """All of these items."""
+        reader, order = self._context.reader, self._context.order
+        if order and isinstance(reader, SharingReader):
+            return reader.fetch(indices, epoch=epoch, job=job, order=order)
+        return reader.fetch(indices, epoch=epoch, job=job)
 
     def _request_beside(
         self, plan: EpochPlan, offered: Candidates, request: Callable[[NDArray[np.uint32]], Fetched]
