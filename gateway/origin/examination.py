@@ -164,10 +164,13 @@ async def _checksums(subject: _Subject) -> Sequence[str]:
 
 
 async def _versions(subject: _Subject) -> Sequence[str]:
-    status, body = await _document(subject.client, subject.identity, f"/{quote(subject.key.bucket)}", "versioning")
-    if status == 200 and b"Versioning" in body:  # moto names the element otherwise
-        return []
-    return [f"versions: it answers {status} to ?versioning"]
+    # rclone says that versions are off, and JuiceFS lists them; neither can switch them on. moto names an element otherwise.
+    for name, query, wanted in (("versioning", "", b"Versioning"), ("versions", "max-keys=1&", b"<ListVersionsResult")):
+        path = f"/{quote(subject.key.bucket)}"
+        status, body = await _document(subject.client, subject.identity, path, f"{query}{name}")
+        if status != 200 or wanted not in body:
+            return [f"versions: it answers {status} to ?{name}"]
+    return []
 
 
 async def _dates(subject: _Subject) -> Sequence[str]:

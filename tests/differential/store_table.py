@@ -11,6 +11,8 @@ import uuid
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from datetime import datetime
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 from rig.moto import moto_server
@@ -197,6 +199,12 @@ def _order(shop: Shop) -> str:
     return "bytes" if keys == sorted(keys) else ", ".join(f"`{key.decode()}`" for key in keys)
 
 
+def _times(shop: Shop) -> str:
+    listed = _text(shop.ask("GET", query="list-type=2&prefix=k"), "LastModified")
+    read = parsedate_to_datetime(shop.head["last-modified"])
+    return "equal" if abs((datetime.fromisoformat(listed) - read).total_seconds()) <= 1 else "differ"
+
+
 def _versions(shop: Shop) -> str:
     """The last row: the bucket has versions from then on."""
     document = b'<VersioningConfiguration xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Status>Enabled</Status>'
@@ -234,6 +242,7 @@ ROWS: dict[str, tuple[str, Callable[[Shop], str]]] = {
     "GetObjectAttributes": ("yes", _attributes),
     "partNumber=1": ("the part", _part_number),
     "order of listings": ("bytes", _order),
+    "times in listings and reads": ("-", _times),
     "versions": ("yes; a delete marker: 404", _versions),
 }
 """By name: what the documentation of AWS says ("-": nothing), and the question."""
