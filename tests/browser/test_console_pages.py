@@ -120,7 +120,7 @@ def test_a_problem_is_muted(window: Any) -> None:
         ("jobs/vision/resnet50-17", "Origin reads, last epoch0.00 per item; 0.00 is the least possible"),
         (
             "jobs/vision/vit-large-sweep-04",
-            "last epoch0.42 per itemOf all 2 jobs together0.84 per item; 0.84 is the least possible",
+            "epoch0.42 per itemOf all 2 jobs together0.84 per item; 0.84 is the least possible",
         ),
         ("datasets/c41e77a09b3d", "Origin reads, last epochs0.84 per item; 0.84 is the least possible"),
         ("datasets/331088130435", "148\u00a0GB of space: its jobs benefit"),

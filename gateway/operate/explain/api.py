@@ -161,7 +161,7 @@ async def explain_object(
         resident_blocks=knowledge.resident,
         first_parts=[PartShown(start=start, bytes=length) for start, length in knowledge.first_parts],
         in_memory=knowledge.in_memory,
-        items=[ItemsShown.of(each) for each in items],
+        items=[ItemsShown.of(part) for part in items],
         **_stream(await operations.fleet.look(), place, knowledge),
         outcome=prospect.outcome,
         reason=prospect.reason,
@@ -260,7 +260,7 @@ def _advice(
         return f"The object is here, fresh, and granted: it is served from {where}.", ""
     if prospect.reason is Reason.REVALIDATED:
         return _asked_first(knowledge, rule)
-    if prospect.reason in (Reason.COLD, Reason.EVICTED) and any(each.resident for each in items):
+    if prospect.reason in (Reason.COLD, Reason.EVICTED) and any(part.resident for part in items):
         return (
             f"Loaders find it in the cache: {_held(items)}. Readers of the object by its name do not: the first of them reads it "
             "from the origin.",
@@ -286,7 +286,7 @@ def _advice(
 
 
 def _held(items: Sequence[ObjectItems]) -> str:
-    return ", ".join(f"{each.resident} of its {each.items} items in {each.dataset}" for each in items if each.resident)
+    return ", ".join(f"{part.resident} of its {part.items} items in {part.dataset}" for part in items if part.resident)
 
 
 def _asked_first(knowledge: Knowledge, rule: Caching) -> tuple[str, str]:

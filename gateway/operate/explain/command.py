@@ -69,7 +69,7 @@ def _tell(options: Namespace, answer: Mapping[str, Any]) -> None:
             ("stream", " ".join(filter(None, (answer.get("stream"), answer.get("pattern")))) or "none"),
             ("pool", answer.get("pool")),
             ("saves", saves(answer.get("saves"))),
-            *((f"dataset {each['dataset']}", _items(each)) for each in answer.get("items", ())),
+            *((f"dataset {part['dataset']}", _items(part)) for part in answer.get("items", ())),
             *_held(answer),
         )
     )

@@ -44,17 +44,17 @@ def of_ranks(reads: Sequence[EpochReads]) -> EpochReads | None:
     """The epoch of a job, from those of its ranks: the earliest that one reports; the others are about to follow or to report."""
     if not reads:
         return None
-    epoch = min(each.epoch for each in reads)
-    same = [each for each in reads if each.epoch == epoch]
-    items, origin_reads = sum(each.items for each in same), sum(each.origin_reads for each in same)
+    epoch = min(reader.epoch for reader in reads)
+    same = [reader for reader in reads if reader.epoch == epoch]
+    items, origin_reads = sum(reader.items for reader in same), sum(reader.origin_reads for reader in same)
     return EpochReads(epoch, items, origin_reads, _mean(same), len(same))
 
 
 def shared(jobs: Sequence[EpochReads]) -> SharedEpochs | None:
     """The epochs of the jobs on a dataset, which share its reads; ``None`` without any."""
-    return SharedEpochs(len(jobs), sum(each.per_item for each in jobs), _mean(jobs)) if jobs else None
+    return SharedEpochs(len(jobs), sum(reader.per_item for reader in jobs), _mean(jobs)) if jobs else None
 
 
 def _mean(reads: Sequence[EpochReads]) -> float | None:
-    known = [each.least for each in reads if each.least is not None]
+    known = [reader.least for reader in reads if reader.least is not None]
     return fmean(known) if known else None

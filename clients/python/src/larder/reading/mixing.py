@@ -202,7 +202,8 @@ class MixedSource:
             ValueError: one is not known.
         """
         assert isinstance(info, MixtureInfo)
-        return np.concatenate([lengths_of(*each) for each in zip(self._sources, info.parts, strict=True)])
+        parts = zip(self._sources, info.parts, strict=True)
+        return np.concatenate([lengths_of(source, part) for source, part in parts])
 
     def locations(self, info: DatasetInfo, start: int = 0, count: int | None = None) -> Iterable[ItemLocation]:
         """Locations of the items by number, from ``start`` to at most the end of the concatenated datasets."""

@@ -186,7 +186,7 @@ class _TimedIterator:
         counted = stats() if callable(stats) else stats
         if isinstance(counted, Stats):
             now = {"": counted, **counted.by_dataset}
-            before, self._before = self._before, {name: (each.items, each.hits) for name, each in now.items()}
+            before, self._before = self._before, {name: (sums.items, sums.hits) for name, sums in now.items()}
             self._counts = {name: _since(before.get(name, (0, 0)), sums) for name, sums in self._before.items()}
         if isinstance(batch, Batch):
             self._counts = {**self._counts, "": (len(batch), batch.hits)}
