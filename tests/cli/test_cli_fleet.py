@@ -82,11 +82,13 @@ def test_a_job_is_shown(admin, operator):
         "cache": True,
     }
     measured = {"measured": {"what": "misses", "until": "the end of the epoch"}, "gpu_seconds_waited": 412.8}
+    measured["last_epoch"] = {"epoch": 2, "items": 100, "origin_reads": 26, "per_item": 0.26, "least": 0.5}
     admin.answers["GET jobs"] = {"items": [{**row, **measured}, {"tenant": "nlp", "job": "other"}], "next": None}
     facts = dict(line.split("  ", 1) for line in operator("jobs", "show", "run").out.splitlines())
     facts = {name.strip(): value.strip() for name, value in facts.items()}
     assert facts["job"] == "vision/run"
     assert facts["GPUs waited"] == "413 s"
+    assert facts["origin reads"].startswith("0.26 per item of epoch 2; 0.50 is the least possible")
     assert facts["being measured"] == "what misses, until the end of the epoch"
     assert "t miss" not in facts
     assert operator("jobs", "show", "vision/run", "--json").json["gpus"] == 8

@@ -40,7 +40,7 @@ class ItemLengths:
             raise ValueError("lengths must be a flat list of whole numbers, one for each item")
         if len(values) and int(values.min()) < 0:
             raise ValueError(f"lengths must be at least 0, not {int(values.min())}")
-        self._values = np.minimum(values, MOST).astype(np.uint32)
+        self._values = np.minimum(values.astype(np.uint64), MOST).astype(np.uint32)
 
     def __len__(self) -> int:
         return len(self._values)
