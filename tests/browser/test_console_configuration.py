@@ -104,8 +104,7 @@ def test_a_viewer_may_check_an_object(window: Any, running: Running) -> None:
     admin(running, "PUT", "rules", {"items": [{"match": "data/**"}]})
     page = console(window, "rules", READ_TOKEN).page
     press(page, "Check")
-    field(page, "Bucket").fill("data")
-    field(page, "Key").fill("a")
+    field(page, "Object").fill("data/a")
     confirm(page, "Check")
     expect(page.get_by_role("dialog")).to_contain_text("Rule 0 applies to the object: data/**.")
 

@@ -39,7 +39,7 @@ def test_a_double_click_confirms_no_preview(window: Any) -> None:
     page.reload()
     sign_in(page)
     press(page, "Purge")
-    field(page, "Bucket").fill("data")
+    field(page, "Prefix").fill("data")
     shown = page.get_by_role("button", name="Show what goes")
     expect(shown).to_be_enabled()
     box = shown.bounding_box()

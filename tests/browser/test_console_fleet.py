@@ -70,8 +70,7 @@ def test_a_warm_up_shows_its_progress_and_can_be_stopped(window: Any, running: R
     page = console(window, "warmups").page
     press(page, "Warm")
     field(page, "Access key").fill("GWA")
-    field(page, "Bucket").fill("data")
-    field(page, "Prefix").fill("warm/")
+    field(page, "Prefix").fill("s3://data/warm/")
     confirm(page, "Warm")
     closed(page)
     begun = row(page, "data/warm/")
@@ -101,7 +100,7 @@ def test_a_warm_up_that_cannot_be_is_refused_at_its_field(window: Any, running: 
     page = console(window, "warmups").page
     press(page, "Warm")
     field(page, "Access key").fill("nobody")
-    field(page, "Bucket").fill("data")
+    field(page, "Prefix").fill("data")
     confirm(page, "Warm")
     expect(page.locator("#field-access_key_id-error")).to_contain_text("is not a valid key of this gateway")
 
@@ -113,16 +112,14 @@ def test_a_purge_shows_first_what_goes(window: Any, running: Running) -> None:
         client.get_object(Bucket="data", Key=f"purged/{number}")["Body"].read()
     page = console(window, "warmups").page
     press(page, "Purge")
-    field(page, "Bucket").fill("data")
-    field(page, "Prefix").fill("purged/")
+    field(page, "Prefix").fill("data/purged/")
     confirm(page, "Show what goes")
     expect(page.locator("#action-preview")).to_contain_text(f"{OBJECTS} objects, 200\u00a0kB, would be dropped")
     page.get_by_role("button", name="Cancel", exact=True).click()
     closed(page)
     assert cache_status(client.head_object(Bucket="data", Key="purged/0")) == "HIT"
     press(page, "Purge")
-    field(page, "Bucket").fill("data")
-    field(page, "Prefix").fill("purged/")
+    field(page, "Prefix").fill("data/purged/")
     confirm(page, "Show what goes")
     confirm(page, "Purge")
     expect(page.locator("#action-result")).to_contain_text(f"{OBJECTS} objects, 200\u00a0kB, dropped")
@@ -145,7 +142,7 @@ def test_a_purge_counts_the_nodes_that_have_applied_it(window: Any) -> None:
     }
     page.route("**/-/admin/purge", lambda route: route.fulfill(json=found))
     press(page, "Purge")
-    field(page, "Bucket").fill("data")
+    field(page, "Prefix").fill("data")
     confirm(page, "Show what goes")
     confirm(page, "Purge")
     expect(page.locator("#action-result")).to_contain_text("dropped from 1 node.")
@@ -240,8 +237,8 @@ def test_a_read_is_explained(window: Any, running: Running, origin: Origin) -> N
     page = console(window, "explain", READ_TOKEN).page
     expect(row(page, "cold")).to_contain_text("Read it once, or warm up its prefix before it is needed.")
     press(page, "Explain")
-    field(page, "Bucket").fill("data")
-    field(page, "Key").fill("explained/a")
+    field(page, "Object").fill("data/explained/a")
+    expect(page.locator("#field-access_key_id-list option[value=GWA]")).to_have_count(1)
     field(page, "Access key").fill("nobody")
     confirm(page, "Explain")
     expect(page.locator("#field-access_key_id-error")).to_contain_text("is not a valid key of this gateway")
@@ -275,7 +272,7 @@ def test_a_read_of_a_stream_is_explained(window: Any, running: Running, origin: 
     wait_until(lambda: admin(running, "GET", known).json["pattern"] == "sequential", SOON, "its pattern")
     page = console(window, "explain", READ_TOKEN).page
     press(page, "Explain")
-    for label, value in (("Bucket", "data"), ("Key", "scanned/000"), ("Access key", "GWA")):
+    for label, value in (("Object", "s3://data/scanned/000"), ("Access key", "GWA")):
         field(page, label).fill(value)
     confirm(page, "Explain")
     expected = "Its reads belong to the stream data/scanned/, whose pattern is sequential."
@@ -286,7 +283,7 @@ def test_a_profile_is_recorded_warmed_and_deleted(window: Any, running: Running)
     """Rule: Record starts a profile, Stop ends it, Warm replays it with the rights of its key, Delete removes it."""
     page = console(window, "profiles").page
     press(page, "Record")
-    for label, text in (("Name", "nightly"), ("Access key", "GWA"), ("Bucket", "data"), ("Prefix", "warm/")):
+    for label, text in (("Name", "nightly"), ("Access key", "GWA"), ("Prefix", "data/warm/")):
         field(page, label).fill(text)
     expect(field(page, "For")).to_have_value("1h")
     confirm(page, "Record")

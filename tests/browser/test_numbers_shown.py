@@ -109,7 +109,7 @@ def test_a_limit_of_less_than_one_request_stays_a_limit(page: Page) -> None:
           const field = makeField({ name: "rate", label: "Rate", kind: "number" });
           return texts.map((text) => {
             field.input.value = text;
-            return field.take();
+            return field.take().rate;
           });
         }""",
         ["0.4", "1.5", "2k", ""],

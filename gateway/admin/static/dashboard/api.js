@@ -87,6 +87,15 @@ export function address(...parts) {
   return `/-/admin/${parts.map(encodeURIComponent).join("/")}`;
 }
 
+// What fields propose.
+export async function accessKeys() {
+  return (await read(address("credentials"))).items.map((key) => key.access_key_id);
+}
+
+export async function datasetNames() {
+  return (await read(address("datasets"))).items.flatMap((dataset) => dataset.names);
+}
+
 // crypto.randomUUID needs HTTPS; this does not.
 export function newKey() {
   return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");

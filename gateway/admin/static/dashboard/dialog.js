@@ -35,7 +35,8 @@ export function announce(text) {
 
 export function openAction(action) {
   const fields = (action.fields ?? []).map(makeField);
-  const before = Object.fromEntries(fields.map((field) => [field.name, JSON.stringify(field.take())]));
+  const values = Object.assign({}, ...fields.map((field) => field.take()));
+  const before = Object.fromEntries(Object.entries(values).map(([name, value]) => [name, JSON.stringify(value)]));
   current = { action, fields, before, confirmed: !action.preview, busy: false, settling: false, untaken: false, once: "", sent: "" };
   setText(byId("action-title"), action.title);
   byId("action-affects").replaceChildren(...(action.affects ?? []).map((text) => element("p", {}, text)));
@@ -102,7 +103,7 @@ function taken() {
   for (const field of current.fields) {
     field.complain("");
     try {
-      values[field.name] = field.take();
+      Object.assign(values, field.take());
     } catch (mistake) {
       if (!(mistake instanceof Mistake)) throw mistake;
       field.complain(`It ${mistake.message}.`);
@@ -197,7 +198,7 @@ function complain(failure) {
   for (const part of failure.message.split("; ")) {
     const found = /^([\w.]+): (.*)$/s.exec(part);
     const names = found ? found[1].split(".") : [];
-    const field = current.fields.find((each) => names.includes(each.name) && !each.node.hidden);
+    const field = current.fields.find((each) => each.names.some((name) => names.includes(name)) && !each.node.hidden);
     if (field) last = { field, text: found[2] };
     else if (last !== null) last.text += `; ${part}`;
     else general.push(part);

@@ -1,6 +1,6 @@
 // Explain: why answers were not hits, by reason, and why one object is a hit or not.
 
-import { address, read } from "./api.js";
+import { accessKeys, address, read } from "./api.js";
 import { openAction } from "./dialog.js";
 import { bytes, count, when } from "./format.js";
 import { ListView } from "./listview.js";
@@ -33,9 +33,8 @@ function ask() {
     title: "Explain an object",
     affects: ["Whether a read of the object would be a hit now, and if not, why and what to change. No origin is asked."],
     fields: [
-      { name: "bucket", label: "Bucket", required: true },
-      { name: "key", label: "Key", kind: "exact", required: true },
-      { name: "access_key_id", label: "Access key", required: true, hint: "Of the reader." },
+      { name: "place", names: ["bucket", "key"], label: "Object", kind: "place", required: true, hint: "BUCKET/KEY, or s3://BUCKET/KEY." },
+      { name: "access_key_id", label: "Access key", required: true, hint: "Of the reader.", proposed: accessKeys },
     ],
     button: "Explain",
     send: (values) => read(`${address("explain")}?${new URLSearchParams(values)}`),

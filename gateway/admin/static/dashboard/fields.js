@@ -8,6 +8,13 @@ const SPANS = { s: 1, m: 60, h: 3600, d: 86_400 };
 // The value of a field cannot be used.
 export class Mistake extends Error {}
 
+// The bucket and the key or prefix of BUCKET/KEY or s3://BUCKET/KEY.
+function parsePlace(text) {
+  const place = text.replace(/^\s*(?:s3:\/\/)?/i, "");
+  const slash = place.indexOf("/");
+  return slash < 0 ? [place.trim(), ""] : [place.slice(0, slash), place.slice(slash + 1)];
+}
+
 function parseAmount(text, wanted) {
   const found = /^(\d+(?:\.\d+)?)\s*([kmgtp]?i?)b?$/i.exec(text);
   const factor = found && SIZES[found[2].toUpperCase()];
@@ -48,6 +55,7 @@ function localMoment(text) {
 const KINDS = {
   text: { make: () => element("input", { type: "text" }), put: (node, value) => { node.value = value ?? ""; }, take: (node) => node.value.trim() },
   exact: { make: () => element("input", { type: "text" }), put: (node, value) => { node.value = value ?? ""; }, take: (node) => node.value },
+  place: { make: () => element("input", { type: "text" }), put: (node, value) => { node.value = value ?? ""; }, take: (node) => parsePlace(node.value) },
   lines: {
     make: () => element("textarea", { rows: 3 }),
     put: (node, value) => { node.value = (value ?? []).join("\n"); },
@@ -71,7 +79,17 @@ function choice({ options }) {
   return element("select", {}, ...options.map(([value, label]) => element("option", { value }, label)));
 }
 
-// `declared`: name, label, kind; hint, value, required and options where there are any.
+// Fills the list of values that a field proposes; it is a help, so a failure leaves it empty.
+async function propose(list, values) {
+  try {
+    list.replaceChildren(...(await values()).map((value) => element("option", { value })));
+  } catch {
+    list.replaceChildren();
+  }
+}
+
+// `declared`: name, label, kind; hint, value, required, options and `proposed`, which gets values to choose from, where there are any.
+// The two values of a place go by its `names`.
 export function makeField(declared) {
   const kind = KINDS[declared.kind ?? "text"];
   const id = `field-${declared.name}`;
@@ -86,11 +104,22 @@ export function makeField(declared) {
   const label = element("label", { for: id }, declared.label);
   const hint = element("p", { class: "hint", id: `${id}-hint` }, declared.hint ?? "");
   const parts = declared.kind === "flag" ? [element("div", { class: "flag" }, input, label)] : [label, input];
+  const names = declared.names ?? [declared.name];
+  if (declared.proposed) {
+    const list = element("datalist", { id: `${id}-list` });
+    input.setAttribute("list", list.id);
+    parts.push(list);
+    propose(list, declared.proposed);
+  }
   return {
-    name: declared.name,
+    names,
     input,
     node: element("div", { class: "asked" }, ...parts, hint, error),
-    take: () => kind.take(input),
+    // The values by name.
+    take() {
+      const value = kind.take(input);
+      return Object.fromEntries(names.map((name, number) => [name, declared.names ? value[number] : value]));
+    },
     complain(text) {
       setText(error, text);
       input.setAttribute("aria-invalid", String(text !== ""));

@@ -1,6 +1,6 @@
 // Profiles: recorded reads of a job, in their order, replayed as a warm-up before its next run.
 
-import { address, change } from "./api.js";
+import { accessKeys, address, change } from "./api.js";
 import { openAction, openOn } from "./dialog.js";
 import { bytes, count, when } from "./format.js";
 import { ListView } from "./listview.js";
@@ -11,9 +11,8 @@ function record() {
     affects: ["Every gateway records the reads of the access key below the prefix: the first read of each block, in their order."],
     fields: [
       { name: "name", label: "Name", required: true },
-      { name: "access_key_id", label: "Access key", hint: "Whose reads are recorded.", required: true },
-      { name: "bucket", label: "Bucket", required: true },
-      { name: "prefix", label: "Prefix", kind: "exact", hint: "Empty: the whole bucket." },
+      { name: "access_key_id", label: "Access key", hint: "Whose reads are recorded.", required: true, proposed: accessKeys },
+      { name: "place", names: ["bucket", "prefix"], label: "Prefix", kind: "place", required: true, hint: "BUCKET/PREFIX, or s3://BUCKET/PREFIX; BUCKET alone is all of it." },
       { name: "seconds", label: "For", kind: "span", value: "1h", required: true, hint: "Such as 90m; at most 7d." },
     ],
     button: "Record",

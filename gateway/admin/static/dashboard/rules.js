@@ -111,8 +111,7 @@ function checkObject(list) {
   openAction({
     title: "Check the rules",
     fields: [
-      { name: "bucket", label: "Bucket", hint: "With a key: which rule applies to this object. Empty: all rules." },
-      { name: "key", label: "Key", kind: "exact" },
+      { name: "place", names: ["bucket", "key"], label: "Object", kind: "place", hint: "BUCKET/KEY, or s3://BUCKET/KEY: which rule applies to it. Empty: all rules." },
     ],
     button: "Check",
     send: (body) => change("POST", address("rules", "check"), { body }),

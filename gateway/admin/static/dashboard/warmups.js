@@ -1,6 +1,6 @@
 // Warm and purge: what is loaded into the caches ahead of reads, with its progress, and what is dropped from them.
 
-import { address, change } from "./api.js";
+import { accessKeys, address, change, datasetNames } from "./api.js";
 import { openAction } from "./dialog.js";
 import { bytes, count, share, when } from "./format.js";
 import { ListView } from "./listview.js";
@@ -46,11 +46,10 @@ function warm() {
     title: "Warm a prefix, a dataset or a profile",
     affects: ["It is loaded into the caches of the fleet at a lower priority than reads, with the rights of the access key."],
     fields: [
-      { name: "access_key_id", label: "Access key", hint: "Whose rights are used to list and read.", required: true },
-      { name: "bucket", label: "Bucket", hint: "Of a prefix." },
-      { name: "prefix", label: "Prefix", kind: "exact", hint: "Empty: the whole bucket." },
-      { name: "dataset", label: "Dataset", hint: "Its name or id, instead of bucket and prefix." },
-      { name: "profile", label: "Profile", hint: "Its name, instead of bucket and prefix." },
+      { name: "access_key_id", label: "Access key", hint: "Whose rights are used to list and read.", required: true, proposed: accessKeys },
+      { name: "place", names: ["bucket", "prefix"], label: "Prefix", kind: "place", hint: "BUCKET/PREFIX, or s3://BUCKET/PREFIX." },
+      { name: "dataset", label: "Dataset", hint: "Its name or id, instead of a prefix.", proposed: datasetNames },
+      { name: "profile", label: "Profile", hint: "Its name, instead of a prefix." },
     ],
     button: "Warm",
     send: (values, once) => change("POST", address("warmups"), { body: Object.fromEntries(Object.entries(values).filter(([, value]) => value !== "")), once }),
@@ -108,8 +107,7 @@ function purge() {
       "The origin is not changed. Items of datasets stay.",
     ],
     fields: [
-      { name: "bucket", label: "Bucket", required: true },
-      { name: "prefix", label: "Prefix", kind: "exact", hint: "Empty: the whole bucket." },
+      { name: "place", names: ["bucket", "prefix"], label: "Prefix", kind: "place", required: true, hint: "BUCKET/PREFIX, or s3://BUCKET/PREFIX; BUCKET alone is all of it." },
     ],
     previewButton: "Show what goes",
     preview: async (values) => {
