@@ -99,6 +99,21 @@ async def test_a_dataset_that_has_its_space_displaces_nobody(zone: Zone) -> None
     assert len(first.resident) == held
 
 
+async def test_a_dataset_grows_by_what_it_lacks_between_two_estimates(zone: Zone) -> None:
+    """Rule: loads count as held before the next estimate, so what comes after the dataset has its space displaces none of it."""
+    first, second = await zone.dataset("first"), await zone.dataset("second")
+    await zone.give(first, 70)
+    await first.fill(range(100))
+    await zone.give(second, 15)
+    zone.shelf.batches.fetches.demand._clock = lambda: 0.0
+    await read(second, range(30), ONE)
+    kept = second.resident
+    for index in range(30, 100):
+        await read(second, [index], ONE)
+    assert 10 <= len(kept) <= 30
+    assert second.resident == kept
+
+
 async def test_the_least_needed_items_of_a_shrinking_dataset_leave_first(zone: Zone) -> None:
     """Rule: a dataset that loses space gives what all jobs have consumed, then what one still needs, then the rest."""
     first, second = await zone.dataset("first"), await zone.dataset("second")

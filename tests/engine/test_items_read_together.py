@@ -172,6 +172,19 @@ async def test_nothing_without_room_is_read_along(tmp_path: Path) -> None:
         assert ranges(data)[before:] == [(missing[0], missing[0])]
 
 
+async def test_no_more_is_read_along_than_can_be_stored(tmp_path: Path) -> None:
+    """Rule: a dataset that has room for a few more items reads the wanted one with these, and not its whole stretch."""
+    async with shelved(tmp_path, capacity=ITEMS * SIZE // 2) as shelf:
+        data = await sharded(shelf, "part")
+        await data.fill(range(12))
+        before = data.reads()
+        await in_epoch(data, [25])
+        ((first, last),) = ranges(data)[before:]
+        spare = 20 - 12
+        assert first <= 25 <= last
+        assert 1 < last - first + 1 <= 1 + spare
+
+
 async def test_frames_of_a_tar_are_read_along(shelf: Shelf) -> None:
     """Rule: the headers between the members of a TAR do not divide a run."""
     data = await sharded(shelf, gap=704)

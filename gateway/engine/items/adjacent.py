@@ -11,6 +11,7 @@ Neighbours in an object are looked for among the neighbours in the dataset: dige
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -62,7 +63,7 @@ class AdjacentItems:
         if content.states.flags[wanted.index] in (RESIDENT, VERIFIED) or not content.states.surveyed:
             return {}
         location = wanted.location
-        if not _is_part(location) or not self._has_room(wanted):
+        if not _is_part(location) or (room := self._room(wanted)) <= 0:
             return {}
         whole = wanted.sweeps and wanted.source is not None and self._reader_of(location) is None
         spans = self._spans(wanted, location, self._missing(wanted, at_home=not whole))
@@ -72,7 +73,7 @@ class AdjacentItems:
             if index != wanted.index and (digest in distinct or in_flight(digest)):
                 del spans[index]
             distinct.add(digest)
-        run = next(run for run in runs_of(spans) if wanted.index in run)
+        run = _within(next(run for run in runs_of(spans) if wanted.index in run), wanted.index, spans, room)
         return {index: spans[index] for index in run} if len(run) > 1 else {}
 
     def reader(self, wanted: Wanted) -> Node | None:
@@ -91,15 +92,15 @@ class AdjacentItems:
             return None
         return fleet.members.home(stretch_key(location.bucket, location.key, span.start // STRETCH))
 
-    def _has_room(self, wanted: Wanted) -> bool:
-        """Whether other items of the dataset can be stored."""
+    def _room(self, wanted: Wanted) -> float:
+        """Bytes of other items of the dataset that can be stored."""
         content = wanted.registration.content
         if not self._services.keeps(content):
-            return False
+            return 0
         fleet = self._services.fleet
         nodes = 1 if fleet is None else max(1, len(fleet.members.homes(np.empty(0, np.uint64))[1]))
         fits = content.size <= nodes * self._services.capacity
-        return (wanted.mode is CachingMode.FULL and fits) or self._demand.spare(content) > 0
+        return math.inf if wanted.mode is CachingMode.FULL and fits else self._demand.spare(content)
 
     def _missing(self, wanted: Wanted, *, at_home: bool) -> NDArray[np.int64]:
         """Neighbours in the dataset that are not cached here, wanted soon, and perhaps in the same stretch."""
@@ -133,6 +134,18 @@ class AdjacentItems:
                 if start <= span.start < stop:
                     spans[index] = span
         return spans
+
+
+def _within(run: list[int], wanted: int, spans: dict[int, ByteSpan], room: float) -> list[int]:
+    """The items of a run around the wanted one, of which the others take at most ``room`` bytes."""
+    first = last = run.index(wanted)
+    while True:
+        sides = [place for place in (last + 1, first - 1) if 0 <= place < len(run)]
+        fitting = [place for place in sides if spans[run[place]].size <= room]
+        if not fitting:
+            return run[first : last + 1]
+        room -= spans[run[fitting[0]]].size
+        first, last = min(first, fitting[0]), max(last, fitting[0])
 
 
 def _is_part(location: Location) -> bool:

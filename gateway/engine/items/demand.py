@@ -230,9 +230,10 @@ class ItemDemand:
         need = self._need_after(wanted)
         # What nobody waits for leaves the room of loads that others were evicted for: the store's counts lag a little.
         if self._store.admits(size if need else size + self._replacing):
+            self._add_held(content, size)
             return Reserved(self._begun(size))
         if size <= self._growth(content):
-            return await self._displacing(size)
+            return await self._displacing(content, size)
         if wanted.store_only or not (need or self._known(content)):
             # What is loaded ahead takes free room only: it would be read twice if its reader comes while others make room for it.
             return Reserved()
@@ -273,16 +274,25 @@ class ItemDemand:
         held = self._held.get(content.tag, 0) + self._replacing
         return int(_USED * min(share, GRANTABLE) * capacity) - held
 
-    async def _displacing(self, size: int) -> Reserved:
+    async def _displacing(self, content: Content, size: int) -> Reserved:
         try:
             blob = await self._store.create(size)
         except DiskUnavailable:
             return Reserved()
         self._replacing += size
-        return Reserved(blob, partial(self._displaced, size))
+        return Reserved(blob, partial(self._grown, content, size))
 
     def _displaced(self, size: int) -> None:
         self._replacing -= size
+
+    def _grown(self, content: Content, size: int) -> None:
+        self._displaced(size)
+        self._add_held(content, size)
+
+    def _add_held(self, content: Content, size: int) -> None:
+        """Count a load until the next estimate. Without this, a run of hundreds of items between two estimates would all find
+        the same room, and evict what jobs still need."""
+        self._held[content.tag] = self._held.get(content.tag, 0) + size
 
     def _begun(self, size: int) -> GrowingBlob | None:
         try:
