@@ -111,7 +111,7 @@ class Tasks:
 class Call(NamedTuple, Generic[T]):
     """A call in flight. ``waiters`` get its result; the first one belongs to the caller that began it."""
 
-    task: asyncio.Task[T]
+    task: asyncio.Task[T] | None
     began: float
     owner: Hashable
     waiters: list[asyncio.Future[T]]
@@ -148,10 +148,25 @@ class SingleFlight(Generic[K, T]):
         self._calls[key] = Call(task, loop.time(), owner, waiters)
         return waiters[0]
 
+    def hold(self, key: K, owner: Hashable = None) -> list[asyncio.Future[T]]:
+        """Have callers of a key wait until ``settle`` is called with this list: for work on many keys; see ``begin``."""
+        waiters: list[asyncio.Future[T]] = []
+        self._calls[key] = Call(None, asyncio.get_running_loop().time(), owner, waiters)
+        return waiters
+
+    def settle(self, key: K, waiters: list[asyncio.Future[T]], result: T) -> None:
+        """Give the callers of a key that is held their result."""
+        call = self._calls.get(key)
+        if call is not None and call.waiters is waiters:
+            del self._calls[key]
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(result)
+
     def waiter(self, key: K) -> asyncio.Future[T]:
         """A future for the result of the call in flight for a key. Cancelling it affects this caller only."""
         call = self._calls[key]
-        waiter: asyncio.Future[T] = call.task.get_loop().create_future()
+        waiter: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         call.waiters.append(waiter)
         return waiter
 

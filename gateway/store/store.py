@@ -38,6 +38,7 @@ from gateway.store.index.blob_rows import Counts, Kept
 from gateway.store.index.objects import Recorded
 from gateway.store.index.pool_rows import Entering
 from gateway.store.index.recording import ItemEntry, Recording
+from gateway.store.item_batches import ItemBatches
 from gateway.store.items import ItemBlobs
 from gateway.store.memory import MemoryBlobs
 from gateway.store.opening import Opener
@@ -83,6 +84,7 @@ class Store:
         self._evictor = Evictor(disk, self._space, self._uses.take_folded, self.items.gone, self.items.least_needed)
         self.pools = Pools(disk, self._evictor)
         self.results = ResultBlobs(self, disk, self._opener, self._space)
+        self.batches = ItemBatches(self, disk, self._space)
         self.purged = AppliedPurges(disk)
         self.work: DiskWork = disk
         self.on_disk = disk.run

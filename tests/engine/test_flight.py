@@ -128,3 +128,28 @@ async def test_stopping_cancels_what_is_in_flight() -> None:
     await asyncio.sleep(0)
     await flight.stop()
     assert [task.cancelled() for task in tasks] == [True, True]
+
+
+async def test_a_key_that_is_held_has_no_call_of_its_own() -> None:
+    """Rule: callers of keys that one piece of work serves get the results that it settles; a later caller starts a call."""
+    flight: SingleFlight[str, int] = SingleFlight()
+    held = {key: flight.hold(key, "work") for key in "ab"}
+    assert flight.owner("a") == "work"
+    waiters = [flight.waiter("a"), flight.waiter("a"), flight.waiter("b")]
+    for number, key in enumerate("ab"):
+        flight.settle(key, held[key], number)
+    assert [await waiter for waiter in waiters] == [0, 0, 1]
+    assert "a" not in flight
+
+
+async def test_a_call_replaces_a_key_that_is_held() -> None:
+    """Rule: callers from before still get what is settled, and those from after the result of the call."""
+    flight: SingleFlight[str, int] = SingleFlight()
+    work = Work()
+    held = flight.hold("a")
+    before, after = flight.waiter("a"), flight.begin("a", work())
+    flight.settle("a", held, 7)
+    assert await before == 7
+    assert "a" in flight
+    work.gate.set()
+    assert await after == 1

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.engine.items.answers import BatchAsk
+from gateway.model.errors import DiskUnavailable
 from gateway.model.frames import ItemStatus
 from gateway.policies.items.batch import BatchMode
 from rig.digests import Row
@@ -142,6 +143,25 @@ async def test_what_has_come_of_a_run_is_kept(shelf: Shelf) -> None:
     await until(lambda: not shelf.batches.fetches.active)
     assert data.resident >= {*range(10), 30}
     assert (await data.exact(range(ITEMS))).delivered == dict(enumerate(data.bodies))
+
+
+async def test_a_disk_that_takes_nothing_of_a_run(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: what is read along is dropped if the disk does not take it; readers get their items, even late ones."""
+    data = await sharded(shelf)
+
+    async def refuse(_items: object, **_how: object) -> object:
+        raise DiskUnavailable("disk", "it takes nothing")
+
+    monkeypatch.setattr(shelf.bench.store.batches, "store", refuse)
+    hang = shelf.bench.origin.inject(Hang(path=PATH, after=12 * SIZE))
+    reading = asyncio.create_task(in_epoch(data, [17]))
+    await hang.gate.reached()
+    late = asyncio.create_task(data.exact([35]))
+    hang.gate.open()
+    assert (await reading).delivered == {0: data.bodies[17]}
+    assert (await late).delivered == {0: data.bodies[35]}
+    await until(lambda: not shelf.batches.fetches.active)
+    assert data.resident <= {17, 35}
 
 
 async def test_a_refused_object_refuses_each_item(shelf: Shelf) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gateway.engine.objects.found import Found, Relay
-from gateway.model.errors import LarderError
+from gateway.model.errors import DiskUnavailable
 from gateway.model.keys import OriginIdentity
 from gateway.model.outcomes import Outcome
 from gateway.operate.explain.work import Explainer, expected
@@ -245,13 +245,13 @@ async def test_a_forbidden_object_is_not_tied(shelf: Shelf) -> None:
 
 
 async def test_a_disk_without_room_for_the_list(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule: a run whose list cannot be stored is left; its items are delivered."""
+    """Rule: a run whose list cannot be stored is not tied; its reader gets the items."""
     data = await sharded(shelf)
 
     async def full(_size: int) -> object:
-        raise LarderError("no room")
+        raise DiskUnavailable("no-space", "no room")
 
     monkeypatch.setattr(shelf.bench.store, "create", full)
-    await data.prefetch(range(ITEMS))
+    assert (await in_epoch(data, [17])).delivered == {0: data.bodies[17]}
     await tied(shelf)
     assert await runs_of(shelf.bench.store, shelf.bench) == 0

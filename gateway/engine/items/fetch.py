@@ -41,6 +41,7 @@ from gateway.engine.items.item_origin import ItemOrigin, ItemRefused, changed
 from gateway.engine.items.item_run import ItemRun, RunWork, SentItem
 from gateway.engine.items.object_blocks import ObjectBlocks, Opened
 from gateway.engine.items.peer_items import PeerItems
+from gateway.engine.items.together import ItemsTogether
 from gateway.engine.items.wanted import (
     NOT_TAKEN,
     FailedItem,
@@ -51,12 +52,12 @@ from gateway.engine.items.wanted import (
     Purpose,
     StoredItem,
     Wanted,
+    lease_of,
     may_be_had_elsewhere,
 )
 from gateway.model.access import Access
 from gateway.model.errors import DiskUnavailable, LarderError, OriginUnavailable
 from gateway.model.frames import ItemFlag, ItemStatus
-from gateway.model.keys import ObjectKey
 from gateway.model.objects import BlobRef
 from gateway.net.exchange import StreamedResponse
 from gateway.policies.fleet.ring import item_key
@@ -97,7 +98,7 @@ class ItemFetches:
         self._services, self._store = services, services.store
         self._runs = runs or ObjectRuns(services.store, services.block_size, services.now)
         self._tasks = Tasks()
-        self._flight: SingleFlight[bytes, Outcome] = SingleFlight()
+        self._flight: SingleFlight[bytes, Outcome] = SingleFlight(self._tasks)
         self._reading = asyncio.Semaphore(AT_ONCE)
         self._memory = MemoryBudget()
         self._origin = ItemOrigin(services, ObjectBlocks(services.store, services.block_size, services.moves))
@@ -168,15 +169,19 @@ class ItemFetches:
         spans = self._adjacent.of(wanted, self._flight.__contains__)
         leases, content = self._services.leases, wanted.registration.content
         # What another worker is reading is not waited for.
-        spans = {index: span for index, span in spans.items() if leases.acquire(_lease(content.digest(index)), 0, 0)}
+        spans = {index: span for index, span in spans.items() if leases.acquire(lease_of(content.digest(index)), 0, 0)}
         if wanted.index not in spans or len(spans) == 1:
             for index in spans:
-                leases.release(_lease(content.digest(index)), 0, 0)
+                leases.release(lease_of(content.digest(index)), 0, 0)
             return None
         work = RunWork(
             partial(self._origin.open, wanted), self._reading, self._runs, self._tasks, self._store.items.among
         )
         run = ItemRun(spans, [content.digest(index) for index in spans], work)
+        if ItemsTogether.suits(self._services, wanted):
+            run.together = ItemsTogether(self._services, wanted, spans, self._flight, self.demand)
+            self._tasks.start(run.store_together())
+            return run
         source = None
         if wanted.source is not None and self.neighbours is not None:
             source = HolderLookup(self.neighbours, wanted.registration, spans)
@@ -227,7 +232,6 @@ class ItemFetches:
             await self.peers.close()
         if self.neighbours is not None:
             await self.neighbours.close()
-        await self._flight.stop()
         await self._tasks.stop()
         await self.demand.close()
 
@@ -238,7 +242,7 @@ class ItemFetches:
         states, index = wanted.registration.content.states, wanted.index
         if states.flags[index] == NOT_KNOWN:
             states.flags[index] = FETCHING
-        key, leased = _lease(digest), run is not None
+        key, leased = lease_of(digest), run is not None
         try:
             if run is None:
                 leased = await self._services.leases.take(key, 0, 0, LEASE_PATIENCE)
@@ -482,10 +486,6 @@ class ItemFetches:
             return await self._origin.rest(wanted, offset)
 
         return ItemStream(ByteStream(answer, length, rest), length, wanted.digest)
-
-
-def _lease(digest: bytes) -> ObjectKey:
-    return ObjectKey("", "", digest.hex())
 
 
 def _count_ahead(purpose: Purpose, stored: StoredItem) -> None:

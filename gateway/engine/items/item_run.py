@@ -1,9 +1,9 @@
 """Several items of one object from one request of the origin (policies/items/runs.py decides which).
 
-Each item is fetched by its own task, as if it were read alone: it verifies the bytes, stores them, and fails by itself. Only the
-bytes come from the run. The task asks for its ``part`` and waits until the items before it have taken theirs, or calls
-``leave``. The origin is asked once every item has done one or the other, so nothing is read for items that are cached by now or
-have no room.
+Items that nobody waits for are stored together (together.py). Each other item is fetched by its own task, as if it were read
+alone: it verifies the bytes, stores them, and fails by itself. Only the bytes come from the run. The task asks for its ``part``
+and waits until the items before it have taken theirs, or calls ``leave``. The origin is asked once every item has done one or
+the other, so nothing is read for items that are cached by now or have no room.
 
 An item that is given up is skipped. If the request fails half-way, the complete items are kept, and the others are read alone.
 """
@@ -21,6 +21,7 @@ from gateway.engine.base.fetching import ByteStream
 from gateway.engine.base.object_runs import ObjectRuns, OfVersion
 from gateway.engine.items.item_origin import ItemRefused
 from gateway.engine.items.object_blocks import Opened
+from gateway.engine.items.together import ItemsTogether
 from gateway.engine.items.wanted import FailedItem, InMemoryItem, Outcome
 from gateway.model.errors import LarderError
 from gateway.model.frames import ItemStatus
@@ -103,11 +104,17 @@ class RunRead:
         spans: of the items, in that order.
         turns: by item, resolved when it may take its bytes: with this, or with ``None`` if it must be read alone.
         work: of the worker.
+        together: the items that are stored here, without a turn.
     """
 
     def __init__(
-        self, spans: Mapping[int, ByteSpan], turns: dict[int, asyncio.Future[RunRead | None]], work: RunWork
+        self,
+        spans: Mapping[int, ByteSpan],
+        turns: dict[int, asyncio.Future[RunRead | None]],
+        work: RunWork,
+        together: ItemsTogether | None,
     ) -> None:
+        self._together = together
         self._spans = dict(spans)
         self._turns = turns
         self._work = work
@@ -129,6 +136,10 @@ class RunRead:
         """Let the next item take its bytes, unless too many are on their way to the disk."""
         self._current = -1
         while self._queue and len(self._storing) < AHEAD and sum(self._storing.values()) <= AHEAD_BYTES:
+            if self._together is not None and self._queue[0] in self._together:
+                self._current = self._queue[0]
+                self._work.tasks.start(self._take_together(self._together))
+                return
             item = self._queue.popleft()
             turn = self._turns[item]
             if not turn.done():
@@ -157,7 +168,18 @@ class RunRead:
             ItemRefused: the origin refuses the object.
             OriginUnavailable: it failed.
         """
-        span = self._spans[item]
+        if not await self._reach(item):
+            return None
+        assert self._opened is not None
+        return self._opened._replace(
+            stream=ItemPart(self, self._spans[item].size), length=self._spans[item].size, of=None
+        )
+
+    async def _reach(self, item: int) -> bool:
+        """Ask the origin, if that is not done, and go to the first byte of an item; ``False`` if it must be read alone.
+
+        Raises: see ``part``.
+        """
         try:
             if not self._placed:
                 await self._work.places.acquire()
@@ -170,11 +192,52 @@ class RunRead:
             some = isinstance(failure, ItemRefused) and failure.status is ItemStatus.CHANGED
             self._fail(None if some else failure)
             if some:
-                return None
+                return False
             raise
-        await self._pass(span.start)
+        await self._pass(self._spans[item].start)
+        return True
+
+    async def _take_together(self, together: ItemsTogether) -> None:
+        """Store items up to the next one with a turn: as many at a time as have come."""
+        batch: list[tuple[int, bytes]] = []
+        size = 0
+        try:
+            while self._queue and self._queue[0] in together:
+                item = self._queue.popleft()
+                if not together.awaits(item):
+                    continue
+                span = self._storing[item] = self._spans[item].size
+                if batch and (size > AHEAD_BYTES or len(self._buffer) < self._spans[item].stop - self._at):
+                    await self._store(together, batch)
+                    batch, size = [], 0
+                if not await self._reach(item):
+                    break
+                batch.append((item, await self._exactly(span)))
+                size += span
+        except LarderError:
+            pass
+        finally:
+            await self._store(together, batch)
+            for left in [item for item in self._storing if item in together]:
+                together.give_up(left)
+                del self._storing[left]
+            self._current = -1
+            self.settle(-1)
+
+    async def _exactly(self, size: int) -> bytes:
+        data = await self.take(size)
+        while len(data) < size:
+            data += await self.take(size - len(data))
+        return data
+
+    async def _store(self, together: ItemsTogether, batch: Sequence[tuple[int, bytes]]) -> None:
+        if not batch:
+            return
         assert self._opened is not None
-        return self._opened._replace(stream=ItemPart(self, span.size), length=span.size, of=None)
+        for item in await together.store(batch, self._opened.headers, self._opened.flags):
+            self.stored(item, together.digest(item))
+        for item, _ in batch:
+            self._storing.pop(item, None)
 
     async def _pass(self, stop: int) -> None:
         """Take the bytes before ``stop``, which are no item's; readers of the object want them. Raises as ``take``."""
@@ -208,7 +271,11 @@ class RunRead:
 
     def _fail(self, failure: LarderError | None) -> None:
         while self._queue:
-            turn = self._turns[self._queue.popleft()]
+            item = self._queue.popleft()
+            if self._together is not None and item in self._together:
+                self._together.give_up(item)
+                continue
+            turn = self._turns[item]
             if turn.done():
                 continue
             if failure is None:
@@ -292,9 +359,26 @@ class ItemRun:
         self._spans = spans
         self._work = work
         self._cached = work.tasks.start(work.among(digests))
+        self.together: ItemsTogether | None = None
         self._undecided = set(spans)
         self._turns: dict[int, asyncio.Future[RunRead | None]] = {}
         self._reads: dict[int, RunRead] = {}
+
+    async def store_together(self) -> None:
+        """Have the items of ``together`` stored without tasks of their own."""
+        together = self.together
+        assert together is not None
+        others = [item for item in self._spans if item in together]
+        try:
+            chosen = await together.chosen(await self._cached)
+            self._turns.update((item, asyncio.get_running_loop().create_future()) for item in chosen)
+            for item in others:
+                self._decide(item)
+            await together.ended.wait()
+        finally:
+            together.end()
+            for item in others:
+                self._decide(item)
 
     async def may_be_here(self, digest: bytes) -> bool:
         """Whether an item is cached by now: all of a run are looked up together."""
@@ -338,7 +422,9 @@ class ItemRun:
         for items in runs_of(wanted):
             if len(items) == 1:
                 self._turns[items[0]].set_result(None)
+                if self.together is not None:
+                    self.together.give_up(items[0])
                 continue
-            read = RunRead({index: wanted[index] for index in items}, self._turns, self._work)
+            read = RunRead({index: wanted[index] for index in items}, self._turns, self._work, self.together)
             self._reads.update(dict.fromkeys(items, read))
             read.hand_on()

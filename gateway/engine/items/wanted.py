@@ -16,7 +16,7 @@ from gateway.engine.base.fetching import ItemBytes
 from gateway.engine.base.homes import HolderLookup
 from gateway.engine.base.memory import MemoryLease
 from gateway.model.frames import ItemFlag, ItemStatus
-from gateway.model.keys import OriginIdentity
+from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.reader import ReadingJob
 from gateway.policies.items.datasets import CachingMode
 from gateway.store.datasets.locations import Location
@@ -115,6 +115,11 @@ class FailedItem:
 
 NOT_TAKEN = FailedItem(ItemStatus.NOT_RESIDENT, "the cache does not accept it")
 Outcome = StoredItem | InMemoryItem | LargeItem | FailedItem
+
+
+def lease_of(digest: bytes) -> ObjectKey:
+    """The name of the lease of an item, among those of objects."""
+    return ObjectKey("", "", digest.hex())
 
 
 def may_be_had_elsewhere(outcome: Outcome) -> bool:
