@@ -239,11 +239,12 @@ async def test_a_run_goes_on_without_its_readers(shelf: Shelf) -> None:
     assert data.reads() == 1
 
 
-async def test_a_gateway_that_stops_ends_its_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("after", [12 * SIZE, 12 * SIZE + 100], ids=["between-items", "in-an-item"])
+async def test_a_gateway_that_stops_ends_its_runs(tmp_path: Path, after: int) -> None:
     """Rule: a gateway that stops in the middle of a run keeps what has come of it, and begins where it stopped."""
     async with shelved(tmp_path) as shelf:
         data = await sharded(shelf)
-        hang = shelf.bench.origin.inject(Hang(path=PATH, after=12 * SIZE))
+        hang = shelf.bench.origin.inject(Hang(path=PATH, after=after))
         reading = asyncio.create_task(in_epoch(data, [17]))
         await hang.gate.reached()
         await until(lambda: len(data.resident) >= 11)

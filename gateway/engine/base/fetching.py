@@ -18,6 +18,9 @@ from gateway.net.exchange import StreamedResponse
 RESUMES = 2
 """Times that a stream continues with another answer, unless its owner sets another number."""
 
+_TURNS = 3
+"""Turns of the event loop within which bytes arrive that the kernel has."""
+
 Reopen = Callable[[int], Awaitable[StreamedResponse]]
 """Opens an answer with the bytes of a stream from an offset on; raises LarderError."""
 
@@ -35,6 +38,9 @@ class ItemBytes(Protocol):
 
     def at_once(self, length: int) -> bytes | memoryview | None:
         """All ``length`` bytes, if they are here."""
+
+    async def comes(self) -> bool:
+        """Whether it is worth waiting for the next bytes: they are here, or on their way through this machine."""
 
     async def read(self) -> bytes:
         """All bytes. Raises what ``next_chunk`` raises."""
@@ -99,6 +105,14 @@ class ByteStream:
         if most is not None and len(chunk) > most:
             chunk, self._left = chunk[:most], chunk[most:]
         return chunk
+
+    async def comes(self) -> bool:
+        """See ``ItemBytes``."""
+        for _ in range(_TURNS):
+            if self._left or (self._response is not None and self._response.pieces):
+                return True
+            await asyncio.sleep(0)
+        return False
 
     def at_once(self, length: int) -> bytes | memoryview | None:
         """All ``length`` bytes of the stream if the answer has them in one piece; ``None`` if ``next_chunk`` must get them."""

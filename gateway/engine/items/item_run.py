@@ -79,6 +79,10 @@ class ItemPart:
             self._took(length)
         return whole
 
+    async def comes(self) -> bool:
+        """Whether the next bytes are here."""
+        return False
+
     async def read(self) -> bytes:
         """All bytes. Raises what ``next_chunk`` raises."""
         pieces = []
@@ -128,6 +132,8 @@ class RunRead:
         self._buffer = memoryview(b"")
         self._pieces: list[RunPiece] = []
         """Bytes of the object: items that are stored, and what is between them."""
+        self._batch: list[tuple[int, bytes]] = []
+        """Items without a turn that have come, and are not stored yet."""
         self._ended = False
         self._stored = asyncio.Event()
         """Set when no item is on its way to the disk, nor waits for bytes."""
@@ -199,43 +205,39 @@ class RunRead:
 
     async def _take_together(self, together: ItemsTogether) -> None:
         """Store items up to the next one with a turn: as many at a time as have come."""
-        batch: list[tuple[int, bytes]] = []
-        size = 0
         try:
             while self._queue and self._queue[0] in together:
                 item = self._queue.popleft()
                 if not together.awaits(item):
                     continue
-                span = self._storing[item] = self._spans[item].size
-                if batch and (size > AHEAD_BYTES or len(self._buffer) < self._spans[item].stop - self._at):
-                    await self._store(together, batch)
-                    batch, size = [], 0
+                size = self._storing[item] = self._spans[item].size
                 if not await self._reach(item):
                     break
-                batch.append((item, await self._exactly(span)))
-                size += span
+                parts = [await self.take(size)]
+                while (left := size - sum(map(len, parts))) > 0:
+                    parts.append(await self.take(left))
+                self._batch.append((item, b"".join(parts)))
+                if sum(self._storing.values()) > AHEAD_BYTES:
+                    await self._store_batch()
         except LarderError:
             pass
         finally:
-            await self._store(together, batch)
+            await self._store_batch()
             for left in [item for item in self._storing if item in together]:
                 together.give_up(left)
                 del self._storing[left]
             self._current = -1
             self.settle(-1)
 
-    async def _exactly(self, size: int) -> bytes:
-        data = await self.take(size)
-        while len(data) < size:
-            data += await self.take(size - len(data))
-        return data
-
-    async def _store(self, together: ItemsTogether, batch: Sequence[tuple[int, bytes]]) -> None:
+    async def _store_batch(self) -> None:
+        """Store the items that have come, of those without a turn."""
+        batch, self._batch = self._batch, []
         if not batch:
             return
         assert self._opened is not None
-        for item in await together.store(batch, self._opened.headers, self._opened.flags):
-            self.stored(item, together.digest(item))
+        assert self._together is not None
+        for item in await self._together.store(batch, self._opened.headers, self._opened.flags):
+            self.stored(item, self._together.digest(item))
         for item, _ in batch:
             self._storing.pop(item, None)
 
@@ -253,6 +255,8 @@ class RunRead:
             return b""
         assert self._opened is not None
         if not self._buffer:
+            if self._batch and not await self._opened.stream.comes():
+                await self._store_batch()
             try:
                 self._buffer = memoryview(await self._opened.stream.next_chunk())
             except LarderError:
