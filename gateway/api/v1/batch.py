@@ -250,8 +250,8 @@ class BatchEndpoint:
         """
         began, counted = time.perf_counter(), AnswerTally()
         query = parse_query(scope["query_string"])
-        if query.job and query.mode is BatchMode.EXACT:
-            query = replace(query, order=_order(scope))
+        if query.job and query.mode is BatchMode.EXACT and (order := _order(scope)):
+            query = replace(query, order=order)
         plan = self._planned.of(registration, query.job)
         ask = await self._ask(principal, registration, body, query, plan)
         try:
