@@ -66,6 +66,18 @@ def test_without_a_cache_every_read_goes_to_the_origin():
     assert found.mean_seconds() == pytest.approx(400 * (0.1 + 100_000 / 125e6), rel=0.01)
 
 
+def test_grouped_files_are_read_as_long_as_one_after_the_other():
+    """Rule: files simulated as one count, wait and compute as often as they would alone, with a cache and without."""
+    runs = (run("none", "none"), run("lru", "lru"))
+    alone = simulated(prefix(), client(epochs=2, compute=0.2), *runs, capacity="1GB")
+    grouped = simulated(prefix(grouped=10), client(epochs=2, compute=0.2), *runs, capacity="1GB")
+    for name, found in grouped.items():
+        assert (found.hit_ratio(), found.origin_bytes) == (alone[name].hit_ratio(), alone[name].origin_bytes)
+        assert found.mean_seconds() == pytest.approx(alone[name].mean_seconds(), rel=0.01)
+    with pytest.raises(ConfigError, match="files must be a multiple of grouped"):
+        simulated(prefix(files=401, grouped=10), client(), *runs)
+
+
 def test_uniform_keeps_its_share_of_epochs_and_lru_less():
     """Rule: of a dataset twice the cache uniform has half the reads from the second epoch on; LRU evicts the next reads."""
     found = simulated(prefix(), client(epochs=8), run("uniform", "uniform"), run("lru", "lru"), run("fifo", "fifo"))

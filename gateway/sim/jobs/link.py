@@ -54,12 +54,17 @@ class Link:
         self._since = 0.0
         self._version = 0
 
-    def send(self, size: float, done: Action, *, cap: float = 0.0, background: bool = False) -> Transfer:
-        """Transfer ``size`` bytes at up to ``cap`` bytes per second (0: no limit), then call ``done``."""
+    def send(
+        self, size: float, done: Action, *, cap: float = 0.0, background: bool = False, delay: float = 0.0
+    ) -> Transfer:
+        """Transfer ``size`` bytes at up to ``cap`` bytes per second (0: no limit), then call ``done``.
+
+        ``delay`` are seconds before the first byte, beside the latency.
+        """
         self.sent += size
         transfer = Transfer(float(size), cap or inf, background, done)
-        if self._latency:
-            self._clock.after(self._latency, partial(self._begin, transfer))
+        if self._latency or delay:
+            self._clock.after(self._latency + delay, partial(self._begin, transfer))
         else:
             self._begin(transfer)
         return transfer

@@ -28,11 +28,12 @@ class Parts(StrEnum):
 
 
 class StoredObject(NamedTuple):
-    """An object: its key, its bytes, and how many blocks it has."""
+    """An object: its key, its bytes, how many blocks it has, and how many objects it stands for."""
 
     key: str
     size: int
     blocks: int
+    grouped: int = 1
 
 
 class PrefixSpec(SpecTable):
@@ -42,16 +43,29 @@ class PrefixSpec(SpecTable):
     folders: Annotated[int, Field(ge=0, le=100_000, description="0: the files are below the prefix itself")] = 0
     files: Annotated[int, Field(ge=1, le=1_000_000, description="In each folder")]
     size: Annotated[Size, Field(gt=0, description="Bytes of a file")]
+    grouped: Annotated[
+        int,
+        Field(
+            ge=1, le=1000, description="Files simulated as one, which is read as long as they are one after the other"
+        ),
+    ] = 1
     same_names: Annotated[bool, Field(description="Whether files have the same names in all folders")] = False
 
     def objects(self, block: int) -> Iterator[StoredObject]:
         """All of them, in listing order."""
-        blocks = -(-self.size // block)
+        blocks = 1 if self.grouped > 1 else -(-self.size // block)
+        size = self.size * self.grouped
         for folder in range(max(1, self.folders)):
-            for number in range(self.files):
+            for number in range(self.files // self.grouped):
                 name = f"{number:06d}" if self.same_names or not self.folders else f"{folder:05d}-{number:06d}"
                 inner = f"{folder:05d}/{name}" if self.folders else name
-                yield StoredObject(f"{self.name}/{inner}", self.size, blocks)
+                yield StoredObject(f"{self.name}/{inner}", size, blocks, self.grouped)
+
+    @model_validator(mode="after")
+    def _groups(self) -> Self:
+        if self.files % self.grouped:
+            raise ValueError(f"prefixes: {self.name}: files must be a multiple of grouped")
+        return self
 
 
 class ClientSpec(SpecTable):

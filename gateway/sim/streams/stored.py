@@ -52,7 +52,7 @@ class SimulatedStore:
     def size_of(self, item: CachedBlock) -> int:
         """Bytes of a block."""
         stored = self.objects[item.path]
-        return min(self.block, stored.size - item.block * self.block)
+        return stored.size if stored.grouped > 1 else min(self.block, stored.size - item.block * self.block)
 
     def keys(self) -> list[str]:
         """All keys, in listing order."""

@@ -300,10 +300,19 @@ class StreamRuntime:
             report = replace(report, lifetime=None)
         pool = self._cache.pools.get(stream.name)
         if pool is None:
-            below = [item for item in self._cache.default.items() if f"{BUCKET}/{item.path}".startswith(stream.name)]
-            report = replace(report, held=sum(map(self._store.size_of, below)))
+            report = replace(report, held=sum(map(self._store.size_of, self._in_default(stream))))
         held = PoolReport() if pool is None else PoolReport(pool.size, len(pool), ghost_hits=pool.ghosts.hits)
         return ZoneStream(stream.name, report, held, ("",), 1)
+
+    def _in_default(self, stream: Stream) -> Iterator[CachedBlock]:
+        """The blocks of a stream without a pool that are cached."""
+        default, keys, name = self._cache.default, self._store.below(stream), stream.name
+        if len(keys) > len(default):
+            yield from (item for item in default.items() if f"{BUCKET}/{item.path}".startswith(name))
+            return
+        for key in keys:
+            blocks = (CachedBlock(key, block) for block in range(self._store.objects[key].blocks))
+            yield from (item for item in blocks if item in default)
 
     def _recharge(self, path: str) -> None:
         """Charge the blocks of an object to their current pool."""

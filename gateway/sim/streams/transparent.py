@@ -152,16 +152,17 @@ class _ReadRun:
             pool = self._streams.pool_of(item)
             if not hit:
                 self._streams.missed(item)
-        client.reads += 1
-        client.hits += hit
+        grouped = self._store.objects[item.path].grouped
+        client.reads += grouped
+        client.hits += grouped * hit
         client.bytes += size
         done = partial(self._answered, number, reads, item, hit, began)
         if hit:
             self._unread.pop(item, None)
             self._cache.use(item, began)
-            self._clock.after(self._scenario.hit_latency + size / self._scenario.hit_bandwidth, done)
+            self._clock.after(grouped * self._scenario.hit_latency + size / self._scenario.hit_bandwidth, done)
         elif item in self._loading:
-            client.late += self._loading[item].ahead
+            client.late += grouped * self._loading[item].ahead
             self._join(item, done)
         else:
             self._fetch(item, pool, done)
@@ -171,7 +172,8 @@ class _ReadRun:
     def _answered(self, number: int, reads: Iterator[CachedBlock], item: CachedBlock, hit: bool, began: float) -> None:
         if self._streams is not None:
             self._streams.read(item, number, hit, began)
-        self._clock.after(self._measured.clients[number].spec.compute, partial(self._next, number, reads))
+        compute = self._store.objects[item.path].grouped * self._measured.clients[number].spec.compute
+        self._clock.after(compute, partial(self._next, number, reads))
 
     # --- loads
 
@@ -179,7 +181,12 @@ class _ReadRun:
         ahead = done is None
         size = self._store.size_of(item)
         loading = self._loading[item] = _BlockLoad(pool, ahead, [] if done is None else [done])
-        loading.transfer = self._link.send(size, partial(self._loaded, item), background=ahead)
+        loading.transfer = self._link.send(
+            size,
+            partial(self._loaded, item),
+            background=ahead,
+            delay=(self._store.objects[item.path].grouped - 1) * self._scenario.origin.latency,
+        )
         if ahead:
             self._measured.ahead_bytes += size
 
