@@ -14,6 +14,7 @@ NAMES = (
     "allocation",
     "node_loss",
     "streams",
+    "streams_scale",
     "streams_real",
     "importance",
     "importance_real",
