@@ -131,7 +131,8 @@ def _beside_paper(results: Results) -> str:
     return (
         f"The paper reports +55.6 % hits and -52.2 % mean time at {USUAL:.0%}; here they are "
         f"{ours.hit_ratio() / lru.hit_ratio() - 1:+.1%} and {ours.mean_seconds() / lru.mean_seconds() - 1:+.1%}. With a cache "
-        f"for everything it has 64.3 % for JuiceFS and 96.2 % for IGTCache (Figure 16); here {whole[0]} and {whole[1]}. So "
+        f"for everything it has 64.3 % for JuiceFS and 96.2 % for IGTCache (Figure 16); here JuiceFS has {whole[0]}, streams: "
+        f"{whole[1]}. So "
         "these jobs read as much of their data only once as the paper's do; the small scenario's read more of it again."
     )
 
