@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 
-from evaluation.pages import machine, numbers, table, write_section
 from gateway.policies.streams.pattern import Pattern
 from gateway.sim.jobs.scenario import OriginSpec, parse_as, scenario_text
 from gateway.sim.streams.read_report import clients_table
 from gateway.sim.streams.read_scenario import ClientSpec, PrefixSpec, ReadRunSpec, ReadScenario
 from gateway.sim.streams.transparent import ClientResult, ReadRunResult, simulate_reads
+from lab.evaluation.pages import machine, numbers, table, write_section
 
 GAP = 3.0
 """The mean gap between jobs is 60 s, as in the paper; that of the small scenario is a third of it."""

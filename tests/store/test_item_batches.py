@@ -11,7 +11,7 @@ import pytest
 from gateway.model.errors import DiskUnavailable
 from gateway.store.item_batches import NewItem
 from gateway.store.store import Store
-from tests.digests import sha
+from rig.digests import sha
 from tests.faults import FaultyDirectory
 from tests.stores import assert_index_equals_disk, entering, eventually, files_of
 
