@@ -29,6 +29,9 @@ from gateway.store.datasets.locations import Location
 
 MOST = 2048
 """Items of the dataset that are looked at on each side."""
+FILLING = 0.1
+"""The least room, of what a node could hold of a dataset, that is worth filling with what was not asked for. In a full cache a
+little room opens again and again, here and not at the homes of all neighbours."""
 
 Elsewhere = Callable[[Content, NDArray[np.int64]], NDArray[np.bool_]]
 
@@ -100,7 +103,10 @@ class AdjacentItems:
         fleet = self._services.fleet
         nodes = 1 if fleet is None else max(1, len(fleet.members.homes(np.empty(0, np.uint64))[1]))
         fits = content.size <= nodes * self._services.capacity
-        return math.inf if wanted.mode is CachingMode.FULL and fits else self._demand.spare(content)
+        if wanted.mode is CachingMode.FULL and fits:
+            return math.inf
+        spare = self._demand.spare(content)
+        return spare if spare >= FILLING * min(content.size / nodes, self._services.capacity) else 0
 
     def _missing(self, wanted: Wanted, *, at_home: bool) -> NDArray[np.int64]:
         """Neighbours in the dataset that are not cached here, wanted soon, and perhaps in the same stretch."""

@@ -137,11 +137,14 @@ class SmallRanges:
         return part
 
     async def recall(self, entry: ObjectEntry, start: int, stop: int) -> StoredPart | None:
-        """A stored part that has the bytes [start, stop), wherever it begins; its blob is held for the caller."""
+        """A stored part that has the bytes [start, stop); its blob is held for the caller.
+
+        It may begin before them, unless it is longer than what is read alone, as large items of datasets are.
+        """
         record, store = entry.record, self._store
         if not record.row_id:
             return None
-        first = max(0, stop - granularity.longest(record.block_size))
+        first = max(0, min(start, stop - granularity.longest(record.block_size)))
         numbers = granularity.part_number(first), granularity.part_number(start)
         for number, ref in sorted((await store.blocks(record.row_id, *numbers)).items(), reverse=True):
             if (begin := granularity.part_start(number)) + ref.size < stop:
