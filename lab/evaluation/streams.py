@@ -80,9 +80,10 @@ def run() -> None:
 
 def _intro() -> str:
     return (
-        "Recognition and cost are measured on the gateway's own tree (`gateway/policies/streams`). The rest is the simulator, "
-        "with the same tree, decisions and parameters, a modelled store, and reads from fixed seeds. It loads what follows a "
-        "sequential read at once; a worker of a gateway has at most sixteen such loads under way, four beside readers that miss."
+        "Recognition and cost are measured on the gateway's own tree (`gateway/policies/streams`). The rest is the "
+        "simulator: the same tree and decisions, a modelled store, and reads from fixed seeds. It loads what follows a "
+        "sequential read at once; a gateway's worker has at most sixteen such loads under way, four beside readers that "
+        "miss."
     )
 
 
@@ -132,16 +133,15 @@ def _accuracy() -> str:
     everything = numbers("streams-accuracy", [*columns, *others], rows)
     return "\n\n".join(
         [
-            f"The share of windows that are recognised right: {ITEMS:,} items, {WINDOWS} windows of {WINDOW} reads, significance "
-            "0.01. The 12 views are 1 and 8 clients through 1 and 3 gateways with 1, 2 and 4 workers, reads spread at random and "
-            "handed over in batches of 50. *Believed* is what policies act on, after hysteresis. A gateway lists a prefix a "
-            "window after it takes its reads for random; before, positions are among names that were read. The paper's test has "
-            f"a listing from the beginning. {everything} has windows of 10 and 1000, and readers that may not list.",
+            f"The share of windows that are recognised right: {ITEMS:,} items, {WINDOWS} windows of {WINDOW} reads, "
+            "significance 0.01. The 12 views are 1 and 8 clients through 1 and 3 gateways with 1, 2 and 4 workers, reads "
+            "spread at random and handed over in batches of 50. *Believed* is what policies act on, after hysteresis. A "
+            "gateway lists a prefix a window after it takes its reads for random; the paper's test has the listing from the "
+            f"beginning. {everything} has windows of 10 and 1000, and readers that may not list.",
             table(columns, [row[: len(columns)] for row in rows]),
-            "The paper's test of gaps takes scattered hot items for random reads; the test of repeats finds them. Neighbouring "
-            "gaps share a read, so about 2 % of uniform windows are rejected instead of 1 %. Windows of 10 are too small, as in "
-            "the paper's Figure 15. Without a listing, few hot items look like a smaller prefix until the last thousands of "
-            "reads show which are read more often.",
+            "The paper's test of gaps takes scattered hot items for random reads; the test of repeats finds them. "
+            "Neighbouring gaps share a read, so about 2 % of uniform windows are rejected instead of 1 %. Windows of 10 are "
+            "too small, as in the paper's Figure 15.",
         ]
     )
 
@@ -222,10 +222,10 @@ def _cost() -> str:
     return "\n\n".join(
         [
             "Random reads of prefixes with 300 files each, below three levels. CPU time of folding one read, recognition "
-            "included, in one process; memory as `tracemalloc` counts it.",
+            "included; memory as `tracemalloc` counts it.",
             table(["nodes", "nodes in use", "streams", "us per read", "memory"], rows),
-            "The paper's Go implementation takes 47.6 us and 73.2 MB at 10,000 nodes. The goal here is 10 us for recording, tree "
-            "and policies together.",
+            "The paper's Go implementation takes 47.6 us and 73.2 MB at 10,000 nodes. The goal here is 10 us with all "
+            "policies.",
         ]
     )
 
@@ -311,7 +311,7 @@ def _prefetch() -> str:
         )
     return "\n\n".join(
         [
-            "Hits and completion time of one client, and what the origin sent for each byte that was asked for.",
+            "Hits and completion time of one client, and origin bytes per byte asked for.",
             table(["reads", "no prefetch", "stride", "streams", "origin bytes"], rows),
         ]
     )
@@ -332,7 +332,7 @@ def _eviction() -> str:
         rows.append([truth.value, name, *(f"{found[mode].hit_ratio():.1%}" for mode in (*modes, "streams"))])
     return "\n\n".join(
         [
-            "One client, a cache of half its prefix, no prefetch; hits over ten times as many reads as there are items.",
+            "One client, a cache of half its prefix, no prefetch; ten reads per item.",
             table(["pattern", "order", "LRU", "FIFO", "ARC", "uniform", "streams"], rows),
         ]
     )
@@ -375,9 +375,8 @@ def _lifetime() -> str:
     ]
     return "\n\n".join(
         [
-            "Two training jobs share a cache of half their data; one ends. Its stream's target becomes 0 once it was idle for "
-            "its time-to-live, and the other's grows at once. Times include loading the nine tenths of the cache that streams "
-            "may have.",
+            "Two training jobs share a cache of half their data; one ends. Its stream's target becomes 0 once it was idle "
+            "for its time-to-live, and the other's grows at once.",
             table(columns, rows),
         ]
     )
@@ -422,9 +421,8 @@ def _never_worse() -> str:
             "Ten mixes with a cache of 35 %. The goal: hits within a point of the better of LRU and uniform, and at most 1.05 "
             "times the origin bytes of the lesser.",
             table(MIXED, _mixes(MIXES)),
-            f"In *one-hit wonders* fixed parts for both streams have at most {_fixed_parts():.1%}; the rest comes from time, as "
-            "a stream that ends leaves its space within seconds. In *scan storm over queries* the scans are loaded ahead and "
-            "hardly wait; their parts save bytes from the store.",
+            f"In *one-hit wonders* fixed parts for both streams have at most {_fixed_parts():.1%}; but a stream that ends "
+            "leaves its space within seconds.",
         ]
     )
 
@@ -443,8 +441,8 @@ def _drawn() -> str:
             f"{DRAWN} mixes of two to four orders, drawn with fixed seeds; no rule was tuned on them "
             f"({numbers('streams-mixes', MIXED, rows)}). {len(missed)} of {DRAWN} miss the goal:",
             table(MIXED, missed),
-            "Space costs the bytes: it begins in equal parts and moves a twentieth a minute. Scans that are loaded ahead are "
-            "through in a few minutes, before they get the parts that queries do not need.",
+            "Space costs the bytes: it begins in equal parts and moves a twentieth a minute. Scans that are loaded ahead "
+            "end before they get the parts that queries do not need.",
         ]
     )
 

@@ -92,14 +92,13 @@ def _intro() -> str:
     size = sum(DATA[name].size_of_all for name in TABLE3)
     return (
         "Real S3 clients through real gateways, scaled down to a machine of two cores: objects have a tenth of their size, "
-        f"blocks {BLOCK // 1024} KiB, there are {size / 1e6:.0f} MB instead of 430 GB, and the cache has 35 % of it. Times are a "
-        f"fifth: the store gives 1 Gbit/s with {1000 * LATENCY:.0f} ms before the first byte, jobs compute, and policies wait, "
-        f"a fifth of theirs (space moves every {60 * TIME:.0f} s, the time-to-live has {60 * TIME:.0f} s on top). Windows of "
-        "100 reads and depths of 4 are not scaled. Each side has clients, a gateway and a store of its own. The sides of Table "
-        "3, and those without parts, run one after the other; those of the other tables at the same time. Hits are those of "
-        "the gateway's access log.\n\n"
-        "`lab/evaluation/variants.py` replaces functions of the gateway to leave out parts, and for schemes of other systems. "
-        "LRU with stride is JuiceFS's: no streams, but 4 blocks loaded after 4 consecutive ones."
+        f"blocks {BLOCK // 1024} KiB, there are {size / 1e6:.0f} MB instead of 430 GB, and the cache has 35 % of it. Times "
+        f"are a fifth: the store gives 1 Gbit/s with {1000 * LATENCY:.0f} ms before the first byte, jobs compute, and "
+        f"policies wait, a fifth of theirs (space moves every {60 * TIME:.0f} s, the time-to-live has {60 * TIME:.0f} s on "
+        "top). Windows of 100 reads and depths of 4 are not scaled. Each side has clients, a gateway and a store of its "
+        "own. Sides run one after the other in the first two tables, else at the same time. Hits are the access "
+        "log's.\n\n`lab/evaluation/variants.py` leaves out parts of the gateway, and has other systems' schemes. LRU with "
+        "stride is JuiceFS's: 4 blocks loaded after 4 consecutive ones."
     )
 
 
@@ -166,12 +165,12 @@ def _parts(found: Mapping[str, Outcome], before: Outcome) -> str:
     lost = whole.hit_ratio() - rest[most].hit_ratio()
     return "\n\n".join(
         [
-            "The same jobs once more, with streams that lack one of their parts: nothing loaded ahead, no random stream "
-            "loaded whole, `lru` in every pool, no end of a stream, the same space for all.",
+            "Streams that lack one part: nothing loaded ahead, no random stream loaded whole, `lru` in every pool, no end "
+            "of a stream, the same space for all.",
             _sides_table(found),
-            f"The largest loss is {most}, {lost:.1%} of hits. Streams with all parts ran for Table 3 too: between the two runs "
-            f"their hits differ by {noise:.1%}, their mean times by {slower:.1f} s. "
-            f"Sides that hit over {least:.1%} more than all parts: {', '.join(better) or 'none'}.",
+            f"The largest loss is {most}, {lost:.1%} of hits. Between this run with all parts and that of Table 3, hits "
+            f"differ by {noise:.1%}, mean times by {slower:.1f} s. Sides that hit over {least:.1%} more than all parts: "
+            f"{', '.join(better) or 'none'}.",
         ]
     )
 
@@ -187,8 +186,7 @@ def _verdict(streams: Outcome, stride: Outcome) -> str:
         bound = 1 / max(1e-9, stride.hit_ratio()) - 1
         text += (
             f"More than {bound:+.0%} hits is impossible here, as LRU has {stride.hit_ratio():.0%}. A scan is known after 16 "
-            "reads, another stream after 100: a larger part of these jobs' hundreds of reads than of the paper's hundreds of "
-            "thousands. "
+            "reads, another stream after 100, of these jobs' hundreds. "
         )
     if streams.origin_bytes > 1.05 * stride.origin_bytes:
         text += "Small objects get space before large blocks, so that fewer reads wait, and more bytes come from the store. "
@@ -225,13 +223,12 @@ def _figure9(found: Mapping[str, Outcome]) -> str:
     whole = found["whole prefixes"].seconds[marine] / found[STREAMS].seconds[marine]
     return "\n\n".join(
         [
-            "Four jobs with an empty cache that can hold everything. *SFP* is a Markov chain over files; *whole prefixes* are "
-            "streams that load all files of the next folders, not only the place that is read of each month. Origin bytes "
-            "are relative to no prefetch.",
+            "Four jobs with an empty cache that can hold everything. *SFP* is a Markov chain over files; *whole prefixes* "
+            "are streams that load all files of the next folders. Origin bytes are relative to no prefetch.",
             table(["prefetch", *(job.name for job in jobs.values()), "origin bytes"], rows),
             f"Streams have {found[STREAMS].hit_ratio():.0%} hits, {best}, the best of the others, "
-            f"{found[best].hit_ratio():.0%}. Job 4 takes {whole:.2f} times as long when whole prefixes are loaded. "
-            "Nothing is read twice, so there is nothing to learn for SFP.",
+            f"{found[best].hit_ratio():.0%}. Job 4 takes {whole:.2f} times as long when whole prefixes are loaded. SFP has "
+            "nothing to learn: nothing is read twice.",
         ]
     )
 
@@ -320,10 +317,9 @@ def _figure13(streams: Outcome) -> str:
     axes.set_ylabel("target, MB")
     axes.legend()
     return (
-        "Targets of four streams in the run of Table 3; bars show when jobs read each. In a stream's first thousand reads it is "
-        "not known how much it can use; later it has at most a tenth more than its size. When its jobs have ended, a random "
-        f"stream keeps its space for {60 * TIME:.0f} s, a skewed one or a scan for {10 * TIME:.0f} s.\n\n"
-        + picture("streams_real-space", figure)
+        "Targets of four streams in the run of Table 3; bars show when jobs read each. After a thousand reads a stream has "
+        f"at most a tenth more than its size. When its jobs have ended, a random stream keeps its space for {60 * TIME:.0f} "
+        f"s, a skewed one or a scan for {10 * TIME:.0f} s.\n\n" + picture("streams_real-space", figure)
     )
 
 
