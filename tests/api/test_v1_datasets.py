@@ -137,10 +137,11 @@ def test_items_are_listed_without_their_digests(running: Running, name: str, tmp
     rows = [*rows_of(5, seed=3, length=None), odd]
     register(running, name, file_of(tmp_path, rows))
     reply = ask(running, "GET", f"/v1/datasets/{name}/items?start=4&count=10")
+    known = reply.json["items"][0]["size"]
     assert reply.json == {
         "items": [
-            {"index": 4, "bucket": "data", "key": rows[4].key, "offset": None, "length": None},
-            {"index": 5, "bucket": "data", "key": odd.key, "offset": 5, "length": 7},
+            {"index": 4, "bucket": "data", "key": rows[4].key, "offset": None, "length": None, "size": known},
+            {"index": 5, "bucket": "data", "key": odd.key, "offset": 5, "length": 7, "size": 7},
         ]
     }
     everything = ask(running, "GET", f"/v1/datasets/{name}/items")
@@ -478,6 +479,7 @@ def test_the_description_has_every_address(running: Running) -> None:
         **{f"/v1/datasets/{{name}}/{what}": ["post"] for what in ("batch", "lookup")},
         **{f"/v1/datasets/{{name}}/{what}": ["get"] for what in ("homes", "offers")},
         "/v1/blobs/{digest}": ["get", "head"],
+        "/v1/blobs/lookup": ["post"],
     }
     schemas = document["components"]["schemas"]
     for schema in ("Dataset", "Item", "Chunks", "ProblemDocument"):
@@ -488,12 +490,11 @@ def test_the_description_has_every_address(running: Running) -> None:
 
 def test_registrations_are_counted(running: Running, name: str, tmp_path: Path) -> None:
     """Rule: the metric tells new, known and refused registrations apart."""
-    before = {
-        kind: running.metric("larder_dataset_registrations_total", result=kind) for kind in ("new", "known", "refused")
-    }
+    kinds, metric = ("new", "known", "refused"), "larder_dataset_registrations_total"
+    before = {kind: running.metric(metric, result=kind) for kind in kinds}
     file = file_of(tmp_path, rows_of(1))
     register(running, name, file)
     register(running, name, file)
     register(running, name, b"x")
     for kind, count in before.items():
-        assert running.metric("larder_dataset_registrations_total", result=kind) == count + 1
+        assert running.metric(metric, result=kind) == count + 1

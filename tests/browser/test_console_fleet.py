@@ -256,7 +256,7 @@ def test_parts_of_an_object_are_explained(window: Any, running: Running, origin:
     wait_until(lambda: admin(running, "GET", known).json["parts"] == 1, SOON, "the part")
     page = console(window, "explain", READ_TOKEN).page
     press(page, "Explain")
-    for label, value in (("Bucket", "data"), ("Key", "explained/parts"), ("Access key", "GWA")):
+    for label, value in (("Object", "data/explained/parts"), ("Access key", "GWA")):
         field(page, label).fill(value)
     confirm(page, "Explain")
     expect(page.locator("#action-result")).to_contain_text("are stored as they were read: bytes 700000-899999.")

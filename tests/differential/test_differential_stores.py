@@ -148,7 +148,8 @@ def test_what_is_cached_has_the_etag_of_reads(front: Front, sides: Sides) -> Non
         sides.warm(known)
         assert shop.ask("GET", query="list-type=2").status == 200
         again = shop.ask("GET", "m")
-    assert (again.cache, again.headers["etag"]) == ("HIT", direct.headers["etag"])
+    # On a busy machine it is revalidated by then.
+    assert (again.cache.partition(";")[0], again.headers["etag"]) == ("HIT", direct.headers["etag"])
 
 
 def test_digest_files_do_not_depend_on_the_order_of_listings(front: Front, sides: Sides, tmp_path: Path) -> None:

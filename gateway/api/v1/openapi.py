@@ -302,7 +302,7 @@ DATA_PATHS: dict[str, Any] = {
             "description": "Bit i of the answer, least significant first, says whether the fleet has the bytes of digest i in "
             "its cache, in a registered dataset or not.",
             "requestBody": {
-                "required": True,
+                "required": False,
                 "description": "SHA-256 digests of 32 bytes each, at most 16,384",
                 "content": {"application/octet-stream": {"schema": _BINARY}},
             },

@@ -229,7 +229,9 @@ def _enter(connection: Connection, blobs: Sequence[NewBlob], held: Collection[by
         if new.digest in held or new.digest in together or row.remembers:
             rest.append(new)
             continue
-        rank = row.order.rank(new.entry.access, BlobFacts(row.ledger, new.size, reads=new.entry.reads), now)
+        rank = row.order.rank(
+            new.entry.access, BlobFacts(row.ledger, new.size, reads=new.entry.reads, score=new.entry.score), now
+        )
         together[new.digest] = (new.digest, new.size, new.crc32, rank, new.mtime_ns, new.boot, new.item, row.id)
     insert(connection, _BLOBS, tuple(together.values()))
     for new in rest:

@@ -50,7 +50,7 @@ class _Part(NamedTuple):
     length: int
 
 
-class _Opened(NamedTuple):
+class _OpenedObject(NamedTuple):
     """The parts of an object, its size and its ETag; or no parts, and why."""
 
     parts: list[_Part]
@@ -93,13 +93,13 @@ class OpenEndpoint:
         passing = passing_of(scope)
         if passing is None:
             reason = "tcp" if scope.get("client") else "user"
-            opened = _Opened([], reason=reason)
+            opened = _OpenedObject([], reason=reason)
         else:
             opened = await _open(reads, entry, wanted_files(scope))
         try:
             if opened.parts and passing is not None and not passing.admit(len(opened.parts)):
                 _close(opened.parts)
-                opened = _Opened([], reason="in-flight")
+                opened = _OpenedObject([], reason="in-flight")
             document = opened.document
             lines = [("content-type", "application/json"), ("content-length", str(len(document)))]
             await send({"type": "http.response.start", "status": 200, "headers": headers_of(lines)})
@@ -133,32 +133,32 @@ def _object_of(body: bytes) -> ManyEntry:
     return entry
 
 
-async def _open(reads: CallerReads, entry: ManyEntry, most: int) -> _Opened:
+async def _open(reads: CallerReads, entry: ManyEntry, most: int) -> _OpenedObject:
     """Read an object, and keep the files of its parts open."""
     read = reads.begin(entry.bucket, entry.key)
     answer: Answer | Hit = read.hit or await read.answer()
     parts: list[_Part] = []
     try:
         if answer.status != _GOOD:
-            return _Opened(parts, reason="refused")
+            return _OpenedObject(parts, reason="refused")
         size, etag, buffered = length_of(answer), fields_of(answer).get(b"etag", ""), 0
         async with aclosing(_pieces(answer)) as pieces:
             async for piece in pieces:
                 buffered += 0 if isinstance(piece, Span) else len(piece)
                 if buffered > _FROM_MEMORY:
                     _close(parts)
-                    return _Opened(parts, reason="bytes")
+                    return _OpenedObject(parts, reason="bytes")
                 if len(parts) == most:
                     _close(parts)
-                    return _Opened(parts, reason="many")
+                    return _OpenedObject(parts, reason="many")
                 parts.append(_opened(piece) if isinstance(piece, Span) else _in_memory(piece))
         if size is None or sum(part.length for part in parts) != size:
             _close(parts)
-            return _Opened(parts, reason="bytes")
-        return _Opened(parts, size, etag)
+            return _OpenedObject(parts, reason="bytes")
+        return _OpenedObject(parts, size, etag)
     except (LarderError, OSError):
         _close(parts)
-        return _Opened(parts, reason="refused")
+        return _OpenedObject(parts, reason="refused")
     except BaseException:
         _close(parts)
         raise

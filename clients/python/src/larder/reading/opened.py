@@ -27,7 +27,7 @@ _PIECE = 4 * 1024**2
 """Bytes that a thread reads at a time."""
 
 
-class Part(NamedTuple):
+class FilePart(NamedTuple):
     """Bytes of an object: ``length`` of an open file, from ``offset`` on; ``start`` is the first one's place in the object."""
 
     descriptor: int
@@ -47,7 +47,9 @@ class OpenObject:
         reason: why the bytes come by GET; empty if they come from open files.
     """
 
-    def __init__(self, entry: Entry, size: int, etag: str, parts: Sequence[Part], store: S3, reason: str = "") -> None:
+    def __init__(
+        self, entry: Entry, size: int, etag: str, parts: Sequence[FilePart], store: S3, reason: str = ""
+    ) -> None:
         self.bucket, self.key = entry.bucket, entry.key
         self.size = size
         self.etag = etag
@@ -152,9 +154,9 @@ def _open(reader: ManyReader, entry: Entry) -> OpenObject:
     if reason := document.get("reason"):
         head = store.head(entry.bucket, entry.key)
         return OpenObject(entry, head.size, head.etag, (), store, str(reason))
-    parts: list[Part] = []
+    parts: list[FilePart] = []
     start = 0
     for descriptor, (offset, count) in zip(descriptors, document["parts"], strict=True):
-        parts.append(Part(descriptor, offset, count, start))
+        parts.append(FilePart(descriptor, offset, count, start))
         start += count
     return OpenObject(entry, start, str(document["etag"]), parts, store)

@@ -35,6 +35,8 @@ BATCHES = 4
 """Batches whose items are announced, the current one included."""
 AT_ONCE = 32
 """Items of one request, or of all announcements, that a gateway reads from the origin concurrently."""
+TOGETHER = 8
+"""Items of a request ahead of its turn, at least: smaller batches share one."""
 LEAST = 4 * AT_ONCE
 """Items that are announced at least: a few small batches would not keep the gateway busy."""
 _MAX_FUTILE = 3
@@ -89,14 +91,16 @@ class LookAhead:
         self._reading: dict[int, int] = {}
         self._kept: dict[int, tuple[memoryview, int]] = {}
         self._unstored = context.caching == "none"
-        most = min(BATCHES, AT_ONCE // batch_size) if self._active and context.workers == 1 else 0
-        self._threads = deque(BackgroundThread() for _ in range(most - 1))
+        self._together = batch_size * max(1, TOGETHER // batch_size)
+        alone = self._active and context.workers == 1 and batch_size < AT_ONCE
+        self._threads = deque(BackgroundThread() for _ in range(AT_ONCE // self._together if alone else 0))
         self._beside: deque[tuple[NDArray[np.uint32], Future[Fetched]]] = deque()
 
     @property
     def beside(self) -> int:
-        """Batches that are requested beside the current one."""
-        return len(self._beside)
+        """Batches that are requested ahead of their turn, and have come or are on their way."""
+        items = len(self._kept) + sum(len(indices) for indices, _ in self._beside)
+        return -(-items // self._batch_size)
 
     def announce(self, plan: EpochPlan, epoch: int) -> None:
         """Announce the items of the next batches; called before each batch."""
@@ -120,8 +124,8 @@ class LookAhead:
     def fetch(self, plan: EpochPlan, offered: Candidates, *, epoch: int, job: str) -> Fetched:
         """Items for the current batch, kept ones or else by a request. Raises as `BatchReader.fetch`."""
         request = partial(self._exactly, epoch=epoch, job=job)
-        self._request_beside(plan, offered, request)
         self._receive(offered)
+        self._request_beside(plan, offered, request)
         if (kept := self._from_kept(offered)) is not None:
             return kept
         shared = self._context.shared
@@ -156,13 +160,15 @@ class LookAhead:
         shared = self._context.shared is not None and self._context.shared.others
         if not (self._threads and self._unstored) or shared or offered.padding:
             return
-        coming = plan.pending(offered.take + len(self._threads) * self._batch_size)[offered.take :]
+        most = offered.take + len(self._threads) * self._together
+        coming = plan.pending(most)
         asked = [*self._kept, *(index for indices, _ in self._beside for index in indices.tolist())]
-        new = coming[~np.isin(coming, np.array(asked, np.uint32))]
-        for start in range(0, len(new), self._batch_size):
-            if len(self._beside) > len(self._threads):
+        new = coming[offered.take :]
+        new = new[~np.isin(new, np.array(asked, np.uint32))]
+        for start in range(0, len(new), self._together):
+            indices = new[start : start + self._together]
+            if len(self._beside) >= len(self._threads) or (len(indices) < self._together and len(coming) == most):
                 return
-            indices = new[start : start + self._batch_size]
             self._beside.append((indices, self._threads[0].submit(partial(request, indices))))
             self._threads.rotate(-1)
 
