@@ -303,9 +303,8 @@ def _placed(placed: Placed) -> tuple[str, str, str]:
     """The part of the page about fleets, and items in larger objects."""
     limits = {case.name: case for case in CASES}
     rows = [
-        [place, jobs, f"{share:g}", f"{1 - share:.2f}", f"{limits[jobs].most(share):.3f}", f"{reads:.3f}"]
+        [place, jobs, *(f"{reads:.3f} ({limits[jobs].most(share):.3f})" for share, reads in of.items())]
         for (place, jobs), of in placed.items()
-        for share, reads in of.items()
     ]
     over = [
         f"{place}, {jobs} at {share:g} ({reads:.3f})"
@@ -315,9 +314,9 @@ def _placed(placed: Placed) -> tuple[str, str, str]:
     ]
     return (
         "## Fleets, and items in larger objects",
-        "The same items and caches: on three gateways, each with a third of the cache and the jobs spread over them, and as "
-        "ranges of four objects. Of these the bytes that GETs ask for count, over an item's; several items are one GET.",
-        table(["place", "jobs", "c", "bound", "limit", "reads"], rows)
+        "The same on three gateways, each with a third of the cache, and with items that are ranges of four objects: their reads "
+        "are the bytes that GETs ask for, over an item's. Limits in brackets.",
+        table(["place", "jobs", *(f"c = {share:g}" for share in PLACED)], rows)
         + ("\n\n**Above the limit: " + "; ".join(over) + ".**" if over else "\n\nAll are within their limits."),
     )
 

@@ -93,7 +93,7 @@ def section(times: Times) -> tuple[str, str, str]:
         f"One job that computes nothing, {DATA.items} items of {DATA.length // 1024} KiB, a store that sends "
         f"{BANDWIDTH / 1e6:g} MB/s; without a cache (boto3, four threads, from the store) an epoch takes {times.without:.1f} s. "
         f"Through a gateway with an empty cache, {WARM} epochs come from the store without a limit; the mean of the next "
-        f"{EPOCHS} counts, as a share of the time without a cache. All settings are the defaults, probes included.",
+        f"{EPOCHS} counts, as a share of the time without a cache.",
         table(columns, rows),
         (
             f"**Longer than {MOST:g} (1 - *c*) of it: {', '.join(over)}.** "
