@@ -11,9 +11,10 @@ import pytest
 from gateway.model.errors import DiskUnavailable
 from gateway.store.item_batches import NewItem
 from gateway.store.store import Store
+from rig.consistency import assert_index_equals_disk, files_of
 from rig.digests import sha
 from tests.faults import FaultyDirectory
-from tests.stores import assert_index_equals_disk, entering, eventually, files_of
+from tests.stores import entering, eventually
 
 Open = Callable[..., Awaitable[Store]]
 
