@@ -188,21 +188,21 @@ def test_a_mixture_with_a_job(running: Running, file: Path, origin: FakeOrigin, 
     options: Any = {"batch_size": BATCH, "transform": named_number_of, "collate": list, "access": ACCESS}
     with larder.Job(running.endpoint, "trainer", mix, batch_size=BATCH, credentials=KEY) as job:
         loader = job.watch(loader_of(CachedDataset(running.endpoint, mix, job=job, **options), 2, timeout=SOON))
-        for _ in range(3):
+        for epoch in range(8):
             came = Counter(tuple(sample) for batch in loader for sample in batch)
             assert came == Counter((name, number) for name in mix.names for number in range(ITEMS))
-        by_dataset = loader.stats().by_dataset
-        for name in mix.names:
-            last = by_dataset[name].last_epoch
-            assert last is not None
-            assert (last.epoch, last.items) == (2, ITEMS)
-            assert last.least is not None
-            assert last.per_item <= last.least + 0.1
+            last = [loader.stats().by_dataset[name].last_epoch for name in mix.names]
+            assert [(reads.epoch, reads.items) for reads in last if reads] == [(epoch, ITEMS)] * 2
+            # What other tests left in the cache is replaced first, and on a busy machine that takes a few epochs.
+            if epoch > 1 and all(reads and reads.least and reads.per_item <= reads.least + 0.1 for reads in last):
+                break
+        else:
+            raise AssertionError(last)
 
         def reported() -> bool:
             shown = ask(running, "GET", "/v1/jobs").json["jobs"]
             assert {each["job"] for each in shown} == {f"trainer.{Path(name).stem}" for name in mix.names}
-            return all(each["last_epoch"] is not None and each["last_epoch"]["epoch"] == 2 for each in shown)
+            return all(each["last_epoch"] is not None and each["last_epoch"]["epoch"] == epoch for each in shown)
 
         wait_until(reported, SOON, "the report of the last epoch")
 
