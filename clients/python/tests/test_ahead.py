@@ -153,7 +153,7 @@ def test_nothing_is_requested_beside_a_batch_that_keeps_the_gateway_busy(options
 
 
 def test_a_request_beside_that_fails_is_repeated_with_its_batch():
-    """Rule: an error of a request ahead of its batch is no error of the loader; the batch asks again."""
+    """Rule: the loader survives a failed request ahead of its batch; the batch requests its items again."""
     requests, failed = [], []
 
     def before(indices):

@@ -1,4 +1,4 @@
-"""A training run on a mixture: a job of each of its datasets, which is told of exactly what the run reads of it."""
+"""A training run on a mixture: a job for each dataset, which counts exactly what the run reads of it."""
 
 from collections import Counter
 

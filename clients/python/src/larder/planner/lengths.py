@@ -21,7 +21,7 @@ from larder.planner.permutation import raw
 POOL = 100
 """Batches of a pool, at most."""
 MOST = 2**32 - 1
-"""Largest length that is told apart from larger ones."""
+"""Longest length. Longer items count as this long."""
 
 
 class ItemLengths:

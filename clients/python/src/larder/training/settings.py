@@ -43,7 +43,7 @@ class LoaderOptions(TypedDict, total=False):
             world``.
         substitute: candidates per item of a batch (10; with ``lengths`` 2). More candidates find more items in the cache; 1
             follows the order of the epoch exactly, as sequential ones do.
-        seed: seed of the order (0). An epoch has the same order for every run with the same seed.
+        seed: seed of the order (0). Runs with the same seed read an epoch in the same order.
         tail: end of an epoch. ``"short"`` (default): the last batch is smaller; ``"drop"``: full batches only; ``"pad"``: the
             last batch is filled with repetitions. Every rank gets equally many batches; where that is impossible with
             ``"short"``, an epoch begins with `UnevenRanks`.
