@@ -116,10 +116,14 @@ class Eviction:
 
 def admits(space: Space, wanted: int) -> bool:
     """Whether ``wanted`` more bytes keep both limits."""
-    taken = space.filling + wanted
+    return space.used + space.filling + wanted <= space.capacity and file_system_takes(space, wanted)
+
+
+def file_system_takes(space: Space, wanted: int = 0) -> bool:
+    """Whether the file system has room for what is reserved and ``wanted`` more bytes, whatever the capacity allows."""
     if space.of_inodes and not space.inodes:
         return False
-    return space.used + taken <= space.capacity and space.free - taken >= space.reserve
+    return space.free - space.filling - wanted >= space.reserve
 
 
 def spare(space: Space, marks: Watermarks | None = None) -> int:

@@ -13,7 +13,7 @@ from gateway.policies.watermarks import (
     MARKS,
     Space,
     Watermarks,
-    admits,
+    file_system_takes,
     marks_of,
     room_for_blobs,
     spare,
@@ -95,14 +95,15 @@ class SpaceMeter:
         """``measure``, unless the last result is recent, and leaves more room than can be filled while it is.
 
         Returns:
-            Whether the promised bytes fit, by the last measurement.
+            Whether the file system has room for the reserved bytes, by the last measurement. The capacity is not looked at:
+            bytes that others are being evicted for may exceed it until those have gone.
         """
         free = self._free
         roomy = free is not None and free.bytes - self._settings.reserve > _ROOMY
         if roomy and time.monotonic() - self._free_at <= _RECENT:
             return True
         self.measure()
-        return admits(self.current(), 0)
+        return file_system_takes(self.current())
 
     def current(self) -> Space:
         """The space as last known; free space is that of the last measurement.

@@ -7,6 +7,7 @@ from contextlib import suppress
 import pytest
 
 from gateway.model.errors import BlobGone, DiskUnavailable
+from gateway.store import space
 from gateway.store.evictor import Evictor
 from gateway.store.index import blob_rows
 from gateway.store.shared.generations import Generations
@@ -188,6 +189,17 @@ async def test_reservations_count_until_they_end(open_store):
     for blob in blobs:
         blob.end()
     store.begin(4000).end()
+
+
+async def test_a_blob_that_others_are_evicted_for(open_store, monkeypatch):
+    """Rule: it is written before they have gone, though all together exceed the capacity: the file system has the room."""
+    monkeypatch.setattr(space, "_RECENT", -1)
+    store = await open_store(capacity=10_000)
+    await fill(store, 8)
+    instead = store.begin(4000, instead=True)
+    content = b"b" * 4000
+    assert (await instead.commit(content)).size == len(content)
+    instead.end()
 
 
 async def test_a_blob_that_is_being_recorded_takes_room(open_store):
