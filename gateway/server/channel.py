@@ -63,6 +63,7 @@ class Channel:
 
     __slots__ = (
         "_cold",
+        "_descriptor",
         "_done",
         "_head",
         "_loop",
@@ -90,6 +91,8 @@ class Channel:
         self._loop = loop
         self._writable: asyncio.Future[None] | None = None
         self._out: socket.socket | None = None
+        self._descriptor = -1
+        """Of ``_out``."""
         self._done: asyncio.Future[None] | None = None
         self._head: bytes | None = None
         """The bytes that the transport must take before the spans; ``None`` if the spans may be sent."""
@@ -199,12 +202,16 @@ class Channel:
 
     def write_now(self, pieces: Sequence[bytes | bytearray | memoryview]) -> None:
         """Send bytes; the transport (empty before) keeps those that the socket does not take, copied if they may change."""
+        if self._descriptor < 0:
+            self._duplicate()
         try:
-            sent = os.writev((self._out or self._duplicate()).fileno(), pieces)
+            sent = os.writev(self._descriptor, pieces)
         except BlockingIOError:
             sent = 0
         except OSError:
             self.transport.abort()
+            return
+        if sent == sum(map(len, pieces)):
             return
         for piece in pieces:
             if sent < len(piece):
@@ -317,7 +324,7 @@ class Channel:
             if self._done is not None:
                 self._loop.remove_writer(self._out)
             self._out.close()
-            self._out = None
+            self._out, self._descriptor = None, -1
 
     def _duplicate(self) -> socket.socket:
         if self.lost:  # its number may be another connection's by now
@@ -325,6 +332,7 @@ class Channel:
         original = cast(socket.socket, self.transport.get_extra_info("socket"))
         self._out = socket.socket(original.family, original.type, original.proto, fileno=os.dup(original.fileno()))
         self._out.setblocking(False)
+        self._descriptor = self._out.fileno()
         return self._out
 
     def _push(self) -> bool:

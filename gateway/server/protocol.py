@@ -171,7 +171,6 @@ class GatewayProtocol(asyncio.Protocol):
         if self._again is not None:
             if (self._limit is None or len(self.tasks) < self._limit) and self._again(data):
                 if self._active is None:  # else ``adopt`` was called
-                    self._state.total_requests += 1
                     self.deadline = self.loop.time() + self._keep_alive
                 return
             self._again = None

@@ -10,8 +10,8 @@ fixed pieces and slots. A head matches if
 
 * its fixed pieces equal those of the accepted head, byte for byte, and its slots are in the same places, with the same lengths.
   Only the value of Range may have another length;
-* each slot has only bytes of its alphabet: letters, digits and hyphens, and for Range ``bytes=`` before them;
-* its path begins with a slash, and has only unreserved characters and slashes (RFC 3986, section 2.3).
+* its path begins with a slash, and path and slots have only unreserved characters and slashes (RFC 3986, section 2.3);
+* the value of Range has only digits and hyphens, after ``bytes=``.
 
 No alphabet has a space, a tab, a colon, a carriage return or a line feed. So the lines of the head, their names and the ends of
 their values are those of the accepted head, no line can appear, vanish or change its name, and the end of the head is the end of
@@ -32,8 +32,7 @@ from gateway.server.asgi_types import RawHeaders
 
 LONGEST = 8 * 1024
 """Bytes of a head that may have a template."""
-_PLAIN_PATH = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~/"
-_IN_SLOTS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-"
+_PLAIN = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~/"
 _IN_RANGES = b"0123456789-"
 _BYTES = b"bytes="
 RANGE = b"range"
@@ -83,7 +82,7 @@ class Template:
         names: of the slots, in the order of ``match``: those of their headers.
     """
 
-    __slots__ = ("_fixed", "_headers", "_range_at", "_size", "_unpack", "names")
+    __slots__ = ("_fixed", "_headers", "_range_at", "_size", "_unpack_from", "names")
 
     def __init__(
         self, pieces: list[bytes], names: tuple[bytes, ...], range_at: int | None, headers: list[tuple[bytes, bytes]]
@@ -91,7 +90,7 @@ class Template:
         layout = Struct("".join(f"{len(piece)}s" for piece in pieces))
         self.names = names if range_at is None else (*names, RANGE)
         self._fixed = tuple(pieces[::2])
-        self._unpack = layout.unpack
+        self._unpack_from = layout.unpack_from
         self._size = layout.size
         self._range_at = range_at
         self._headers = headers
@@ -141,26 +140,37 @@ class Template:
 
     def match(self, head: bytes) -> tuple[bytes, tuple[bytes, ...]] | None:
         """The path and the values of the slots, if bytes that arrived are exactly one head of this shape."""
-        if head[:5] != b"GET /" or len(head) > LONGEST:
-            return None
-        at = head.find(b" ", 5)
-        path, rest = head[4:at], head[at:]
-        wanted = None
+        size, at = len(head), head.find(b" ", 5)
         if self._range_at is not None:
-            end = rest.find(b"\r", self._range_at)
-            wanted = rest[self._range_at : end]
-            rest = rest[: self._range_at] + rest[end:]
-            if wanted[:6] != _BYTES or wanted[6:].translate(None, _IN_RANGES):
-                return None
-        if len(rest) != self._size:
+            return self._match_ranged(head, at)
+        if size - at != self._size or at < 0 or size > LONGEST:
             return None
-        pieces = self._unpack(rest)
-        if pieces[::2] != self._fixed or path.translate(None, _PLAIN_PATH):
+        pieces = self._unpack_from(head, at)
+        if pieces[::2] != self._fixed or head[:5] != b"GET /":
+            return None
+        path, values = head[4:at], pieces[1::2]
+        if b"".join((path, *values)).translate(None, _PLAIN):
+            return None
+        return path, values
+
+    def _match_ranged(self, head: bytes, at: int) -> tuple[bytes, tuple[bytes, ...]] | None:
+        """``match`` for a head with Range, whose path ends at ``at``."""
+        assert self._range_at is not None
+        path, rest = head[4:at], head[at:]
+        end = rest.find(b"\r", self._range_at)
+        wanted = rest[self._range_at : end]
+        rest = rest[: self._range_at] + rest[end:]
+        if wanted[:6] != _BYTES or wanted[6:].translate(None, _IN_RANGES):
+            return None
+        if len(rest) != self._size or len(head) > LONGEST:
+            return None
+        pieces = self._unpack_from(rest)
+        if pieces[::2] != self._fixed or head[:5] != b"GET /":
             return None
         values = pieces[1::2]
-        if b"".join(values).translate(None, _IN_SLOTS):
+        if b"".join((path, *values)).translate(None, _PLAIN):
             return None
-        return path, values if wanted is None else (*values, wanted)
+        return path, (*values, wanted)
 
     def headers(self, values: tuple[bytes, ...]) -> RawHeaders:
         """The headers of a head with these values in its slots, as the parser gives them."""

@@ -62,7 +62,7 @@ def machine_memory() -> int:
 
 
 @dataclass(slots=True)
-class _Copy(Copied):
+class CopiedBlob(Copied):
     """A blob in memory; ``number`` was in its ``slot`` of the removals before it was copied."""
 
     slot: int = 0
@@ -79,7 +79,7 @@ class MemoryBlobs:
 
     def __init__(self, disk: Disk, doubt: Callable[[bytes], None]) -> None:
         self._hits = 0
-        self._order: MemoryOrder[_Copy] = MemoryOrder(0, LARGEST, OVERHEAD)
+        self._order: MemoryOrder[CopiedBlob] = MemoryOrder(0, LARGEST, OVERHEAD)
         self._copies = self._order.residents
         self._disk = disk
         self._doubt = doubt
@@ -107,20 +107,29 @@ class MemoryBlobs:
         copy = self._copies.get(digest)
         return copy is not None and self._disk.removed.numbers[copy.slot] == copy.number
 
+    def copy(self, digest: bytes) -> CopiedBlob | None:
+        """A blob that ``get`` has just found."""
+        return self._copies.get(digest)
+
+    def holds(self, copy: CopiedBlob) -> bool:
+        """Whether a copy that ``get`` has found before may be sent again, which is counted as a hit."""
+        disk = self._disk
+        if disk.removed.numbers[copy.slot] != copy.number or not copy.body or not disk.readable:
+            return False
+        copy.reads += 1
+        self._hits += 1
+        return True
+
     def get(self, digest: bytes) -> bytes | None:
         """The bytes of a blob, if they are here, and the blob was not removed since they came."""
         copy = self._copies.get(digest)
         if copy is None:
             return None
-        disk = self._disk
-        if disk.removed.numbers[copy.slot] != copy.number:
+        if self.holds(copy):
+            return copy.body
+        if self._disk.removed.numbers[copy.slot] != copy.number:
             self._order.discard(digest)
-            return None
-        if not disk.readable:
-            return None
-        copy.reads += 1
-        self._hits += 1
-        return copy.body
+        return None
 
     def offer(self, digest: bytes, blob: OpenBlob) -> bytes | None:
         """A blob is about to be sent from its file; returns its bytes if it enters the memory, which sends them then."""
@@ -135,7 +144,7 @@ class MemoryBlobs:
         if sha256(body).digest() != digest:
             self._doubt(digest)
             return None
-        self._order.add(digest, _Copy(body, reads, slot=slot, number=number))
+        self._order.add(digest, CopiedBlob(body, reads, slot=slot, number=number))
         return body
 
     def take_hits(self) -> int:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Awaitable, Callable
+from copy import copy
 from dataclasses import replace
 
 import pytest
@@ -15,12 +18,14 @@ from gateway.api.s3.hot import _HARMLESS, Hit, HotReads, Unresolved
 from gateway.api.s3.objects import ObjectReads, is_forced
 from gateway.api.s3.payload import PayloadForm
 from gateway.engine.objects.body import Body
-from gateway.model.keys import ObjectKey, OriginIdentity, Principal
+from gateway.engine.objects.hits import ReadyObject
+from gateway.model.keys import ObjectKey, OriginIdentity, Principal, rights_in
 from gateway.model.outcomes import Outcome
 from gateway.model.s3.conditions import Conditions
 from gateway.model.s3.sigv4 import WireRequest
 from gateway.server.head import encode_lines
 from gateway.store.files import blobs
+from gateway.store.memory import LARGEST
 from tests.engine.conftest import BLOCK, Bench, alone, take
 
 
@@ -163,6 +168,120 @@ async def test_a_ring_that_changes_is_looked_at_before_the_next_hit(bench: Bench
     hot.learn(asked, members.ring)
     hit = hot.find(asked.request, asked.auth, bench.now[0])
     assert isinstance(hit, Hit)
+
+
+KEY = ObjectKey("default", "b", "k")
+
+
+@pytest.fixture
+async def ready(bench: Bench) -> tuple[Bench, ReadyObject]:
+    """A small object that its reader has just got from memory."""
+    bench.store.memory.budget = LARGEST
+    bench.origin.put("b", "k", b"x" * 100)
+    await bench.read("k")
+    await bench.settle()
+    assert [bench.engine.hot(KEY, bench.identity, bench.now[0]) is not None for _ in range(3)] == [True] * 3
+    object_ = bench.engine.ready(KEY, bench.identity)
+    assert object_ is not None
+    assert bench.engine.again(object_, bench.now[0], time.monotonic()) == b"x" * 100
+    return bench, object_
+
+
+async def write(bench: Bench) -> None:
+    """The object is written."""
+    await bench.store.forget([KEY])
+
+
+async def change_rights(bench: Bench) -> None:
+    """The rights of the bucket change."""
+    bench.store.generations.bump(rights_in(KEY))
+
+
+async def revoke(bench: Bench) -> None:
+    """The origin refuses somebody an object."""
+    bench.engine._grants.revocation = object()
+
+
+async def reload(bench: Bench) -> None:
+    """The configuration is read again."""
+    bench.engine.services.rules = copy(bench.engine.services.rules)
+
+
+async def wait(bench: Bench) -> None:
+    """The object's freshness ends."""
+    bench.now[0] += 100_000
+
+
+async def turn_back(bench: Bench) -> None:
+    """The clock is set back by more than anything may be early."""
+    bench.now[0] -= 100_000
+
+
+async def miss_writes(bench: Bench) -> None:
+    """The fleet does not answer, so writes elsewhere may be missed."""
+    bench.engine.services.heard.until = 0.0
+
+
+async def have_missed_writes(bench: Bench) -> None:
+    """Writes elsewhere were missed after the object was confirmed."""
+    bench.engine.services.heard.since = bench.now[0] + 1
+
+
+async def forget_the_entry(bench: Bench) -> None:
+    """Other objects need its place among the entries."""
+    del bench.engine._entries[KEY]
+
+
+async def replace_the_entry(bench: Bench) -> None:
+    """The entry is made anew."""
+    entry = bench.engine._entries[KEY]
+    bench.engine._entries.put(replace(entry))
+
+
+async def remove_the_blob(bench: Bench) -> None:
+    """Any worker of the node removes the blob."""
+    entry = bench.engine._entries[KEY]
+    bench.store._disk.removed.add(entry.blobs[0].digest)
+
+
+async def clear_memory(bench: Bench) -> None:
+    """Other blobs need its memory."""
+    bench.store.memory.clear()
+
+
+async def lose_the_disk(bench: Bench) -> None:
+    """Open files may not be read."""
+    bench.store._disk.readable = False
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        write, change_rights, revoke, reload, wait, turn_back, miss_writes, have_missed_writes, forget_the_entry,
+        replace_the_entry, remove_the_blob, clear_memory, lose_the_disk,
+    ],
+)  # fmt: skip
+async def test_an_object_is_not_sent_again_after_a_change(
+    ready: tuple[Bench, ReadyObject], change: Callable[[Bench], Awaitable[None]]
+) -> None:
+    """Rule: whatever may change between two hits is compared before the second one."""
+    bench, object_ = ready
+    await change(bench)
+    assert bench.engine.again(object_, bench.now[0], time.monotonic()) is None
+
+
+async def test_a_hit_that_is_sent_again_counts_as_a_read(ready: tuple[Bench, ReadyObject]) -> None:
+    """Rule: the eviction order, the memory and the entries know of it as of any hit."""
+    bench, object_ = ready
+    bench.store.memory.take_hits()
+    folded = bench.store._uses.take_folded()
+    bench.engine._entries.move_to_end(KEY, last=False)
+    assert bench.engine.again(object_, bench.now[0], time.monotonic()) is not None
+    assert next(reversed(bench.engine._entries)) == KEY
+    assert bench.store.memory.take_hits() == 1
+    folded = bench.store._uses.take_folded()
+    assert folded is not None
+    assert {digest: use.reads for digest, use in folded.uses.items()} == {object_.digest: 1}
 
 
 @pytest.mark.parametrize("name", sorted(_HARMLESS))

@@ -109,3 +109,21 @@ def test_the_counts_of_others_are_bounded() -> None:
     for name in range(MOST_WAITING + 1000):
         memory.read(name)
     assert len(memory.order._waiting) == MOST_WAITING
+
+
+def test_a_blob_that_leaves_gives_its_bytes_back() -> None:
+    """Rule: whoever still remembers a blob that has left the memory keeps none of its bytes."""
+    memory = Memory(1)
+    memory.read(1)
+    copy = memory.order.residents[(1).to_bytes(8, "big")]
+    for _ in range(MARGIN + 2):
+        memory.read(2)
+    assert not memory.has(1)
+    assert copy.body == b""
+
+
+def test_an_empty_blob_stays_outside() -> None:
+    """Rule: a blob without bytes never enters."""
+    memory = Memory(1)
+    assert not memory.read(1, size=0)
+    assert not memory.read(1, size=0)

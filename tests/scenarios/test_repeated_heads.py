@@ -41,11 +41,17 @@ _VARYING = re.compile(
 )
 
 
-@pytest.fixture(scope="module", params=["", "0"], ids=["memory", "disk"])
+LOGGED = {"memory": ("", True), "disk": ("0", True)}
+COUNTED = {"counted": ("", False)}
+"""Without an access log, an object in memory is sent again without being looked for."""
+
+
+@pytest.fixture(scope="module", params=[*LOGGED.values(), *COUNTED.values()], ids=[*LOGGED, *COUNTED])
 def running(request, origin: Origin, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A gateway with keys of different tenants, of which B may read only one object, with and without memory."""
+    """A gateway with keys of different tenants, of which B may read only one object, with memory and access log or without."""
     home: Path = tmp_path_factory.mktemp("home")
-    extra = f'[log]\naccess = "{home / "access.log"}"\n'
+    memory, logged = request.param
+    extra = f'[log]\naccess = "{home / "access.log"}"\n' if logged else ""
     rules = ({"match": "**", "freshness": "1h", "grant": "1h"},)
     keys = (
         {"access_key_id": A[0], "secret_access_key": A[1], "tenant": "a"},
@@ -53,7 +59,7 @@ def running(request, origin: Origin, tmp_path_factory: pytest.TempPathFactory) -
         {"access_key_id": C[0], "secret_access_key": C[1], "tenant": "c", "session_token": C[2]},
     )
     configuration = Settings(
-        origin.endpoint, home / "cache", credentials=keys, rules=rules, extra=extra, memory=request.param,
+        origin.endpoint, home / "cache", credentials=keys, rules=rules, extra=extra, memory=memory,
         server={"domain": DOMAIN},
     )  # fmt: skip
     for path, body in BODIES.items():
@@ -272,6 +278,7 @@ def test_slow_readers_get_every_answer(running: Running) -> None:
     assert at == len(received)
 
 
+@pytest.mark.parametrize("running", LOGGED.values(), ids=LOGGED, indirect=True)
 def test_the_access_log_has_the_same_lines(running: Running) -> None:
     """Rule: an answer without parsing has a line in the access log like any other, but for its times and its id."""
     log, agent = running.config.parent / "access.log", f"agent-{time.monotonic_ns()}"

@@ -20,7 +20,7 @@ from gateway.base import metrics, tracing
 from gateway.edge import exposition
 from gateway.engine.operations.live import LiveRequests
 from gateway.engine.operations.tenant_rates import TenantRates
-from gateway.engine.operations.traffic import TrafficTally
+from gateway.engine.operations.traffic import Traffic, TrafficTally
 from gateway.model.errors import LarderError
 from gateway.model.fleet import Node
 from gateway.model.keys import ObjectKey
@@ -37,6 +37,8 @@ METHODS = frozenset({"GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS"})
 
 
 _NOT_MODIFIED = 304
+_FASTEST = min(metrics.LATENCY._upper_bounds)
+"""Seconds of the first bucket of the latencies."""
 
 
 class Trace:
@@ -103,6 +105,47 @@ def _series(method: str, hundreds: int, outcome: Outcome, reason: Reason | None)
     )
 
 
+class CountedHits:
+    """Repeated hits of one bucket by one tenant. ``Accounting.publish`` counts them as ``count`` does, all at once.
+
+    Attributes:
+        requests: answers since then.
+        sent: their bytes of objects.
+        seconds: that they took together.
+    """
+
+    __slots__ = ("_series", "_slow", "_traffic", "requests", "seconds", "sent")
+
+    def __init__(self, series: _Series, traffic: Traffic) -> None:
+        self._series = series
+        self._traffic = traffic
+        self._slow: list[int] = []
+        self.requests = self.sent = 0
+        self.seconds = 0.0
+
+    def add(self, sent: int, seconds: float) -> None:
+        """Count an answer."""
+        self.requests += 1
+        self.sent += sent
+        self.seconds += seconds
+        if seconds > _FASTEST:
+            self._slow.append(bisect_left(self._series.bounds, seconds))
+
+    def publish(self) -> int:
+        """Hand the counts to the metrics; returns the number of answers."""
+        series, traffic, slow, requests = self._series, self._traffic, self._slow, self.requests
+        series.requests._value += requests
+        series.seconds._value += self.seconds
+        series.sent._value += self.sent
+        series.buckets[0]._value += requests - len(slow)
+        for place in slow:
+            series.buckets[place]._value += 1
+        traffic.requests += requests
+        traffic.sent += self.sent
+        self._slow, self.requests, self.sent, self.seconds = [], 0, 0, 0.0
+        return requests
+
+
 class Accounting:
     """Counts and logs requests, from the same answer that made the client's header."""
 
@@ -113,8 +156,9 @@ class Accounting:
         self.tally = tally
         self.live = live
         self.rates = rates
-        self.publish = tally.publish
         self._access = access
+        self._hits: dict[tuple[str, str], CountedHits] = {}
+        self._repeated = metrics.LoopSum(metrics.REPEATED)
 
     def note(self, scope: Scope, trace: Trace, answer: Answer | Hit | RemoteHit, turned_around: float) -> None:
         """Account for a request.
@@ -165,10 +209,23 @@ class Accounting:
             if self.rates.limits:
                 self.rates.spend(tenant, sent)
 
+    def hits(self, tenant: str, bucket: str) -> CountedHits:
+        """The count of repeated hits of a bucket by a tenant, of which one was counted by ``count``."""
+        counted = self._hits.get((tenant, bucket))
+        if counted is None:
+            traffic = self.tally.begin(tenant, bucket, Outcome.HIT, 200)
+            counted = self._hits[tenant, bucket] = CountedHits(_series("GET", 2, Outcome.HIT, None), traffic)
+        return counted
+
+    def publish(self) -> None:
+        """Hand the counts to the metrics."""
+        self._repeated.inc(sum(counted.publish() for counted in self._hits.values()))
+        self.tally.publish()
+
     @property
-    def watched(self) -> bool:
-        """Whether an answer needs more than ``count``: a line in the access log, or an entry for those who follow."""
-        return bool(self.live.followers or self._access.enabled or tracing.telemetry is not None)
+    def recorded(self) -> bool:
+        """Whether each answer needs more than ``count``: a line in the access log, or a trace."""
+        return self._access.enabled or tracing.telemetry is not None
 
     def _seen(self, scope: Scope, trace: Trace, answer: Answer | Hit | RemoteHit, seconds: float) -> LiveRequest:
         principal = None if trace.auth is None else trace.auth.principal

@@ -90,6 +90,12 @@ def date_header(second: int) -> tuple[bytes, bytes]:
     return b"date", formatdate(second, usegmt=True).encode()
 
 
+@lru_cache(maxsize=1)
+def date_lines(second: int) -> bytes:
+    """The line of ``date_header``, as the last one of a head."""
+    return b"date: %b\r\n\r\n" % date_header(second)[1]
+
+
 async def send_answer(scope: Scope, send: Send, answer: Answer) -> None:
     """Send the header and every byte of the body.
 

@@ -114,8 +114,9 @@ class S3App(Edge):
         self._elsewhere = elsewhere
         self._ids = count(int.from_bytes(os.urandom(6), "big") << 16)
         self._repeats = Repeats(
-            authenticator, reads.hot, accounting, self.places, reads.note, self._ids, self._finish_hit
-        )
+            authenticator, reads.hot, accounting, self.places, reads.note, self._ids, self._finish_hit,
+            reads.hot.engine.ready, reads.hot.engine.again,
+        )  # fmt: skip
 
     def begin(self, scope: Scope, receive: Receive, send: Send, send_files: SendFiles) -> Awaitable[None] | None:
         """See ``Edge.begin``: a hit that can be sent at once needs no task."""

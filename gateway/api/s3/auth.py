@@ -102,14 +102,14 @@ class Authenticator:
             ConfigError: a credential is invalid; the current configuration stays in force.
         """
         accounts = accounts_of(settings)
-        self._accounts = accounts
+        self.accounts = accounts
         self._settings = settings.server
         self._anonymous = Principal("", "", identity_of(settings.origins[0], None))
         self._signing_keys.clear()
 
     def find(self, access_key_id: str) -> Account | None:
         """The account of an access key, or ``None`` if the key is unknown."""
-        account = self._accounts.get(access_key_id)
+        account = self.accounts.get(access_key_id)
         return self._find(access_key_id) if account is None and self._find else account
 
     def authenticate(self, request: WireRequest, now: float) -> Authenticated:
@@ -231,7 +231,7 @@ class Authenticator:
         else:
             claim, claimed = sigv4_claims.parse_authorization(authorization)
             amz_date, signed_at = "", None
-        account = self._accounts.get(claim.access_key_id) or self._known(claim.access_key_id)
+        account = self.accounts.get(claim.access_key_id) or self._known(claim.access_key_id)
         content = fields.get(_CONTENT_SHA256)
         if not content:
             raise S3Error("InvalidRequest", "Missing required header for this request: x-amz-content-sha256")

@@ -13,7 +13,7 @@ when this node was home, or could not reach the home, is valid by itself, but th
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import ClassVar
@@ -23,6 +23,7 @@ from gateway.api.s3.auth import Authenticated
 from gateway.api.s3.call import S3Call
 from gateway.api.s3.objects import part_head, whole_head
 from gateway.engine.engine import Engine
+from gateway.engine.objects.hits import ReadyObject
 from gateway.fleet.nodes.membership import Membership
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.model.objects import ObjectMeta
@@ -87,24 +88,42 @@ class Hit:
     memory: bytes | memoryview | None = None
 
 
+@dataclass(slots=True, eq=False)
+class SentObject:
+    """A whole object that was sent from memory, as it may be sent again (``repeated.py``).
+
+    ``identity`` is its reader's, ``checked`` whether the head has checksums. ``head`` is the answer up to the number of the
+    request. ``count`` counts an answer that took so many seconds.
+    """
+
+    identity: OriginIdentity
+    checked: bool
+    head: bytes
+    size: int
+    ready: ReadyObject
+    count: Callable[[int, float], None]
+
+
 @dataclass(slots=True)
 class KnownAddress:
     """The key of an address, and the rendered heads for ``meta``: of the whole with checksums and without, and of its parts.
 
-    The head of a part lacks the two lines that say which part it is. ``remote`` is set if the home is another node.
+    The head of a part lacks the two lines that say which part it is. ``remote`` is set if the home is another node. ``sent`` is
+    what its last reader got.
     """
 
     key: ObjectKey
     meta: ObjectMeta | None = None
     heads: dict[bool | None, bytes] = field(default_factory=dict)
     remote: RemoteHit | None = None
+    sent: SentObject | None = None
 
 
 class HotReads:
     """Serves hits without waiting, for objects whose home is here; to clients, and to nodes that ask for theirs."""
 
     def __init__(self, engine: Engine, membership: Membership) -> None:
-        self._engine = engine
+        self.engine = engine
         self._membership = membership
         self._ring = membership.ring
         self._addresses: OrderedDict[Address, KnownAddress] = OrderedDict()
@@ -153,7 +172,7 @@ class HotReads:
     def find_whole_for_node(self, raw_path: bytes, principal: Principal) -> Hit | None:
         """A hit for another node that asks for a whole object by nothing but its address."""
         known = self._addresses.get((principal.identity.origin, b"", raw_path))
-        return None if known is None else self.render(known, principal.identity, self._engine.services.now())
+        return None if known is None else self.render(known, principal.identity, self.engine.services.now())
 
     def find_for_node(self, request: WireRequest, principal: Principal) -> Hit | None:
         """A hit for another node, which asks for ``principal``; or ``None``: the long path must decide."""
@@ -165,7 +184,7 @@ class HotReads:
         wanted = None if value is None else parse_range(value.decode("latin-1"))
         if value is not None and wanted is None:
             return None
-        return self.render(known, identity, self._engine.services.now(), wanted, wants_checksum(fields))
+        return self.render(known, identity, self.engine.services.now(), wanted, wants_checksum(fields))
 
     def render(
         self,
@@ -177,7 +196,7 @@ class HotReads:
         /,
     ) -> Hit | None:
         """The hit of a whole object or a range of it, if it can be sent at once."""
-        found = self._engine.hot(known.key, identity, now, wanted)
+        found = self.engine.hot(known.key, identity, now, wanted)
         if found is None:
             return None
         entry, blobs, files, start, stop, memory = found

@@ -14,19 +14,22 @@ signature nothing: the general path answers both.
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
 from hmac import compare_digest
+from math import inf, nextafter
+from time import monotonic, perf_counter, time
 from typing import Any, Protocol
 
 from gateway.api.s3.accounting import Accounting, Trace
 from gateway.api.s3.accounts import Account
-from gateway.api.s3.answer import date_header
+from gateway.api.s3.answer import date_lines
 from gateway.api.s3.auth import MAX_SKEW, Authenticator
-from gateway.api.s3.hot import Hit, HotReads, wants_checksum
+from gateway.api.s3.hot import Hit, HotReads, KnownAddress, SentObject, wants_checksum
 from gateway.base import metrics
+from gateway.engine.objects.hits import ReadyObject
+from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.s3 import sigv4
 from gateway.model.s3.ranges import ByteRange, parse_range
 from gateway.model.s3.sigv4 import WireRequest
@@ -42,6 +45,7 @@ from gateway.store.shared.accesses import Note
 _TOKEN = re.compile(rb"\0([a-z0-9-]+)\0")
 _SERIAL = 0xFFFFFFFFFFFFFFFF
 _PATH = b"path"
+_DATE_TOKEN = b"\0%b\0" % DATE
 
 
 class Finish(Protocol):
@@ -73,6 +77,8 @@ class Repeats:
     note: Note
     ids: Iterator[int]
     finish: Finish
+    ready: Callable[[ObjectKey, OriginIdentity], ReadyObject | None]
+    again: Callable[[ReadyObject, float, float], bytes | None]
     counted: metrics.LoopSum = field(default_factory=lambda: metrics.LoopSum(metrics.REPEATED))
 
     def of(
@@ -124,9 +130,10 @@ class _Signature:
         self._claim_head = claim_head
         self._names = template.names
         self._date_at, self._signature_at = self._names.index(DATE), self._names.index(SIGNATURE)
-        self._form = b""
+        self._form = self._form_of_date = self._date = b""
         self._order: tuple[int, ...] = ()
-        self._dated = (b"", 0.0)
+        self._since = self._until = 0.0
+        """The span of time, in seconds since the epoch, in which ``_date`` is accepted."""
         self._inner = self._begun = self._outer = sha256()
 
     @classmethod
@@ -144,27 +151,24 @@ class _Signature:
         marked = {**fields, **{name: b"\0%b\0" % name for name in template.names if name != SIGNATURE}}
         content = fields[b"x-amz-content-sha256"]
         text = sigv4.canonical_request(b"GET", b"\0%b\0" % _PATH, b"", marked, claim.names, content)
-        made._form = _TOKEN.sub(b"%b", text.replace(b"%", b"%%"))
-        made._order = tuple(made._names.index(name) for name in _TOKEN.findall(text)[1:])
+        # The date stays a token: ``_begin`` puts it in, as all requests of a second share it.
+        made._form = text.replace(b"%", b"%%")
+        made._order = tuple(made._names.index(name) for name in _TOKEN.findall(text)[1:] if name != DATE)
         path, values = trace.request.raw_path, tuple(_value(name, fields) for name in template.names)
         return made if made.matches(path, values, trace.time) else None
 
     def matches(self, path: bytes, values: tuple[bytes, ...], now: float) -> bool:
         """Whether the signature among the values of the slots is right, by the account as it is now, and of this time."""
         authenticator = self._authenticator
-        account = authenticator.find(self.access_key_id)
-        if account is not self.account:
-            if account != self.account:
-                return False
-            self.account = account
-        if now >= account.expires_at or authenticator.closed:
+        if authenticator.accounts.get(self.access_key_id) is not self.account and not self._renew():
             return False
         date = values[self._date_at]
-        if date != self._dated[0] and not self._begin(date):
+        if date != self._date and not self._begin(date):
             return False
-        if not -MAX_SKEW <= now - self._dated[1] <= MAX_SKEW:
+        if not self._since <= now < self._until or authenticator.closed:
             return False
-        canonical = self._form % (path, *map(values.__getitem__, self._order))
+        order = self._order
+        canonical = self._form_of_date % ((path, *map(values.__getitem__, order)) if order else path)
         inner, outer = self._begun.copy(), self._outer.copy()
         inner.update(sha256(canonical).hexdigest().encode())
         outer.update(inner.digest())
@@ -175,14 +179,26 @@ class _Signature:
         """Whether the account is still the one whose secret signs."""
         return self._authenticator.find(self.access_key_id) == self.account
 
+    def _renew(self) -> bool:
+        """Adopt an equal account: of the catalog, or of a new configuration."""
+        account = self._authenticator.find(self.access_key_id)
+        if account is not self.account:
+            if account is None or account != self.account:
+                return False
+            self.account, self._date = account, b""
+        return True
+
     def _begin(self, date: bytes) -> bool:
-        """Hash the first lines of the string to sign, which all requests of a second share; ``False`` if the date is invalid."""
+        """Prepare what all requests of a second share: the first lines of the string to sign, hashed, and the canonical request
+        but for path and ids; ``False`` if the date is invalid."""
         claim, _, signed_at = dated_claim(self._claim_head, date)
         if signed_at is None:
             return False
         self._begun = self._inner.copy()
         self._begun.update(b"%b\n%b\n%b\n" % (sigv4.ALGORITHM, date, claim.scope))
-        self._dated = date, signed_at
+        self._form_of_date = _TOKEN.sub(b"%b", self._form.replace(_DATE_TOKEN, date))
+        self._date, self._since = date, signed_at - MAX_SKEW
+        self._until = min(nextafter(signed_at + MAX_SKEW, inf), self.account.expires_at)
         return True
 
 
@@ -208,13 +224,18 @@ class RepeatedReads:
         fields = trace.request.fields
         self.template = template
         self._connection = connection
+        self._channel = connection.channel
         self._repeats = repeats
         self._signature = signature
         self._auth = trace.auth
+        self._identity = trace.auth.principal.identity
+        self._tenant = trace.auth.principal.tenant
+        self._reader = trace.auth.principal.access_key_id
         self._scheme = trace.request.scheme
         self._host = fields.get(b"host", b"")
         self._checked = wants_checksum(fields)
         self._ranged = template.names[-1] == RANGE
+        self._recorded = repeats.accounting.recorded
         self._client: tuple[str, int] | None = trace.client
         self.patience = Patience()
 
@@ -227,64 +248,80 @@ class RepeatedReads:
         match = self.template.match(head)
         if match is None:
             return False
-        started, now = time.perf_counter(), time.time()
-        (path, values), repeats, principal = match, self._repeats, self._auth.principal
-        channel = self._connection.channel
+        at, now = monotonic(), time()
+        (path, values), repeats, channel = match, self._repeats, self._channel
+        accounting, places = repeats.accounting, repeats.places
+        if channel.paused or channel.lost or places.used >= places.limit or self._tenant in accounting.rates.limits:
+            return False
         try:
-            hit = self._find(path, values, now)
+            known = repeats.hot.known(self._identity.origin, self._host, path)
+            if known is None or not self._signature.matches(path, values, now):
+                return False
+            sent = known.sent
+            if (
+                sent is None
+                or sent.identity is not self._identity
+                or sent.checked is not self._checked
+                or self._recorded
+                or accounting.live.followers
+                or (body := repeats.again(sent.ready, now, at)) is None
+            ):
+                return self._answer(known, path, values, now, at)
         except Exception:
             return False  # the general path fails, too, and answers
+        # hot: what ``_answer`` does with a hit from memory of which only a count is wanted
+        size = sent.size
+        repeats.note(known.key, 0, size, size, True, now, self._reader, self._client, 0.0)
+        self.patience.answered += 1
+        answer = b"%b%016X\r\n%b" % (sent.head, next(repeats.ids) & _SERIAL, date_lines(int(now)))
+        channel.write_now((answer, body))
+        sent.count(size, monotonic() - at)
+        return True
+
+    def _answer(self, known: KnownAddress, path: bytes, values: tuple[bytes, ...], now: float, at: float) -> bool:
+        """Answer a verified request, if a hit can be sent at once. Raises only before anything has happened."""
+        repeats, channel = self._repeats, self._channel
+        wanted: ByteRange | None = None
+        if self._ranged and (wanted := parse_range(values[-1].decode())) is None:
+            return False
+        hit = repeats.hot.render(known, self._identity, now, wanted, self._checked and wanted is None)
         if hit is None:
             return False
         start, stop, size = hit.span
-        repeats.note(hit.key, start, stop, size, True, now, principal.access_key_id, self._client, 0.0)
+        repeats.note(hit.key, start, stop, size, True, now, self._reader, self._client, 0.0)
         repeats.counted.inc()
         self.patience.answered += 1
         serial = next(repeats.ids) & _SERIAL
-        answer = b"%b%bx-amz-request-id: %016X\r\ndate: %b\r\n\r\n" % (
-            STATUS_LINES[hit.status], hit.head, serial, date_header(int(now))[1],
-        )  # fmt: skip
+        head = b"%b%bx-amz-request-id: " % (STATUS_LINES[hit.status], hit.head)
+        answer = b"%b%016X\r\n%b" % (head, serial, date_lines(int(now)))
         try:
             if hit.memory is not None:
                 channel.write_now((answer, hit.memory))
             elif not channel.send_now(answer, hit.files):
-                self._go_on(path, values, hit, (started, now, serial))
+                self._go_on(path, values, hit, (at, now, serial))
                 return True
         except Exception as error:
-            self._go_on(path, values, hit, (started, now, serial), error)
+            self._go_on(path, values, hit, (at, now, serial), error)
             return True
-        if repeats.accounting.watched:
-            self._account_for(path, values, hit, (started, now, serial))
-        else:
-            repeats.accounting.count(
-                "GET", hit, principal.tenant, hit.key.bucket, hit.length, time.perf_counter() - started
-            )
+        if self._recorded or repeats.accounting.live.followers:
+            self._account_for(path, values, hit, (at, now, serial))
+            return True
+        repeats.accounting.count("GET", hit, self._tenant, hit.key.bucket, hit.length, monotonic() - at)
+        if hit.memory is not None and wanted is None:
+            self._remember(known, head, hit)
         return True
 
-    def _find(self, path: bytes, values: tuple[bytes, ...], now: float) -> Hit | None:
-        """The hit of a verified request that can be sent at once; ``None``: the general path must decide."""
-        repeats, principal = self._repeats, self._auth.principal
-        channel, places = self._connection.channel, repeats.places
-        if (
-            channel.paused
-            or channel.lost
-            or channel.transport.is_closing()
-            or places.used >= places.limit
-            or path[1:2] == b"-"
-            or principal.tenant in repeats.accounting.rates.limits
-        ):
-            return None
-        wanted: ByteRange | None = None
-        if self._ranged and (wanted := parse_range(values[-1].decode())) is None:
-            return None
-        known = repeats.hot.known(principal.identity.origin, self._host, path)
-        if known is None or not self._signature.matches(path, values, now):
-            return None
-        return repeats.hot.render(known, principal.identity, now, wanted, self._checked and wanted is None)
+    def _remember(self, known: KnownAddress, head: bytes, hit: Hit) -> None:
+        """A whole object was sent from memory: keep what is needed to send it again."""
+        ready = self._repeats.ready(hit.key, self._identity)
+        if ready is not None:
+            counted = self._repeats.accounting.hits(self._tenant, hit.key.bucket)
+            known.sent = SentObject(self._identity, self._checked, head, hit.length, ready, counted.add)
 
     def _trace(self, path: bytes, values: tuple[bytes, ...], hit: Hit, numbers: tuple[float, float, int]) -> Trace:
         """The request as the general path knows it."""
-        started, now, serial = numbers
+        at, now, serial = numbers
+        started = perf_counter() - (monotonic() - at)
         request = WireRequest("GET", path, b"", self.template.headers(values), self._scheme)
         trace = Trace(started, now, f"{serial:016X}", request, self._auth)
         trace.key, trace.bucket, trace.found = hit.key, hit.key.bucket, hit

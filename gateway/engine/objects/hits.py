@@ -2,6 +2,8 @@
 
 It compares everything that may have changed since the last hit: the key's generation, the rules, revoked grants, the time, writes
 missed elsewhere, and the files. Anything else is left to ``Reads.open``, which gives the same answers.
+
+``find`` computes what to send. ``again`` sends what ``find`` has found before: it compares the same, and computes nothing.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from gateway.engine.base.services import Services
 from gateway.engine.objects.entries import EntryCache, Grants, KnownValidity, ObjectEntry
@@ -19,7 +22,7 @@ from gateway.policies.reads.freshness import Validity, good
 from gateway.policies.reads.owner import obeyed
 from gateway.policies.reads.rules import Rules
 from gateway.store.files.blobs import OpenBlob
-from gateway.store.memory import LARGEST
+from gateway.store.memory import LARGEST, CopiedBlob
 
 _MOST_BLOCKS = 16
 """Blocks at most that are sent in one go, without a look at anything in between."""
@@ -33,6 +36,27 @@ to send, and the inode; the first byte in the object, and the one after the last
 no blobs."""
 _tuple = tuple.__new__
 """Makes a named tuple without the Python function that is its constructor."""
+
+
+@dataclass(slots=True, eq=False)
+class ReadyObject:
+    """A whole object in memory that a reader has just got, with everything that ``again`` compares before he gets it again.
+
+    ``since``, ``until`` and ``vouched`` are those of the reader's ``Validity``.
+    """
+
+    entry: ObjectEntry
+    client: OriginIdentity
+    digest: bytes
+    copy: CopiedBlob
+    slot: int
+    bucket: int
+    generation: int
+    rules: Rules
+    revocation: object
+    since: float
+    until: float
+    vouched: float
 
 
 class Hits:
@@ -103,6 +127,48 @@ class Hits:
             first = start - number * block_size
             body = memoryview(body)[first : first + stop - start]
         return entry, (), (), start, stop, body
+
+    def ready(self, key: ObjectKey, client: OriginIdentity) -> ReadyObject | None:
+        """What ``again`` needs of an object that ``find`` has just found whole in memory; ``None`` if it is gone already."""
+        entry = self._entries.get(key)
+        known, ref = (None, None) if entry is None else (entry.valid.get(client.name), entry.blobs.get(0))
+        copy = None if ref is None else self._services.store.memory.copy(ref.digest)
+        if entry is None or known is None or ref is None or copy is None or len(copy.body) != entry.record.meta.size:
+            return None
+        (rules, revocation, validity), (slot, bucket) = known, entry.slots
+        return ReadyObject(
+            entry, client, ref.digest, copy, slot, bucket, entry.generation, rules, revocation,
+            validity.since, validity.until, validity.vouched,
+        )  # fmt: skip
+
+    def again(self, ready: ReadyObject, now: float, at: float) -> bytes | None:
+        """The bytes of an object that its reader may have again; ``None`` if anything has changed, and ``find`` must decide.
+
+        Args:
+            ready: the object.
+            now: seconds since the epoch.
+            at: on the monotonic clock.
+        """
+        services, entry, copy, vouched = self._services, ready.entry, ready.copy, ready.vouched
+        store, heard = services.store, services.heard
+        table = store.generations
+        numbers = table.numbers
+        if (  # hot: what ``find`` compares
+            numbers[ready.slot] + numbers[ready.bucket] != ready.generation
+            or services.rules is not ready.rules
+            or self._grants.revocation is not ready.revocation
+            or not ready.since <= now < ready.until
+            or vouched < heard.since
+            or vouched < table.since
+            or at >= heard.until
+        ):
+            return None
+        entries, key = self._entries, entry.key
+        if entries.get(key) is not entry or not store.memory.holds(copy):
+            return None
+        entries.move_to_end(key)
+        store.accesses.record(_tuple(Access, (key, 0, ready.digest, True, now, ready.client)))
+        return copy.body
 
     def _of_several(
         self, entry: ObjectEntry, client: OriginIdentity, now: float, start: int, stop: int, /

@@ -29,7 +29,7 @@ _LIFE = 8
 
 @dataclass(slots=True)
 class Copied:
-    """A blob in memory: its bytes, its reads, and the number of halvings that ``reads`` has had."""
+    """A blob in memory: its bytes, none once it has left; its reads, and the number of halvings that ``reads`` has had."""
 
     body: bytes
     reads: float = 0.0
@@ -64,13 +64,13 @@ class MemoryOrder(Generic[R]):
         self._candidates = 0
 
     def enters(self, digest: bytes, size: int) -> float:
-        """Count a read of a blob that is not in memory, and make room for it if it has earned it.
+        """Count a read of a blob that is not in memory, and make room for it if it has earned it. An empty one needs no memory.
 
         Returns:
             Its reads, if it is to be added now; else 0.
         """
         charged = size + self._overhead
-        if size > self._largest or charged > self.budget:
+        if not 0 < size <= self._largest or charged > self.budget:
             return 0
         self._candidates += 1
         if self._candidates >= _LIFE * (len(self.residents) + len(self._waiting) + 1):
@@ -96,9 +96,12 @@ class MemoryOrder(Generic[R]):
         resident = self.residents.pop(digest, None)
         if resident is not None:
             self.used -= len(resident.body) + self._overhead
+            resident.body = b""  # whoever remembers the blob must not keep its bytes
 
     def clear(self) -> None:
         """Drop everything."""
+        for resident in self.residents.values():
+            resident.body = b""
         self.residents.clear()
         self._waiting.clear()
         self.used = 0
