@@ -155,7 +155,7 @@ class Larder:
         fleet = await join(settings, self._start, stack)
         before_stop(self._drain)
         url = self._start.redis
-        management = manage(settings, url, fleet.membership, stack)
+        management = manage(settings, url, fleet.membership, lambda: self._admin.catalog.overrides, stack)
         engine, channel = await open_engine(settings, url, store, origin, fleet, management, stack)
         sweeping = sweep(store, engine, stack)
         rates = hold_to_limits(settings.limits, management, stack)

@@ -50,7 +50,7 @@ def serving(ground: WorkerServices, served: DatasetEdge) -> FastAPI:
     registrations = served.registrations
     app, settings, management = api_of(ground.admin.app), ground.settings, ground.management
     parts, planned, find = management.parts, management.planned, registrations.find
-    advice = PipelineAdvice(parts.pipelines, parts.scaling, planned)
+    advice = PipelineAdvice(parts.pipelines, parts.scaling, planned, management.overrides)
     state = app.state
     state.identities = served.identities
     state.datasets = datasets.DatasetService(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +25,7 @@ from gateway.fleet.nodes.announcer import DOWN
 from gateway.fleet.nodes.membership import Membership
 from gateway.fleet.redis.connection import commands
 from gateway.model.fleet import NodeState
+from gateway.policies.space.overrides import Overrides
 from gateway.policies.space.prices import UnitPrices
 from gateway.store.shared.decile_reads import DecileReads
 from gateway.store.shared.importance import ScoreTables
@@ -41,10 +43,21 @@ class Management:
     planned: Planned
     membership: Membership
     claims: ResultClaims
+    overrides: Callable[[], Overrides]
+    """Those of operators, in force."""
 
 
-def manage(settings: Settings, url: str, membership: Membership, stack: AsyncExitStack) -> Management:
-    """Follow the zone's plan, and lead when elected, until the stack is closed."""
+def manage(
+    settings: Settings,
+    url: str,
+    membership: Membership,
+    overrides: Callable[[], Overrides],
+    stack: AsyncExitStack,
+) -> Management:
+    """Follow the zone's plan, and lead when elected, until the stack is closed.
+
+    ``overrides`` are operators'; they are known when the node becomes READY, and so before it may lead.
+    """
     pace = settings.fleet
     redis = commands(url, pace.expire / 2)
     stack.push_async_callback(redis.aclose)
@@ -63,11 +76,11 @@ def manage(settings: Settings, url: str, membership: Membership, stack: AsyncExi
     cost = settings.cost
     prices = UnitPrices(cost.gb_read, cost.thousand_requests, cost.gpu_hour, cost.currency)
     chosen = settings_of(settings.manager.probe_batches, settings.results.tenant_percent, prices)
-    manager = Manager(parts, electorate, chosen, settings.manager.job_expire)
+    manager = Manager(parts, electorate, chosen, settings.manager.job_expire, overrides)
     keep_running(repeat("manager", manager.run_once, pace.heartbeat), stack, manager.stop)
     planned = Planned(lambda: parts.plans.plan, capacity)
     keep_running(repeat("uses of results", parts.results.run_once, pace.heartbeat, DOWN), stack)
-    return Management(parts, planned, membership, ResultClaims(redis, prefix))
+    return Management(parts, planned, membership, ResultClaims(redis, prefix), overrides)
 
 
 def scores_of(store: Store, management: Management) -> ItemScores:

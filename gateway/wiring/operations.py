@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from gateway.admin.fleet.overrides import Overrides
+from gateway.admin.fleet.overrides import report_sizes
 from gateway.admin.state.operations import Operations
 from gateway.admin.state.reading import FleetReader, FleetSources
 from gateway.api.peer.app import Address
@@ -87,12 +87,11 @@ def operate(ground: WorkerServices, registrations: Registrations, stack: AsyncEx
     )
     table = DatasetTable(redis, membership.prefix) if ground.engine.services.fleet is not None else None
     folders, batches = registrations.registry.folders, ground.settings.manager.probe_batches
-    fleet = FleetReader(FleetSources(samples, parts, membership, watch, table, folders, batches))
+    overrides = ground.management.overrides
+    fleet = FleetReader(FleetSources(samples, parts, membership, watch, table, folders, overrides, batches))
     find = finder(ground.authenticator)
     keep_running(watch.run(), stack, watch.stop)
-    if ground.admin.exists:
-        catalog = ground.admin.catalog
-        keep_running(Overrides(catalog, parts, lambda: watch.speaks, fleet.look).run(), stack)
+    keep_running(report_sizes(overrides, parts, lambda: watch.speaks, fleet.look), stack)
     state = ground.admin.app.state
     state.operations = Operations(fleet, find, lambda: ground.engine.services.rules)
     below = Ground(

@@ -37,6 +37,7 @@ from gateway.model.fleet import Node, NodeState
 from gateway.model.keys import ObjectKey
 from gateway.policies.fleet.ring import Ring
 from gateway.policies.space.orders import Phase
+from gateway.policies.space.overrides import Overrides
 from gateway.policies.space.probing import PhaseTotals
 from lab.benchmarks import servers
 from lab.benchmarks.fleet_large_page import (
@@ -180,7 +181,7 @@ def _worker(url: str, number: int, timing: Timing, stack: AsyncExitStack) -> Wor
     parts = Coordination.of(redis, ZONE, name, Silences(LONG, LONG, LONG))
     parts = replace(parts, plans=Plans(redis, ZONE, LONG), leadership=Leadership(redis, ZONE, name, LONG))
     electorate = Electorate(lambda: member.nodes.values(), lambda: True)
-    manager = Manager(parts, electorate, settings_of(0, 60.0), LONG)
+    manager = Manager(parts, electorate, settings_of(0, 60.0), LONG, Overrides)
     channel = Invalidations(url, on_forget=_forget, on_gap=_gap, timing=timing)
     for close in (member.stop, redis.aclose, others.aclose, channel.stop):
         stack.push_async_callback(close)

@@ -25,8 +25,10 @@ from gateway.admin.catalog.schema import REVISION, audit, credentials, meta, met
 from gateway.admin.catalog.snapshot import Snapshot
 from gateway.admin.catalog.upgrading import SCRIPTS
 from gateway.admin.catalog.vault import file_vault
+from gateway.admin.fleet.overrides import Decision, write_decision
 from gateway.model.datasets import ApiError
 from gateway.model.errors import CatalogUnavailable, ConfigError
+from gateway.policies.space.overrides import Overrides
 from tests.admin.admin_world import KEY, AdminWorld, Clock
 from tests.admin.postgres_server import PostgresServer
 
@@ -160,6 +162,18 @@ async def test_another_worker_sees_a_change_when_it_looks(
     await other.look()
     assert heard == [0, 1]
     assert list((await other.latest()).tenants) == ["vision"]
+    await other.close()
+
+
+async def test_another_worker_follows_an_override(admin: AdminWorld, catalog_url: str, catalog_key: str) -> None:
+    """Rule: an override is in force at every worker once it has looked, and so is its end."""
+    other = Catalog(catalog_url, catalog_key, Clock())
+    pinned, reset = Decision("pin", 5, changed_at=1.0), Decision(changed_at=2.0)
+    for decision, overrides in ((pinned, Overrides({"d": "pin"}, {"d": 5})), (reset, Overrides())):
+        async with admin.catalog.changes.change(ACTOR, "datasets.override", "d") as change:
+            await write_decision(change.connection, "d", decision)
+        await other.look()
+        assert admin.catalog.overrides == other.overrides == overrides
     await other.close()
 
 

@@ -18,6 +18,7 @@ from gateway.policies.health.rates import Point
 from gateway.policies.health.troubles import KINDS
 from gateway.policies.items.datasets import CachingMode
 from gateway.policies.space.orders import JobOrder, Phase, PoolOrder, WhyCaching
+from gateway.policies.space.overrides import Overrides
 from gateway.policies.space.plan import Plan, dataset_pools
 from gateway.policies.space.probing import PhaseTotals, ProbeState
 from gateway.policies.space.probing import StepSample as Timed
@@ -103,7 +104,7 @@ def on(dataset: str, name: str) -> KnownJob:
     ("size", "parts", "kind", "why"),
     [
         (5 * 10**9, {}, "not-whole", "it takes 5.0 GB, and the caches hold 989.0 MB"),
-        (9 * 10**8, {"quotas": {DATASET: 10**8}}, "over-quota", "its quota is 100.0 MB"),
+        (9 * 10**8, {"overrides": Overrides(quotas={DATASET: 10**8})}, "over-quota", "its quota is 100.0 MB"),
         (
             9 * 10**8,
             {"plan": Plan(pools=dataset_pools({DATASET: replace(WHOLE, target=10**8)}))},
@@ -188,7 +189,7 @@ def test_a_dataset_with_jobs_that_gets_no_space_is_named() -> None:
     assert problem.kind == "no-space"
     assert "Dataset images gets no space, although job j reads it" in problem.what
     denied = replace(nothing, why=WhyCaching.OVERRIDE)
-    assert whats(starved(denied, overrides={DATASET: "never"})) == []
+    assert whats(starved(denied, overrides=Overrides({DATASET: "never"}))) == []
     assert whats(starved(nothing, jobs=())) == []
     assert whats(starved(replace(nothing, why=WhyCaching.NO_BENEFIT))) == []
 
@@ -279,7 +280,9 @@ def test_totals_are_of_every_node_that_there_was() -> None:
 
 def test_a_dataset_is_known_from_any_report() -> None:
     """Rule: a dataset that is registered, in use, in the plan or under an override is listed once, with all of its facts."""
-    found = datasets_of(reading(datasets={("t", "one"): DATASET, ("u", "two"): DATASET}, overrides={"cd" * 32: "pin"}))
+    found = datasets_of(
+        reading(datasets={("t", "one"): DATASET, ("u", "two"): DATASET}, overrides=Overrides({"cd" * 32: "pin"}))
+    )
     assert [(each.id, each.names, each.items) for each in found] == [
         ("cd" * 6, [], None),
         ("ab" * 6, ["one", "two"], None),

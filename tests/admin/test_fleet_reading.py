@@ -9,6 +9,7 @@ from gateway.admin.state.reading import FleetReader, FleetSources
 from gateway.fleet.nodes.samples import Statuses
 from gateway.model.counters import Counters
 from gateway.operate.status.problems import problems_of
+from gateway.policies.space.overrides import Overrides
 from gateway.policies.space.plan import Plan
 
 AT = 1_800_000_000.0
@@ -19,7 +20,7 @@ class _Redis:
 
     def __init__(self) -> None:
         self.down = False
-        self.overrides = self.quotas = self.of = self._nothing
+        self.of = self._nothing
         self.plan = Plan()
 
     async def _nothing(self, *_: object) -> dict[str, Any]:
@@ -68,6 +69,7 @@ def reader(redis: _Redis, clock: list[float]) -> FleetReader:
         membership=SimpleNamespace(nodes={}, me="a"),
         watch=SimpleNamespace(document={}, recent=()),
         table=numbered,
+        overrides=Overrides,
         probe_batches=100,
     )
     return FleetReader(cast(FleetSources, sources), lambda: clock[0])

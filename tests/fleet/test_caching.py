@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 from redis.asyncio import Redis
 
-from gateway.fleet.jobs.caching import PipelineDecisions, override_name
-from gateway.fleet.jobs.plans import Plans
+from gateway.fleet.jobs.caching import PipelineDecisions
 from gateway.fleet.jobs.read_times import ReadTimes
 from gateway.fleet.jobs.scaling import DETAILED
 from gateway.policies.space.autocache import COMPUTE, CacheReason, StageProfile
@@ -100,12 +99,9 @@ async def test_results_that_do_not_pay_are_not_offered_to_others(redis: Redis) -
 
 
 async def test_an_operators_override_is_followed(redis: Redis) -> None:
-    """Rule: in the words of other overrides, by the job; when it is lifted, the fleet decides again."""
-    decisions, plans = gateway(redis), Plans(redis, Z)
-    await plans.override(override_name("t/j"), "never")
-    assert (await decisions.decide("t/j", 0, profile(), plenty)).reason is CacheReason.OVERRIDE
-    assert (await decisions.decide("t/k", 0, profile(), plenty)).stage == 2
-    await plans.override(override_name("t/j"), "")
+    """Rule: a job with an override follows it; when it is lifted, the fleet decides again."""
+    decisions = gateway(redis)
+    assert (await decisions.decide("t/j", 0, profile(), plenty, "never")).reason is CacheReason.OVERRIDE
     assert (await decisions.decide("t/j", 0, profile(), plenty)).stage == 2
     past = (await decisions.of(["t/j"]))["t/j"].past
     assert [one.reason for one in past] == [CacheReason.FASTEST, CacheReason.OVERRIDE]

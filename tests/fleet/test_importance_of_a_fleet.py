@@ -23,9 +23,10 @@ FIT = 50
 
 @pytest.fixture
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """Three nodes with 600 kB each, and without the scores of another test: the number of a node's scores counts all jobs'."""
-    extra = f'[admin]\ntoken = "{TOKEN}"\n'
-    with fleet_of(tmp_path_factory.mktemp("important"), capacity="600KB", extra=extra, fleet={"expire": "4s"}) as made:
+    """Three nodes with 600 kB each and one catalog, without another test's scores: a node counts those of all jobs."""
+    home = tmp_path_factory.mktemp("important")
+    extra = f'[admin]\ntoken = "{TOKEN}"\n[database]\nurl = "sqlite:///{home}/catalog.db"\n'
+    with fleet_of(home, capacity="600KB", extra=extra, fleet={"expire": "4s"}) as made:
         yield made
 
 

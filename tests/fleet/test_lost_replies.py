@@ -225,12 +225,6 @@ async def _marked(redis: Redis) -> Any:
     return await PipelineDecisions(redis, Z, LONG, ReadTimes(redis, Z)).decide("t/j", 0, profile(), plenty)
 
 
-async def _overridden(redis: Redis) -> Any:
-    plans = Plans(redis, Z)
-    await plans.override("d", "pin")
-    await plans.limit("d", 5)
-
-
 async def _followed(redis: Redis) -> Any:
     exchange = LiveExchange(redis, Z)
     await exchange.follow("f", LiveFilter())
@@ -261,7 +255,6 @@ CHANGES: dict[str, Do] = {
     "figures over time": lambda redis: Trends(redis, Z).record({"bucket:a": {"requests": 1.5}}),
     "a mute": lambda redis: Beginnings(redis, Z).mute("problem", 100.0),
     "a follower": _followed,
-    "an override and a quota": _overridden,
     "a thing of a tenant": lambda redis: TenantIndex(redis, f"{Z}of:", 3, 10_000).enter("t", "thing"),
 }
 

@@ -22,6 +22,7 @@ from gateway.policies.space.autocache import StageProfile
 from gateway.policies.space.cache_mode import PipelineProfile
 from gateway.policies.space.epochs import EpochReads
 from gateway.policies.space.orders import Phase
+from gateway.policies.space.overrides import Overrides
 from gateway.policies.space.plan import Plan
 from gateway.policies.space.probing import PhaseTotals
 from tests.fleet.conftest import counted
@@ -30,6 +31,7 @@ from tests.fleet.waiting import eventually
 Z = "larder:z:"
 D = "d" * 64
 LONG = 1000.0
+NONE = Overrides()
 RECORD = JobRecord("t", "j", D, "name", 4, 32, 1, "on", "default", "key", 10_000, 100, "part")
 
 
@@ -47,13 +49,15 @@ class Worker:
         return self.parts.plans.plan
 
 
-def worker(redis: Redis, name: str, patience: float = LONG, jobs: Jobs | None = None) -> Worker:
+def worker(
+    redis: Redis, name: str, patience: float = LONG, jobs: Jobs | None = None, overrides: Overrides = NONE
+) -> Worker:
     """A worker of a separate node."""
     node = Node(name, "http://x", 5_000, "z", NodeState.READY)
     parts = Coordination.of(redis, Z, name, Silences(LONG, LONG, LONG))
     parts = replace(parts, jobs=jobs or parts.jobs, leadership=Leadership(redis, Z, name, LONG))
     electorate = Electorate(lambda: [node], lambda: True)
-    return Worker(Manager(parts, electorate, settings_of(0), patience), parts, node)
+    return Worker(Manager(parts, electorate, settings_of(0), patience, lambda: overrides), parts, node)
 
 
 async def join(redis: Redis) -> None:
@@ -95,7 +99,7 @@ async def test_the_leader_decides_and_all_follow(redis: Redis) -> None:
 
 
 async def test_the_leader_of_an_idle_zone_asks_little(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule: without jobs and datasets a turn is six commands: lease, time, jobs, overrides, quotas, results in use."""
+    """Rule: without jobs and datasets a turn is four commands: lease, time, jobs, results in use."""
     leader, sent = worker(redis, "a"), []
     await turned(leader)
     send = redis.execute_command
@@ -106,7 +110,7 @@ async def test_the_leader_of_an_idle_zone_asks_little(redis: Redis, monkeypatch:
 
     monkeypatch.setattr(redis, "execute_command", noted)
     await leader.manager.run_once()
-    assert len(sent) == 6
+    assert len(sent) == 4
 
 
 async def test_the_plan_that_is_followed_can_be_seen(redis: Redis) -> None:
@@ -318,11 +322,9 @@ async def test_results_of_pipelines_get_space(redis: Redis) -> None:
 
 async def test_an_operator_decides_on_results_before_there_are_any(redis: Redis) -> None:
     """Rule: a pool that was denied space gets none, nor one with a quota more, while a pipeline has stored no element of it."""
-    for decision, quota, target in (("never", None, 0), ("", 300, 300)):
-        one = worker(redis, "a")
+    for decision, quota, target in (("never", None, 0), (None, 300, 300)):
+        one = worker(redis, "a", overrides=Overrides.of([("results:p", decision, quota)]))
         await join(redis)
-        await one.parts.plans.override("results:p", decision)
-        await one.parts.plans.limit("results:p", quota)
         end = StageProfile(2, 0.01, 10.0, 100)
         profile = PipelineProfile(0, 0, 100, end, (end,), {2: "results:p"})
         await one.parts.pipelines.decide("t/j", 0, profile, lambda pools: 1e9)

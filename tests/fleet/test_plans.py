@@ -1,4 +1,4 @@
-"""The plan in a real Redis: writers, followers, operators' overrides."""
+"""The plan in a real Redis: writers and followers."""
 
 from __future__ import annotations
 
@@ -184,29 +184,6 @@ async def test_the_history_is_bounded(redis: Redis) -> None:
     for number in range(HISTORY + 20):
         await plans.write(replace(PLAN, fence=fence), [{"n": 2 * number}, {"n": 2 * number + 1}])
     assert [event["n"] for event in await plans.history()] == list(range(239, 139, -1))
-
-
-async def test_operators_decide(redis: Redis) -> None:
-    """Rule: an override pins or forbids a dataset and can be removed; other words are refused, and ignored if found in Redis."""
-    plans = Plans(redis, Z)
-    await plans.override("a", "pin")
-    await plans.override("b", "never")
-    await redis.hset(f"{Z}overrides", "c", "perhaps")
-    assert await plans.overrides() == {"a": "pin", "b": "never"}
-    await plans.override("a", "")
-    assert await plans.overrides() == {"b": "never"}
-    with pytest.raises(ValueError, match="pin or never"):
-        await plans.override("a", "always")
-
-
-async def test_operators_limit(redis: Redis) -> None:
-    """Rule: a dataset's limit can be set to a number of bytes and lifted; other values are ignored."""
-    plans = Plans(redis, Z)
-    await plans.limit("a", 2**60)
-    await plans.limit("b", 1)
-    await redis.hset(f"{Z}quotas", "c", "-1")
-    await plans.limit("b", None)
-    assert await plans.quotas() == {"a": 2**60}
 
 
 async def test_a_silent_node_reports_nothing(redis: Redis) -> None:

@@ -25,6 +25,7 @@ from gateway.admin.catalog.snapshot import EMPTY, Snapshot, mark_of, read_noted,
 from gateway.admin.catalog.vault import Vault, file_vault, vault_of
 from gateway.admin.catalog.withdrawals import Withdrawal, Withdrawn
 from gateway.model.errors import CatalogUnavailable, CatalogUnusable, ConfigError
+from gateway.policies.space.overrides import Overrides
 from gateway.store.files.threads import closer, within
 
 log = logging.getLogger("larder.admin")
@@ -73,6 +74,11 @@ class Catalog:
         if self._vault is None:
             raise CatalogUnavailable("it has not been reached since this gateway started")
         return self._vault
+
+    @property
+    def overrides(self) -> Overrides:
+        """Operators' overrides; none before the first snapshot."""
+        return Overrides() if self.last is None else self.last.overrides
 
     @property
     def away(self) -> bool:

@@ -11,10 +11,11 @@ from sqlalchemy import select
 
 from gateway.admin.catalog.profiles import read_recordings
 from gateway.admin.catalog.records import CredentialRecord, OriginRecord, Record, TenantRecord, TokenRecord
-from gateway.admin.catalog.schema import credentials, meta, origins, revocations, rules, tenants, tokens
+from gateway.admin.catalog.schema import credentials, meta, origins, overrides, revocations, rules, tenants, tokens
 from gateway.admin.catalog.vault import Vault
 from gateway.base.config import Rule
 from gateway.model.errors import ConfigError
+from gateway.policies.space.overrides import Overrides
 from gateway.policies.streams.profile import ProfileRecording
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Snapshot:
 
     ``mark`` identifies the last change: numbers repeat when a backup, or a standby that lagged, replaces the catalog. ``purge``
     is the name of the last purge; empty if there was none. ``recordings`` are the profiles being recorded, and recent ones.
+    ``overrides`` are those of the manager's decisions.
     """
 
     version: int
@@ -51,6 +53,7 @@ class Snapshot:
     purge: str = ""
     recordings: tuple[ProfileRecording, ...] = ()
     tokens: Mapping[str, TokenRecord] = field(default_factory=dict)
+    overrides: Overrides = field(default_factory=Overrides)
 
 
 EMPTY = Snapshot(0)
@@ -60,6 +63,7 @@ EMPTY = Snapshot(0)
 Noted = Mapping[str, str]
 """Rows of ``meta`` by name: ``version`` and ``mark`` of the last change, ``rules`` and ``purge``."""
 _NOTED = select(meta.c.name, meta.c.value).where(meta.c.name.in_(("version", "mark", "rules", "purge")))
+_OVERRIDES = select(overrides.c.dataset, overrides.c.mode, overrides.c.quota)
 
 
 async def read_noted(connection: AsyncConnection) -> Noted:
@@ -102,6 +106,7 @@ async def read_snapshot(connection: AsyncConnection, noted: Noted, vault: Vault,
             rules_revision=int(noted.get("rules", 0)),
             recordings=await read_recordings(connection),
             tokens=_records(TokenRecord, rows, vault, last.tokens),
+            overrides=Overrides.of((row.dataset, row.mode, row.quota) for row in await connection.execute(_OVERRIDES)),
         )
     except (ValidationError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise ConfigError(f"the catalog cannot be read by this version of Larder: {type(error).__name__}") from None

@@ -1,6 +1,6 @@
 """``/-/admin/datasets``: registered datasets, how they are cached, and operators' overrides.
 
-An override is stored in the catalog and passed to the manager through Redis; ``Overrides`` restores it there if it is lost.
+An override is stored in the catalog, from whose snapshot the manager takes it (``overrides.py``).
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ async def override_dataset(
     document = override_document(
         await replace_override(caller, operations, parts, "datasets.override", full_id, decision, if_match)
     )
-    with suppress(*DOWN):  # the override is stored, and Overrides reports the size again
+    with suppress(*DOWN):  # the override is stored, and ``report_sizes`` repeats this
         await note_sizes(operations.fleet.sources.coordination, reading, [full_id])
     response.headers["ETag"] = document.etag
     return document

@@ -107,8 +107,8 @@ async def show_plan(_caller: Reader, operations: Ops) -> PlanShown:
         jobs={name: {**stored, **_times(expected.get(name))} for name, stored in plan["jobs"].items()},
         inputs=plan["inputs"],
         memory=plan["memory"],
-        overrides=dict(reading.overrides),
-        quotas=dict(reading.quotas),
+        overrides=dict(reading.overrides.modes),
+        quotas=dict(reading.overrides.quotas),
         history=changes,
     )
 

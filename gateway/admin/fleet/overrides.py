@@ -1,10 +1,10 @@
-"""Operators' overrides for datasets and pipelines: stored in the catalog, and mirrored to Redis for the manager."""
+"""Operators' overrides for datasets, pools and pipelines. They are in the catalog; the manager takes them from its snapshot."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from sqlalchemy import delete, insert, select
 
@@ -12,19 +12,19 @@ from gateway.admin.catalog.catalog import Catalog
 from gateway.admin.catalog.changes import Actor
 from gateway.admin.catalog.schema import overrides
 from gateway.admin.http.parts import AdminParts, check_if_match, etag_of
-from gateway.admin.state.operations import Operations, through_redis
+from gateway.admin.state.operations import Operations
 from gateway.admin.state.reading import FleetReading
 from gateway.base.tasks import repeat
 from gateway.edge.documents import moment
 from gateway.engine.space.manager import Coordination
 from gateway.fleet.nodes.announcer import DOWN
-from gateway.model.errors import CatalogUnavailable
+from gateway.policies.space.overrides import Overrides
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
 _LOOK = 2.5
-"""Seconds between two comparisons."""
+"""Seconds between two reports of sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,89 +102,38 @@ async def replace_override(
     asked: Decision,
     if_match: str | None,
 ) -> Decision:
-    """Replace an override, in the catalog and in Redis; ``verb`` is for the audit log.
+    """Replace an override; ``verb`` is for the audit log.
 
     Raises:
-        ApiError: PreconditionFailed, or Redis cannot be reached.
+        ApiError: PreconditionFailed.
     """
-    plans = operations.fleet.sources.coordination.plans
     async with parts.catalog.changes.change(caller, verb, name[:300]) as change:
         before = await decision_of(parts.catalog, name, change.connection)
         check_if_match(if_match, etag_of(before.revision))
         after = Decision(asked.mode, asked.quota, parts.catalog.now(), change.revision)
         await write_decision(change.connection, name, after)
         change.before, change.after = before.to_json(), after.to_json()
-        await through_redis(plans.override(name, asked.mode or ""))
-        await through_redis(plans.limit(name, asked.quota))
     operations.fleet.stale()
     return after
 
 
-class _Difference(NamedTuple):
-    """An override in the catalog, and another one in Redis: modes and quotas."""
-
-    dataset: str
-    mode: str
-    quota: int | None
-    known_mode: str
-    known_quota: int | None
-
-
-class Overrides:
-    """Restores the catalog's overrides in Redis after it has lost them, with the sizes of their datasets.
-
-    A change is in Redis before it is committed, or refused there. So only differences found by two comparisons are restored: the
-    first may have been in the middle of a change.
+async def report_sizes(
+    overrides: Callable[[], Overrides],
+    together: Coordination,
+    speaks: Callable[[], bool],
+    look: Callable[[], Awaitable[FleetReading]],
+) -> None:
+    """Report the sizes of datasets with an override every few seconds, until cancelled: Redis may have lost them.
 
     Args:
-        catalog: stores them.
+        overrides: those in force.
         together: the manager's data in Redis.
         speaks: whether this worker speaks for its node.
         look: reads the state of the fleet.
     """
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        together: Coordination,
-        speaks: Callable[[], bool],
-        look: Callable[[], Awaitable[FleetReading]],
-    ) -> None:
-        self._catalog = catalog
-        self._together = together
-        self._speaks = speaks
-        self._look = look
-        self._different: set[_Difference] = set()
+    async def report() -> None:
+        if speaks() and (names := overrides().names):
+            await note_sizes(together, await look(), names)
 
-    async def run(self) -> None:
-        """Compare every few seconds, until cancelled."""
-        await repeat("restoring overrides", self.run_once, _LOOK, (*DOWN, CatalogUnavailable))
-
-    async def run_once(self) -> None:
-        """Compare once, if this worker speaks for its node.
-
-        Raises:
-            CatalogUnavailable: the catalog cannot be reached.
-            RedisError, OSError: Redis cannot be reached.
-        """
-        if not self._speaks():
-            return
-        async with self._catalog.database.reading() as connection:
-            rows = (await connection.execute(select(overrides.c.dataset, overrides.c.mode, overrides.c.quota))).all()
-        plans = self._together.plans
-        known, quotas = await plans.overrides(), await plans.quotas()
-        wanted = {row.dataset: (row.mode or "", row.quota) for row in rows}
-        if self._catalog.database.shared:
-            # Only a shared catalog is complete: with a catalog per node, unknown overrides may be another node's.
-            wanted |= dict.fromkeys({*known, *quotas} - wanted.keys(), ("", None))
-        different = {
-            _Difference(dataset, *override, *there)
-            for dataset, override in wanted.items()
-            if override != (there := (known.get(dataset, ""), quotas.get(dataset)))
-        }
-        for difference in different & self._different:
-            await plans.override(difference.dataset, difference.mode)
-            await plans.limit(difference.dataset, difference.quota)
-        self._different = different
-        if decided := {row.dataset for row in rows if row.mode is not None or row.quota is not None}:
-            await note_sizes(self._together, await self._look(), decided)
+    await repeat("sizes of datasets", report, _LOOK, DOWN)

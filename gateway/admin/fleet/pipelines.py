@@ -15,9 +15,9 @@ from gateway.admin.state.parameters import Ops
 from gateway.admin.state.reading import FleetReader, FleetReading
 from gateway.edge.documents import ResponseModel
 from gateway.edge.pipelines import PipelineDocument, pipeline_documents
-from gateway.fleet.jobs.caching import override_name
 from gateway.model.datasets import ApiError
 from gateway.policies.space.cache_mode import PIN, pinned_mark
+from gateway.policies.space.overrides import pipeline_name
 
 router = APIRouter(tags=["pipelines"])
 
@@ -51,7 +51,7 @@ class PipelineOverrideDocument(ResponseModel):
 def pipelines_of(reading: FleetReading) -> list[PipelineDocument]:
     """The pipelines of the zone, by tenant and job."""
     records = (job.record for job in reading.jobs)
-    return pipeline_documents(records, reading.pipelines, reading.scaling, reading.plan, reading.pipeline_overrides)
+    return pipeline_documents(records, reading.pipelines, reading.scaling, reading.plan, reading.overrides.pipelines)
 
 
 @router.get("/pipelines", summary="List pipelines")
@@ -69,7 +69,7 @@ async def show_pipeline(
 ) -> PipelineDocument:
     """One pipeline: the costs of its stages, decisions with their numbers, and workers over time."""
     pipeline = await _pipeline(operations.fleet, tenant, job)
-    decision = await decision_of(parts.catalog, override_name(f"{pipeline.tenant}/{pipeline.job}"))
+    decision = await decision_of(parts.catalog, pipeline_name(f"{pipeline.tenant}/{pipeline.job}"))
     response.headers["ETag"] = etag_of(decision.revision)
     return pipeline
 
@@ -90,7 +90,7 @@ async def override_pipeline(
     if asked.mark is not None and asked.mode != PIN:
         raise ApiError("InvalidRequest", "mark: only a pin names a mark; leave it out, or send the mode pin.")
     pipeline = await _pipeline(operations.fleet, tenant, job)
-    name = override_name(f"{pipeline.tenant}/{pipeline.job}")
+    name = pipeline_name(f"{pipeline.tenant}/{pipeline.job}")
     decision = Decision(asked.mode if asked.mark is None else f"{PIN}:{asked.mark}")
     after = await replace_override(caller, operations, parts, "pipelines.override", name, decision, if_match)
     document = PipelineOverrideDocument(

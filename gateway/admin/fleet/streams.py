@@ -20,7 +20,6 @@ from gateway.admin.http.requests import Changer, Cursor, IfMatch, Limit, Page, P
 from gateway.admin.state.documents import EvidenceDocument, StreamAhead, StreamDocument, StreamPool
 from gateway.admin.state.parameters import Ops
 from gateway.admin.state.reading import FleetReading
-from gateway.engine.space.manager import pins_of
 from gateway.model.datasets import ApiError
 from gateway.policies.pools import STREAM
 from gateway.policies.streams.zone import AheadReport, ZoneStream, zone_streams
@@ -60,8 +59,7 @@ def streams_of(reading: FleetReading) -> list[StreamDocument]:
 
 def _known(reading: FleetReading) -> dict[str, ZoneStream]:
     """Streams and prefixes with an override, which need not be read."""
-    pins = pins_of(reading.overrides, reading.quotas)
-    return {name: ZoneStream(name) for name in pins} | zone_streams(reading.streams)
+    return {name: ZoneStream(name) for name in reading.overrides.pins} | zone_streams(reading.streams)
 
 
 def stream_document(reading: FleetReading, stream: ZoneStream) -> StreamDocument:
@@ -82,8 +80,8 @@ def stream_document(reading: FleetReading, stream: ZoneStream) -> StreamDocument
         idle_seconds=round(seen.idle, 3),
         nodes=list(stream.seen_by),
         ahead=StreamAhead(**asdict(seen.ahead), accuracy=_accuracy(seen.ahead)),
-        override=Decision(reading.overrides.get(f"{STREAM}{stream.name}")).known_mode,
-        pinned=pins_of(reading.overrides, reading.quotas).get(stream.name) or None,
+        override=Decision(reading.overrides.modes.get(f"{STREAM}{stream.name}")).known_mode,
+        pinned=reading.overrides.pins.get(stream.name) or None,
         pool=pool,
     )
 
@@ -128,7 +126,7 @@ async def override_stream(
         raise ApiError("InvalidRequest", "bytes: is required to pin, and goes with nothing else.")
     fleet = operations.fleet
     fleet.stale()
-    decided = pins_of((reading := await fleet.look()).overrides, reading.quotas)
+    decided = (await fleet.look()).overrides.pins
     if asked.mode is not None and name not in decided and len(decided) >= _MOST:
         raise ApiError("Conflict", f"{_MOST} prefixes have an override; larder-gateway streams auto ends one.")
     decision = Decision(asked.mode, asked.bytes)

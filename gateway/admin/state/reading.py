@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from gateway.engine.operations.watch import NodeWatch
 from gateway.engine.space.manager import Coordination
-from gateway.fleet.jobs.caching import PIPELINE, KnownPipeline
+from gateway.fleet.jobs.caching import KnownPipeline
 from gateway.fleet.jobs.datasets import DatasetTable, Name
 from gateway.fleet.jobs.jobs import KnownJob
 from gateway.fleet.jobs.scaling import WorkersChange
@@ -27,6 +27,7 @@ from gateway.model.counters import Counters, Sample
 from gateway.model.fleet import Node
 from gateway.policies.health.misses import MissReport
 from gateway.policies.space.importance import ScoreReport
+from gateway.policies.space.overrides import Overrides
 from gateway.policies.space.plan import Plan
 from gateway.policies.streams.zone import NodeStreams, PoolReport
 from gateway.store.datasets.announced import inventory
@@ -46,7 +47,8 @@ _LOOK_AT_DISK = 5.0
 
 @dataclass(frozen=True, slots=True)
 class FleetSources:
-    """Sources of a reading. ``table`` is ``None`` for a node outside a fleet, whose datasets are only in ``folders``."""
+    """Sources of a reading. ``table`` is ``None`` for a node outside a fleet, whose datasets are only in ``folders``.
+    ``overrides`` are operators'."""
 
     samples: Samples
     coordination: Coordination
@@ -54,6 +56,7 @@ class FleetSources:
     watch: NodeWatch
     table: DatasetTable | None
     folders: Folders
+    overrides: Callable[[], Overrides]
     probe_batches: int = 0
 
 
@@ -74,14 +77,12 @@ class FleetReading:
     retired: Counters = field(default_factory=Counters)
     plan: Plan = field(default_factory=Plan)
     jobs: tuple[KnownJob, ...] = ()
-    overrides: Mapping[str, str] = field(default_factory=dict)
-    quotas: Mapping[str, int] = field(default_factory=dict)
+    overrides: Overrides = field(default_factory=Overrides)
     reports: Mapping[str, Mapping[str, NodeReport]] = field(default_factory=dict)
     streams: Mapping[str, NodeStreams] = field(default_factory=dict)
     scores: Mapping[str, Mapping[str, ScoreReport]] = field(default_factory=dict)
     pipelines: Mapping[str, KnownPipeline] = field(default_factory=dict)
     scaling: Mapping[str, Mapping[int, tuple[WorkersChange, ...]]] = field(default_factory=dict)
-    pipeline_overrides: Mapping[str, str] = field(default_factory=dict)
     results: Mapping[str, ResultsUsed] = field(default_factory=dict)
     held: Mapping[str, Mapping[str, PoolReport]] = field(default_factory=dict)
     datasets: Mapping[Name, str] = field(default_factory=dict)
@@ -192,7 +193,6 @@ class FleetReader:
         nodes = dict(sources.membership.nodes)
         _, jobs = await together.jobs.all()
         names = [job.record.key for job in jobs]
-        overrides = await together.plans.overrides()
         return FleetReading(
             at=statuses.now,
             nodes=nodes,
@@ -202,16 +202,12 @@ class FleetReader:
             retired=statuses.retired,
             plan=together.plans.plan,
             jobs=tuple(jobs),
-            overrides={name: mode for name, mode in overrides.items() if not name.startswith(PIPELINE)},
-            quotas=await together.plans.quotas(),
+            overrides=sources.overrides(),
             reports=await together.reports.all(),
             streams=await together.streams.all(),
             scores=await together.scores.all(),
             pipelines=await together.pipelines.of(names),
             scaling=await together.scaling.of(names),
-            pipeline_overrides={
-                name.removeprefix(PIPELINE): mode for name, mode in overrides.items() if name.startswith(PIPELINE)
-            },
             results=await together.results.all(),
             held=await together.held.all(),
             datasets=await self._registered(),
@@ -239,4 +235,10 @@ class FleetReader:
             statuses[me] = NodeSample(0.0, watch.document)
         if watch.recent:
             samples[me] = list(watch.recent)
-        return replace(before, nodes=dict(self.sources.membership.nodes), statuses=statuses, samples=samples)
+        return replace(
+            before,
+            nodes=dict(self.sources.membership.nodes),
+            statuses=statuses,
+            samples=samples,
+            overrides=self.sources.overrides(),
+        )

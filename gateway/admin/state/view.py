@@ -186,11 +186,10 @@ def gpu_seconds_waited(known: KnownJob) -> float:
 
 def dataset_ids(reading: FleetReading) -> set[str]:
     """Ids of all known datasets."""
-    overridden = {*reading.overrides, *reading.quotas}
     return {
         *reading.datasets.values(),
         *reading.plan.datasets,
-        *(name for name in overridden if not name.startswith(OF_KEYS)),
+        *(name for name in reading.overrides.names if not name.startswith(OF_KEYS)),
         *(job.record.dataset for job in reading.jobs),
     }
 
@@ -355,7 +354,7 @@ def _wanted(order: PoolOrder | None) -> bool:
 
 
 def _shortfall(reading: FleetReading, dataset: str, size: int, room: int) -> Shortfall | None:
-    quota, order = reading.quotas.get(dataset), reading.plan.of(dataset)
+    quota, order = reading.overrides.quotas.get(dataset), reading.plan.of(dataset)
     if quota is not None and quota < size:
         return Shortfall("over-quota", f"it takes {format_size(size)}, and its quota is {format_size(quota)}")
     if size > room:

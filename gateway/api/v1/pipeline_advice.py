@@ -22,6 +22,7 @@ from gateway.policies.pools import results_pool
 from gateway.policies.space.autocache import COMPUTE, CacheReason, StageProfile
 from gateway.policies.space.autoscale import TrainerReport
 from gateway.policies.space.cache_mode import CacheDecision, PipelineProfile
+from gateway.policies.space.overrides import Overrides
 from gateway.policies.space.read_model import ReadSums
 from gateway.policies.space.results_space import results_room
 
@@ -34,11 +35,13 @@ class PipelineAdvice:
         caching: where they cache.
         scaling: their workers.
         planned: the plan, which has the room for results.
+        overrides: of operators.
     """
 
     caching: PipelineDecisions
     scaling: WorkerScaling
     planned: Planned
+    overrides: Callable[[], Overrides]
 
     async def advise(self, record: JobRecord, said: Heartbeat) -> PipelineDirective | None:
         """The instructions after a heartbeat; ``None`` if the report has no pipeline.
@@ -51,7 +54,8 @@ class PipelineAdvice:
         if said.profile is not None:
             pool = partial(results_pool, record.tenant, record.dataset)
             profile = profile_of(said.profile, said.epoch, record.items, pool)
-            decision = await self.caching.decide(record.key, said.rank, profile, self._room)
+            override = self.overrides().pipelines.get(record.key, "")
+            decision = await self.caching.decide(record.key, said.rank, profile, self._room, override)
         else:
             decision = await self.caching.known(record.key)
         workers = None if said.pipeline is None else await self._workers(record, said, decision)
@@ -81,7 +85,7 @@ class PipelineAdvice:
         """
         names = [record.key for record in records]
         known, workers = await self.caching.of(names), await self.scaling.of(names)
-        return pipeline_documents(records, known, workers, self.planned.plan, await self.caching.overrides())
+        return pipeline_documents(records, known, workers, self.planned.plan, self.overrides().pipelines)
 
     async def forget(self, job: str) -> None:
         """Forget the pipeline of a job."""

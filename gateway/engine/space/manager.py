@@ -1,8 +1,9 @@
 """The manager's loop: once per heartbeat the leader of the zone decides which pool gets which space, and every node follows.
 
-Every worker of a node that is READY tries for the lease (gateway/fleet/jobs/leadership.py). The leader reads the jobs, the nodes'
-reports of what they hold and the operators' overrides, and has ``policies.space.manager.decide`` make the next plan from the last
-one. The plan is the only state, so another leader continues from it. Time is Redis's, which is one clock for all leaders.
+Every worker of a node that is READY tries for the lease (gateway/fleet/jobs/leadership.py). The leader reads the jobs and the
+nodes' reports of what they hold, and takes the operators' overrides from its catalog. ``policies.space.manager.decide`` makes
+the next plan from the last one. The plan is the only state, so another leader continues from it. Time is Redis's, which is one
+clock for all leaders.
 
 Redis lost: no gateway leads and every node keeps its plan. Redis emptied: the jobs are unknown until they register again, which
 they do when a heartbeat is answered UnknownJob. A plan made before that would take the space of all of them. So the next leader
@@ -50,12 +51,13 @@ from gateway.fleet.nodes.trends import Trends
 from gateway.model.fleet import Node, NodeState
 from gateway.policies.health.misses import MissReport
 from gateway.policies.items.datasets import CachingMode, wanted_mode
-from gateway.policies.pools import RESULTS, STREAM
+from gateway.policies.pools import RESULTS
 from gateway.policies.space.autocache import COMPUTE, CacheReason
 from gateway.policies.space.benefit import JobFacts
 from gateway.policies.space.importance import ScoreReport
 from gateway.policies.space.manager import DatasetFacts, Facts, ManagerParams, decide
 from gateway.policies.space.orders import Phase
+from gateway.policies.space.overrides import Overrides
 from gateway.policies.space.plan import Plan
 from gateway.policies.space.prices import SECONDS, UnitPrices
 from gateway.policies.space.results_needs import ResultsNeed
@@ -140,10 +142,19 @@ class Manager:
         electorate: the nodes present.
         settings: how decisions are made.
         patience: seconds that jobs have to register again after Redis was emptied.
+        overrides: of operators; called only while this worker may lead.
     """
 
-    def __init__(self, parts: Coordination, electorate: Electorate, settings: ManagerParams, patience: float) -> None:
+    def __init__(
+        self,
+        parts: Coordination,
+        electorate: Electorate,
+        settings: ManagerParams,
+        patience: float,
+        overrides: Callable[[], Overrides],
+    ) -> None:
         self._parts = parts
+        self._overrides = overrides
         self._electorate = electorate
         self._settings = settings
         self._patience = patience
@@ -238,26 +249,24 @@ class Manager:
         await self._parts.plans.refresh()
 
     async def _facts(self, plan: Plan, jobs: list[KnownJob]) -> Facts:
-        parts, ready = self._parts, self._electorate.ready()
-        overrides, quotas = await parts.plans.overrides(), await parts.plans.quotas()
-        decided = {*overrides, *quotas}
+        parts, ready, overrides = self._parts, self._electorate.ready(), self._overrides()
         known = _claimed([job.record for job in jobs])
         # A dataset without jobs keeps its space until another one needs it.
         holding = {name for name, order in plan.datasets.items() if order.caching is not CachingMode.NONE}
-        known |= await parts.jobs.sizes(sorted((holding | decided) - set(known)))
+        known |= await parts.jobs.sizes(sorted((holding | overrides.names) - set(known)))
         reports = await parts.reports.all() if known else {}
         by_node = [reports.get(node.id, {}) for node in ready]
         self._turns += 1
         if self._turns % _FORGET_EVERY == 0:
-            await parts.jobs.forget_sizes({*known, *decided})
+            await parts.jobs.forget_sizes({*known, *overrides.names})
         datasets = {
             dataset: DatasetFacts(
                 size,
                 items,
                 requested,
-                overrides.get(dataset, ""),
+                overrides.modes.get(dataset, ""),
                 _share(dataset, items, by_node),
-                quotas.get(dataset),
+                overrides.quotas.get(dataset),
             )
             for dataset, (size, items, requested) in known.items()
         }
@@ -269,32 +278,20 @@ class Manager:
             self._results = _results(jobs, pipelines)
             _show_pipelines(pipelines.values())
         facts = {job.record.key: _facts_of(job) for job in jobs}
-        need = _needs(await parts.results.all(), self._results, overrides, quotas)
-        pins = pins_of(overrides, quotas)
-        return Facts(capacity, datasets, facts, self._streams, self._scores, self._results, need, pins)
-
-
-def pins_of(overrides: Mapping[str, str], quotas: Mapping[str, int]) -> dict[str, int]:
-    """The bytes of pinned prefixes by name, and 0 for those that get no space."""
-    decided = {pool: quotas.get(pool, 0) if mode == "pin" else 0 for pool, mode in overrides.items()}
-    return {
-        pool.removeprefix(STREAM): size
-        for pool, size in decided.items()
-        if pool.startswith(STREAM) and (size or overrides[pool] == "never")
-    }
+        need = _needs(await parts.results.all(), self._results, overrides)
+        return Facts(capacity, datasets, facts, self._streams, self._scores, self._results, need, overrides.pins)
 
 
 def _needs(
     uses: Mapping[str, ResultsUsed],
     bidders: Iterable[ResultsUse],
-    overrides: Mapping[str, str],
-    quotas: Mapping[str, int],
+    overrides: Overrides,
 ) -> dict[str, ResultsNeed]:
     """The needs of pools of results; one without a known element has none yet, unless a pipeline bids for it."""
     sizes = {bidder.pool: (bidder.tenant, 0) for bidder in bidders}
     sizes |= {f"{RESULTS}{name}": (used.tenant, used.size) for name, used in uses.items() if used.size}
     return {
-        pool: ResultsNeed(tenant, size, overrides.get(pool, ""), quotas.get(pool))
+        pool: ResultsNeed(tenant, size, overrides.modes.get(pool, ""), overrides.quotas.get(pool))
         for pool, (tenant, size) in sizes.items()
     }
 

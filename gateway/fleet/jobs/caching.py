@@ -27,8 +27,6 @@ from gateway.policies.space.autocache import CacheReason, Projection
 from gateway.policies.space.cache_mode import CacheDecision, CacheFacts, MarkSettings, PipelineProfile, decided
 from gateway.policies.space.read_model import fit_reads
 
-PIPELINE = "pipeline:"
-"""The prefix of a job's pipeline among the operators' overrides."""
 MOST_PAST = 32
 """Decisions of a job that are kept."""
 MOST_TEXT = 16 * 1024
@@ -66,11 +64,6 @@ _PAST = Document[tuple[PastDecision, ...]](tuple[PastDecision, ...])
 Room = Callable[[Collection[str]], float]
 
 
-def override_name(job: str) -> str:
-    """The name of a job's pipeline among the operators' overrides; ``job`` is ``tenant/job``."""
-    return f"{PIPELINE}{job}"
-
-
 class PipelineDecisions:
     """The caching of one zone's pipelines.
 
@@ -91,7 +84,9 @@ class PipelineDecisions:
         self._swap = CompareAndSet(redis)
         self._pools = TenantIndex(redis, f"{prefix}stored:of:", MOST_STORED, STORED_FOR)
 
-    async def decide(self, job: str, rank: int, profile: PipelineProfile, room: Room) -> CacheDecision:
+    async def decide(
+        self, job: str, rank: int, profile: PipelineProfile, room: Room, override: str = ""
+    ) -> CacheDecision:
         """The decision after a rank's profile.
 
         Args:
@@ -99,6 +94,7 @@ class PipelineDecisions:
             rank: number of the training process.
             profile: its measurements.
             room: bytes that results in these pools may take.
+            override: an operator's: pin, ``pin:`` with the stage of a mark, or never; empty: none.
 
         Raises:
             Contended: other ranks' reports changed the decision at every attempt.
@@ -107,7 +103,6 @@ class PipelineDecisions:
         if profile.read is not None:
             await self._reads.add(tenant, profile.read)
         pipeline = self._redis.pipeline(transaction=False)
-        pipeline.hget(f"{self._prefix}overrides", override_name(job))
         if rank < DETAILED:
             pipeline.hset(name, f"rank:{rank}", _PROFILE.text(profile))
         else:
@@ -115,12 +110,12 @@ class PipelineDecisions:
         pipeline.pexpire(name, self._silence)
         for pool in pools:
             pipeline.get(self._stored(pool))
-        override, _, _, *stored = await pipeline.execute()
+        _, _, *stored = await pipeline.execute()
         facts = CacheFacts(
             fit_reads(await self._reads.of(tenant)),
             room(pools),
             {pool: other for pool, other in zip(pools, map(_DECISION.read, stored), strict=True) if other is not None},
-            "" if override is None else text_of(override),
+            override,
         )
         decision = await self._swap(partial(self._decide, job, profile, facts))
         if profile.cache == decision.stage and profile.cache in profile.pools:
@@ -163,12 +158,6 @@ class PipelineDecisions:
         names = sorted(jobs)
         rows = await hashes(self._redis, [*map(self._name, names)])
         return {job: _known(fields) for job, fields in zip(names, rows, strict=True) if fields}
-
-    async def overrides(self) -> dict[str, str]:
-        """Operators' overrides, by job."""
-        modes = await self._redis.hgetall(f"{self._prefix}overrides")
-        known = {text_of(name): text_of(decision) for name, decision in modes.items()}
-        return {name.removeprefix(PIPELINE): mode for name, mode in known.items() if name.startswith(PIPELINE)}
 
     async def forget(self, job: str) -> None:
         """Forget the pipeline of a job; its stored results stay known."""

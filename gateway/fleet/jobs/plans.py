@@ -9,15 +9,13 @@ The manager's memory is three quarters of a plan with many jobs. Only a leader n
 followers read with another plan, but not more often than every ``MEMORY_EVERY`` seconds: after a loss of Redis any of them may
 lead.
 
-Beside the plan are operators' decisions (``overrides``: hash of dataset to pin or never; ``quotas``: hash of dataset to bytes),
-and recent changes with their reasons (``history``).
+Beside the plan are recent changes with their reasons (``history``).
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
@@ -26,7 +24,6 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from redis.asyncio import Redis
 
-from gateway.fleet.redis.connection import text_of
 from gateway.policies.pools import dataset_pool
 from gateway.policies.space.orders import PoolOrder
 from gateway.policies.space.plan import Plan
@@ -36,9 +33,6 @@ MEMORY_EVERY = 10.0
 """Seconds between two readings of the manager's memory by a follower, at least."""
 HISTORY = 100
 """Number of changes that are kept."""
-OVERRIDES = ("pin", "never")
-_OVERRIDE = re.compile(r"pin(:[1-9][0-9]{0,5})?|never")
-"""A pin of a pipeline may name the stage of a mark."""
 
 log = logging.getLogger("larder.manager")
 
@@ -192,35 +186,3 @@ class Plans:
     async def history(self) -> list[dict[str, Any]]:
         """Recent changes, newest first."""
         return [json.loads(line) for line in await self._redis.lrange(f"{self._prefix}history", 0, HISTORY - 1)]
-
-    async def overrides(self) -> dict[str, str]:
-        """Operators' overrides by dataset, and by the name of a job's pipeline (gateway/fleet/jobs/caching.py)."""
-        decided = await self._redis.hgetall(f"{self._prefix}overrides")
-        known = {text_of(dataset): text_of(decision) for dataset, decision in decided.items()}
-        return {dataset: decision for dataset, decision in known.items() if _OVERRIDE.fullmatch(decision)}
-
-    async def override(self, dataset: str, decision: str) -> None:
-        """Pin a dataset, deny it space, or, with an empty decision, let the manager decide again.
-
-        Raises:
-            ValueError: the decision is unknown.
-        """
-        if not decision:
-            await self._redis.hdel(f"{self._prefix}overrides", dataset)
-        elif _OVERRIDE.fullmatch(decision):
-            await self._redis.hset(f"{self._prefix}overrides", dataset, decision)
-        else:
-            raise ValueError(f"an override must be {' or '.join(OVERRIDES)}, or empty, not {decision!r}")
-
-    async def quotas(self) -> dict[str, int]:
-        """Operators' quotas in bytes, by dataset."""
-        decided = await self._redis.hgetall(f"{self._prefix}quotas")
-        known = {text_of(dataset): text_of(quota) for dataset, quota in decided.items()}
-        return {dataset: int(quota) for dataset, quota in known.items() if quota.isdecimal()}
-
-    async def limit(self, dataset: str, quota: int | None) -> None:
-        """Set the quota of a dataset in bytes; ``None``: no limit."""
-        if quota is None:
-            await self._redis.hdel(f"{self._prefix}quotas", dataset)
-        else:
-            await self._redis.hset(f"{self._prefix}quotas", dataset, str(quota))
