@@ -15,7 +15,6 @@ SWEEPS = "x-larder-sweeps"
 """The header between nodes of a reader in an epoch, who reads every item of the dataset."""
 ORDER = "x-larder-order"
 """The header, of clients and between nodes, that names the order which a job follows exactly."""
-MOST_EPOCH = 2**63 - 1
 _ORDER = re.compile(r"sequential|shuffled:-?[0-9]{1,40}")
 _VALUE = re.compile(r"([0-9]{1,18}):([!-~]{1,1600})")
 

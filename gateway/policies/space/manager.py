@@ -43,8 +43,6 @@ from gateway.policies.space.stream_space import stream_bids, stream_orders
 from gateway.policies.streams.zone import ZoneStream
 from gateway.policies.watermarks import GRANTABLE, turned, turning
 
-PART_SHARE = 0.5
-"""Assumed gain of a part that was measured, as a share of that of all hits."""
 WINDOW_ITEMS = 32
 """Items for each job that lets the jobs of a dataset share loads, at least: some batches."""
 GRAIN = 0.005
