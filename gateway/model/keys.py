@@ -104,6 +104,10 @@ class Principal:
         """Whether the allow-list covers ``bucket/key``; an empty list covers everything."""
         return not self.allow or any(glob_matches(pattern, path) for pattern in self.allow)
 
+    def may_list(self, start: str) -> bool:
+        """Whether the allow-list covers every key that begins with ``start``, as ``bucket/start``; ``""``: every bucket."""
+        return not self.allow or any(covers_prefix(pattern, start) for pattern in self.allow)
+
 
 def reader_of(name: str, find: Callable[[str], Principal | None]) -> Principal | None:
     """The principal that ``Principal.reader`` named; ``None`` for an access key that is no longer known."""

@@ -10,8 +10,9 @@ A page is bounded in keys and bytes, and parsed in the event loop.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from gateway.base.imports import imported
 from gateway.base.tasks import SingleFlight
@@ -25,6 +26,8 @@ _PAGE_BYTES = 16 * 1024**2
 """Most bytes of a page's XML: a thousand keys of 1,024 bytes, percent-encoded, with room for owners and checksums."""
 _CONTROL = "gateway.origin.control"
 """The module of aiobotocore's client, imported at the first listing."""
+Answer = dict[str, Any]
+T = TypeVar("T")
 _asking: ContextVar[OriginIdentity] = ContextVar("asking")
 """The identity for which botocore is building a request."""
 
@@ -73,6 +76,10 @@ class Listings:
         self._failures: tuple[type[Exception], ...] = (LookupError, ValueError, TypeError)
         self._creating: SingleFlight[None, Any] = SingleFlight()
 
+    async def buckets(self, identity: OriginIdentity) -> list[str]:
+        """The names of all buckets that the origin shows to an identity. Raises as ``list_page``."""
+        return await self._ask(identity, lambda client: client.list_buckets(), _buckets)
+
     async def list_page(
         self,
         identity: OriginIdentity,
@@ -108,13 +115,19 @@ class Listings:
             "StartAfter": "" if token else start_after,
             "ContinuationToken": token,
         }
+        given = {name: value for name, value in asked.items() if value}
+        return await self._ask(
+            identity, lambda client: client.list_objects_v2(Bucket=bucket, MaxKeys=limit, **given), _page
+        )
+
+    async def _ask(
+        self, identity: OriginIdentity, send: Callable[[Any], Awaitable[Answer]], parse: Callable[[Answer], T]
+    ) -> T:
+        """The parsed answer to a request that ``send`` has aiobotocore's client build."""
         client = self._client or await self._creating.result(None, self._create)
         turn = _asking.set(identity)
         try:
-            answer = await client.list_objects_v2(
-                Bucket=bucket, MaxKeys=limit, **{name: value for name, value in asked.items() if value}
-            )
-            return _page(answer)
+            return parse(await send(client))
         except self._failures as error:
             raise ListingUnreadable("the origin's listing cannot be read") from error
         finally:
@@ -137,7 +150,11 @@ class Listings:
         return body
 
 
-def _page(answer: dict[str, Any]) -> ListingPage:
+def _buckets(answer: Answer) -> list[str]:
+    return [bucket["Name"] for bucket in answer.get("Buckets", ())]
+
+
+def _page(answer: Answer) -> ListingPage:
     page = ListingPage(
         tuple(ListedObject(entry["Key"], entry["Size"]) for entry in answer.get("Contents", ()) if entry["Key"]),
         tuple(entry["Prefix"] for entry in answer.get("CommonPrefixes", ())),

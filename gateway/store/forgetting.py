@@ -15,9 +15,10 @@ from gateway.model.keys import ObjectKey
 from gateway.model.objects import ObjectMeta
 from gateway.store.disk import Disk
 from gateway.store.files.failures import DiskFault, attempt
-from gateway.store.index import blob_rows, objects
+from gateway.store.index import blob_rows, names, objects
 from gateway.store.index.blob_rows import Counts
 from gateway.store.index.database import Operation
+from gateway.store.index.names import CachedName
 from gateway.store.index.objects import PrefixTotals, Recorded
 from gateway.store.shared.generations import Mark
 
@@ -76,6 +77,10 @@ class Forgetter:
         await attempt(self._disk.write, _nothing, None)  # written after what waits to be recorded
         look = partial(objects.held, origin=origin, bucket=bucket, prefix=prefix)
         return await attempt(self._disk.read, look, PrefixTotals())
+
+    async def names(self, place: ObjectKey, last: str, limit: int) -> list[CachedName]:
+        """A page of the names that ``index/names.py`` lists; nothing while the disk is down."""
+        return await attempt(self._disk.read, partial(names.names, place=place, last=last, limit=limit), [])
 
     async def withdraw(self, bucket: ObjectKey) -> None:
         """Make every worker of the node forget the grants in a bucket, the result of ``rights_in``; its objects stay.

@@ -104,7 +104,7 @@ class Store:
         self.withdraw = forgetter.withdraw
         self.expire = forgetter.expire
         self.versions = forgetter.versions
-        self.held = forgetter.held
+        self.held, self.names = forgetter.held, forgetter.names
 
     @classmethod
     async def open(

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, unquote
 
 from gateway.api.s3.call import S3Call, check_bucket
 from gateway.model.errors import S3Error
-from gateway.model.keys import Principal, covers_prefix
+from gateway.model.keys import Principal
 from gateway.model.s3.query import PAGING, require_valid_escapes
 
 _READS = ("GET", "HEAD")
@@ -73,7 +73,7 @@ def _copy_source_paths(source: bytes) -> set[str]:
 def _covers_bucket_request(principal: Principal, call: S3Call) -> bool:
     bucket = call.bucket
     if not bucket:
-        return "**" in principal.allow
+        return principal.may_list("")
     if call.request.method == "POST" and "delete" in call.names:
         return True  # each key of a batch delete is checked when its document is read
     if call.request.method in _READS:
@@ -83,7 +83,5 @@ def _covers_bucket_request(principal: Principal, call: S3Call) -> bool:
         if call.names <= _OF_A_LISTING:
             # All of them: stores differ on which one counts.
             prefixes = parse_qs(call.query, keep_blank_values=True).get("prefix", prefixes)
-        return all(
-            any(covers_prefix(pattern, f"{bucket}/{prefix}") for pattern in principal.allow) for prefix in prefixes
-        )
+        return all(principal.may_list(f"{bucket}/{prefix}") for prefix in prefixes)
     return any(pattern in ("**", f"{bucket}/**") for pattern in principal.allow)

@@ -117,6 +117,8 @@ class Explainer:
         self._engine = engine
         self._services = engine.services
         self._me = me
+        self.now = self._services.now
+        """The time, in seconds since the epoch, by this node's clock."""
 
     def home(self, bucket: str, key: str) -> Node | None:
         """The other node that is home of an object; ``None``: this one."""

@@ -43,3 +43,10 @@ def hidden_by(globs: Sequence[str]) -> dict[int, int]:
 def fixed_part(glob: str) -> str:
     """The part of a glob before its first wildcard; every matching path begins with it."""
     return glob[: next((place for place, letter in enumerate(glob) if letter in _WILD), len(glob))]
+
+
+def ways(globs: Sequence[str], start: str) -> list[str]:
+    """The folders directly below ``start``, with their last slash, that lead to what the globs match."""
+    folders = (fixed[: fixed.rfind("/") + 1] for fixed in map(fixed_part, globs))
+    below = (folder for folder in folders if folder.startswith(start) and folder != start)
+    return sorted({folder[: folder.index("/", len(start)) + 1] for folder in below})
