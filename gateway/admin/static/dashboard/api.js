@@ -70,12 +70,33 @@ async function request(path, options, patience) {
   throw response.status === 412 ? new Outdated(detail) : new Refused(detail);
 }
 
+let recorded = null; // in place of sending: the request of an action
+
+// The request that an action would send; nothing is sent.
+export function requestOf(send) {
+  recorded = [];
+  try {
+    send();
+    return recorded[0];
+  } finally {
+    recorded = null;
+  }
+}
+
+const never = new Promise(() => {});
+
+function record(request) {
+  recorded.push(request);
+  return never;
+}
+
 export function read(path) {
-  return request(path, { method: "GET" }, PATIENCE);
+  return recorded ? record({ method: "GET", path }) : request(path, { method: "GET" }, PATIENCE);
 }
 
 // `etag` is that of the document that the user saw; `once` is a key for this change, so that repeating it creates nothing twice.
 export function change(method, path, { body, etag, once } = {}) {
+  if (recorded) return record({ method, path, body, etag });
   const headers = {};
   if (body !== undefined) headers["content-type"] = "application/json";
   if (etag) headers["if-match"] = etag;
@@ -87,9 +108,14 @@ export function address(...parts) {
   return `/-/admin/${parts.map(encodeURIComponent).join("/")}`;
 }
 
-// What fields propose.
+// What fields propose. Access keys: those that may sign now.
 export async function accessKeys() {
-  return (await read(address("credentials"))).items.map((key) => key.access_key_id);
+  const keys = (await read(`${address("credentials")}?limit=1000`)).items;
+  return keys.filter((key) => !key.revoked && !key.problem).map((key) => key.access_key_id);
+}
+
+export async function namesOf(list) {
+  return (await read(`${address(list)}?limit=1000`)).items.map((item) => item.name ?? item.id);
 }
 
 export async function datasetNames() {

@@ -1,17 +1,17 @@
 // Credentials: the access keys that clients sign with. A secret is shown once, in the dialog that makes it.
 
-import { address, change } from "./api.js";
+import { address, change, namesOf } from "./api.js";
 import { openAction, openOn } from "./dialog.js";
 import { when } from "./format.js";
 import { ListView } from "./listview.js";
 
 const FIELDS = [
   { name: "description", label: "Description" },
-  { name: "tenant", label: "Tenant", hint: "An existing tenant. Empty: the key is its own tenant." },
+  { name: "tenant", label: "Tenant", hint: "An existing tenant. Empty: the key is its own tenant.", proposed: () => namesOf("tenants") },
   { name: "allow", label: "Allow", kind: "lines", hint: "Globs over bucket/key, one a line, such as datasets/imagenet/**. Empty: all." },
   { name: "read_only", label: "Read only", kind: "flag" },
   { name: "expires", label: "Expires", kind: "moment", hint: "Empty: never." },
-  { name: "origin", label: "Origin", value: "default" },
+  { name: "origin", label: "Origin", value: "default", proposed: () => namesOf("origins") },
 ];
 const REVOKED = "Revoking is permanent: the same access key cannot be created again.";
 

@@ -8,11 +8,12 @@
 // Where a button gets another meaning in its place, it cannot be pressed for as long as a double click takes: the second click would
 // confirm a preview, or close a secret, that nobody has read. What is shown once needs two Escapes, unless it was copied.
 
-import { Closed, Outdated, Refused, Unauthorized, newKey } from "./api.js";
+import { Closed, Outdated, Refused, Unauthorized, newKey, requestOf } from "./api.js";
+import { commandOf } from "./commands.js";
 import { byId, element, setText } from "./dom.js";
 import { Mistake, makeField } from "./fields.js";
 
-const page = { changed: async () => {}, failed: () => {}, upToDate: Promise.resolve() };
+const page = { changed: async () => {}, failed: () => {}, upToDate: Promise.resolve(), changes: 0 };
 const SETTLED = 500; // milliseconds: the longest double click
 let current = null;
 
@@ -26,6 +27,11 @@ export function connectDialog(changed, failed) {
 // Resolves when the page shows the last change: an action on a record right after another would be for what it was before.
 export function upToDate() {
   return page.upToDate;
+}
+
+// How many changes were sent: what a page has read is as old as the number from then.
+export function changes() {
+  return page.changes;
 }
 
 // Says something to screen readers.
@@ -43,6 +49,7 @@ export function openAction(action) {
   byId("action-fields").replaceChildren(...fields.map((field) => field.node));
   byId("action-result").replaceChildren();
   byId("action-preview").replaceChildren();
+  byId("action-line").replaceChildren();
   setText(byId("action-error"), "");
   showButtons();
   byId("action").showModal();
@@ -91,6 +98,7 @@ function showButtons(ended = false) {
   const { action, confirmed } = current;
   const send = byId("action-send");
   send.hidden = ended;
+  byId("action-command").hidden = ended || !action.send;
   send.classList.toggle("danger", Boolean(action.danger) && confirmed);
   setText(send, confirmed ? action.button : action.previewButton);
   setText(byId("action-cancel"), ended ? "Close" : "Cancel");
@@ -147,6 +155,34 @@ async function submit() {
   }
 }
 
+// The command that sends what the dialog would, to read and to take away.
+function showCommand() {
+  const { action } = current;
+  const values = taken();
+  if (values === null) return;
+  const request = requestOf(() => action.send(values, "", changedOf(values)));
+  takeAway(commandOf(request, location.origin), "The token is taken from LARDER_ADMIN_TOKEN.");
+}
+
+// Shows a command, and copies it.
+async function takeAway(command, about) {
+  const id = "action-command-line";
+  const text = element("textarea", { id, rows: 3, readonly: "", spellcheck: "false", "aria-describedby": `${id}-hint` });
+  text.value = command;
+  const hint = element("p", { class: "hint", id: `${id}-hint` });
+  byId("action-line").replaceChildren(element("div", { class: "asked" }, element("label", { for: id }, "Command"), text, hint));
+  const word = (await copy(text)) ? "Copied." : "Select and copy it.";
+  setText(hint, `${word} ${about}`);
+  announce(word);
+}
+
+// A dialog with a command for what the page shows.
+export function openCommand(command, about) {
+  openAction({ title: "Copy as command" });
+  takeAway(command, about);
+  showButtons(true);
+}
+
 function setBusy(busy) {
   current.busy = busy;
   enableButtons();
@@ -154,7 +190,7 @@ function setBusy(busy) {
 }
 
 function enableButtons() {
-  for (const name of ["action-send", "action-cancel"]) byId(name).disabled = current.busy || current.settling;
+  for (const name of ["action-send", "action-cancel", "action-command"]) byId(name).disabled = current.busy || current.settling;
 }
 
 function showPreview(sentences) {
@@ -169,6 +205,7 @@ function finish(answer, values) {
   const { action } = current;
   const result = action.done?.(answer, values) ?? null;
   announce(action.said(answer, values));
+  page.changes += 1;
   page.upToDate = page.changed();
   if (result === null) {
     byId("action").close();
@@ -178,7 +215,7 @@ function finish(answer, values) {
 }
 
 function showResult(result) {
-  for (const name of ["action-affects", "action-fields", "action-preview"]) byId(name).replaceChildren();
+  for (const name of ["action-affects", "action-fields", "action-preview", "action-line"]) byId(name).replaceChildren();
   byId("action-result").replaceChildren(...result.sentences.map((text) => element("p", {}, text)), ...(result.values ?? []).map(copyable));
   current.untaken = Boolean(result.values);
   showButtons(true);
@@ -244,6 +281,10 @@ byId("action-form").addEventListener("submit", (event) => {
   submit();
 });
 
+byId("action-form").addEventListener("input", () => byId("action-line").replaceChildren());
+
+byId("action-command").addEventListener("click", showCommand);
+
 byId("action-cancel").addEventListener("click", () => byId("action").close());
 
 byId("action").addEventListener("cancel", (event) => {
@@ -259,6 +300,6 @@ byId("action").addEventListener("keydown", (event) => {
 });
 
 byId("action").addEventListener("close", () => {
-  for (const name of ["action-affects", "action-fields", "action-preview", "action-result"]) byId(name).replaceChildren();
+  for (const name of ["action-affects", "action-fields", "action-preview", "action-line", "action-result"]) byId(name).replaceChildren();
   current = null;
 });

@@ -25,7 +25,7 @@ function filled(node, attributes, children) {
   return node;
 }
 
-function visible(text) {
+export function visible(text) {
   return text.replace(UNSEEN, (sign) => {
     const code = sign.codePointAt(0).toString(16);
     const [letter, digits] = code.length <= 2 ? ["x", 2] : code.length <= 4 ? ["u", 4] : ["U", 8];

@@ -1,6 +1,6 @@
 // Pin, never, auto and quota: what an operator decides in place of the plan, for datasets, results, prefixes and pipelines.
 
-import { address, change, read } from "./api.js";
+import { Refused, address, change, read } from "./api.js";
 import { openAction } from "./dialog.js";
 import { exactSize } from "./format.js";
 
@@ -33,9 +33,21 @@ export function resultsSpace(name, place) {
   });
 }
 
+const UNDECIDED = { override: "pin", pinned: null, etag: null };
+
+// The fleet knows no stream of a prefix that nobody reads and nobody has decided on.
+async function decided(name) {
+  try {
+    return await read(address("streams", name));
+  } catch (failure) {
+    if (failure instanceof Refused) return UNDECIDED;
+    throw failure;
+  }
+}
+
 // A prefix of plain objects; without a name the dialog asks for it.
 export async function prefixSpace(name = "") {
-  const { override, pinned, etag } = name ? await read(address("streams", name)) : { override: "pin", pinned: null, etag: null };
+  const { override, pinned, etag } = name ? await decided(name) : UNDECIDED;
   const options = [["", "auto: the plan decides"], ["pin", "pin: the bytes below stay"], ["never", "never: no space"]];
   const named = { name: "name", label: "Prefix", required: true, hint: 'Such as "datasets/imagenet/val/", with its last slash; without one it is a single object.' };
   const mode = { name: "mode", label: "Space", kind: "choice", options, value: override };

@@ -3,6 +3,7 @@
 import { address, read } from "./api.js";
 import { bytes, count, moment, seconds } from "./format.js";
 import { ListView } from "./listview.js";
+import { objectLink, placeLink } from "./places.js";
 
 const MOST = 200; // requests that stay on the page
 const tail = { follower: "", filters: "", items: [], dropped: 0, number: 0 };
@@ -19,6 +20,12 @@ async function next(filters) {
   return { items: tail.items, next: null };
 }
 
+// Where the object is browsed. A batch names no bucket.
+function linkOf({ bucket, key, access_key_id: reader }) {
+  if (bucket.startsWith("dataset:")) return "#/datasets";
+  return key === "" ? placeLink(bucket, "", reader) : objectLink(bucket, key, reader);
+}
+
 export const requests = new ListView({
   name: "requests",
   label: "Requests",
@@ -32,7 +39,7 @@ export const requests = new ListView({
     { name: "status", label: "Status", hint: "404 or 5xx" }, { name: "slower", label: "Slower than, in seconds" },
   ],
   columns: [
-    { label: "Request", show: ({ method, bucket, key }) => `${method} ${[bucket, key].filter(Boolean).join("/")}`, under: ({ at, node, tenant, address: from }) => `${moment(at)} · ${node} · ${[tenant, from].filter(Boolean).join(", ")}` },
+    { label: "Request", show: ({ method, bucket, key }) => `${method} ${[bucket, key].filter(Boolean).join("/")}`, under: ({ at, node, tenant, address: from }) => `${moment(at)} · ${node} · ${[tenant, from].filter(Boolean).join(", ")}`, link: linkOf },
     { label: "Status", number: true, show: ({ status }) => String(status), mood: ({ status }) => (status >= 500 ? "bad" : "") },
     { label: "Cache", fixed: true, show: ({ outcome }) => outcome, under: ({ reason }) => reason },
     { label: "Bytes", number: true, show: (request) => bytes(request.bytes) },

@@ -7,7 +7,7 @@
 
 import { may } from "./api.js";
 import { perform, upToDate } from "./dialog.js";
-import { byId, element, keep, setAttribute, setText } from "./dom.js";
+import { byId, element, keep, setAttribute, setText, visible } from "./dom.js";
 import { count } from "./format.js";
 import { meter } from "./meter.js";
 
@@ -21,7 +21,7 @@ export function showActions(place, actions, name = "", role = "operator") {
   keep(place, allowed, (action) => action.word, createButton, (button, action) => {
     button.run = () => perform(name ? `${action.word} ${name}` : action.word, action.run);
     setText(button, action.word);
-    if (name) setAttribute(button, "aria-label", `${action.word} ${name}`);
+    if (name) setAttribute(button, "aria-label", visible(`${action.word} ${name}`));
   });
 }
 

@@ -9,6 +9,7 @@ import { benefit, remove } from "./jobs.js";
 import { money, waitedWords } from "./money.js";
 import { actionsOf } from "./nodes.js";
 import { datasetSpace } from "./overrides.js";
+import { placeLink } from "./places.js";
 import { showActions } from "./table.js";
 import { epochWords, linkTo, measuredWords, nodeState, reading } from "./words.js";
 
@@ -104,7 +105,7 @@ const KINDS = {
       ...(rows.length === 0 ? [["Requests", "none within the last minute"]] : []),
     ],
     problems: () => [],
-    actions: () => [],
+    actions: ({ id }) => [{ word: "Objects", role: "viewer", run: () => { location.hash = placeLink(id, ""); } }],
     charts: [RATES, RATIO],
   },
   origins: {

@@ -2,6 +2,7 @@
 
 import { byId, setText } from "./dom.js";
 import { bytes, count, duration, perSecond, rate, share } from "./format.js";
+import { placeLink } from "./places.js";
 import { overviewTable } from "./table.js";
 import { linkTo } from "./words.js";
 
@@ -19,7 +20,7 @@ const showBuckets = overviewTable("traffic", {
 const showMisses = overviewTable("misses", {
   key: (found) => JSON.stringify([found.bucket, found.prefix, found.reason]),
   columns: [
-    { label: "Prefix", show: (found) => `${found.bucket}/${found.prefix}`, under: (found) => found.meaning },
+    { label: "Prefix", show: (found) => `${found.bucket}/${found.prefix}`, under: (found) => found.meaning, link: (found) => placeLink(found.bucket, found.prefix) },
     { label: "Reason", fixed: true, show: (found) => found.reason },
     { label: "Reads", number: true, fixed: true, show: (found) => count(found.requests) },
     { label: "Sent", number: true, fixed: true, show: (found) => bytes(found.bytes) },

@@ -7,6 +7,7 @@ import { leaveAction } from "./dialog.js";
 import { byId, element } from "./dom.js";
 import { explain } from "./explain.js";
 import { origins } from "./origins.js";
+import { placeOf } from "./places.js";
 import { profiles } from "./profiles.js";
 import { requests } from "./requests.js";
 import { rules } from "./rules.js";
@@ -24,11 +25,11 @@ const listed = (list) => ({ name: list.declared.name, label: list.declared.label
 const GROUPS = [
   ["Watch", [board(OVERVIEW, "Overview"), board("problems", "Problems"), board("traffic", "Traffic"), listed(requests), listed(explain)]],
   ["Train", [board("jobs", "Jobs"), board("datasets", "Datasets"), board("pipelines", "Pipelines"), board("streams", "Streams"), listed(profiles)]],
-  ["Run", [board("nodes", "Nodes"), listed(warmups), listed(rules), listed(origins), listed(verifications)]],
+  ["Run", [board("nodes", "Nodes"), board("objects", "Objects"), listed(warmups), listed(rules), listed(origins), listed(verifications)]],
   ["Access", [listed(credentials), listed(tenants), listed(tokens), listed(audit)]],
 ];
 const PAGES = GROUPS.flatMap(([, pages]) => pages);
-const PAGE_OF = { buckets: "traffic" }; // things without a list of their own
+const PAGE_OF = { buckets: "traffic", object: "objects" }; // things without a list of their own
 
 // Names of the address: of a page, then of a thing on it. Any other fragment, such as that of the skip link, leaves the page as it is.
 function named() {
@@ -43,7 +44,12 @@ function named() {
 }
 
 let chosen = named() ?? [OVERVIEW];
-let thing = thingOf(chosen);
+let shown = location.hash;
+let thing = thingAt(chosen);
+
+function thingAt(names) {
+  return thingOf(names) ?? placeOf(names);
+}
 
 function pageOf([name]) {
   return PAGES.find((page) => page.name === (PAGE_OF[name] ?? name));
@@ -101,14 +107,15 @@ function drawn([label, pages]) {
 // `changed` is called when another page is chosen, or more of a list is wanted.
 export function connectViews(changed) {
   for (const { list } of PAGES) if (list !== null) list.more = changed;
+  if (thing) thing.more = changed;
   byId("views").append(...GROUPS.map(drawn));
   mark();
   window.addEventListener("hashchange", () => {
-    const names = named() ?? chosen;
-    if (JSON.stringify(names) === JSON.stringify(chosen)) return;
-    pageChosen().list?.left?.();
-    chosen = names;
-    thing = thingOf(chosen);
+    const names = named();
+    if (names === null || location.hash === shown) return;
+    [chosen, shown] = [names, location.hash];
+    thing = thingAt(chosen);
+    if (thing) thing.more = changed;
     mark();
     leaveAction();
     window.scrollTo(0, 0);

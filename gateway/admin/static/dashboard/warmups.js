@@ -1,6 +1,6 @@
 // Warm and purge: what is loaded into the caches ahead of reads, with its progress, and what is dropped from them.
 
-import { accessKeys, address, change, datasetNames } from "./api.js";
+import { accessKeys, address, change, datasetNames, namesOf } from "./api.js";
 import { openAction } from "./dialog.js";
 import { bytes, count, share, when } from "./format.js";
 import { ListView } from "./listview.js";
@@ -49,11 +49,23 @@ function warm() {
       { name: "access_key_id", label: "Access key", hint: "Whose rights are used to list and read.", required: true, proposed: accessKeys },
       { name: "place", names: ["bucket", "prefix"], label: "Prefix", kind: "place", hint: "BUCKET/PREFIX, or s3://BUCKET/PREFIX." },
       { name: "dataset", label: "Dataset", hint: "Its name or id, instead of a prefix.", proposed: datasetNames },
-      { name: "profile", label: "Profile", hint: "Its name, instead of a prefix." },
+      { name: "profile", label: "Profile", hint: "Its name, instead of a prefix.", proposed: () => namesOf("profiles") },
     ],
     button: "Warm",
     send: (values, once) => change("POST", address("warmups"), { body: Object.fromEntries(Object.entries(values).filter(([, value]) => value !== "")), once }),
     said: (warmup) => `The warm-up of ${what(warmup)} is ${warmup.state}.`,
+  });
+}
+
+// Of one place; `key`: the access key that is proposed.
+export function warmPlace(bucket, prefix, key) {
+  openAction({
+    title: `Warm ${bucket}/${prefix}`,
+    affects: ["Objects whose keys begin so are loaded into the caches of the fleet at a lower priority than reads, with the rights of the access key."],
+    fields: [{ name: "access_key_id", label: "Access key", required: true, value: key, proposed: accessKeys }],
+    button: "Warm",
+    send: (values, once) => change("POST", address("warmups"), { body: { ...values, bucket, prefix }, once }),
+    said: (warmup) => `The warm-up of ${what(warmup)} is ${warmup.state}; Warm and purge shows its progress.`,
   });
 }
 
@@ -99,24 +111,25 @@ function sendPurge(values, dry) {
   return change("POST", address("purge"), { body: { ...values, dry_run: dry } });
 }
 
-function purge() {
+// Without a place the dialog asks for it.
+export function purge(place = null) {
   openAction({
-    title: "Purge a prefix",
+    title: place ? `Purge ${place.bucket}/${place.prefix}` : "Purge a prefix",
     affects: [
       "Every node drops the objects below the prefix; the next reads ask the origin. For objects that were changed at the origin directly.",
       "The origin is not changed. Items of datasets stay.",
     ],
-    fields: [
+    fields: place ? [] : [
       { name: "place", names: ["bucket", "prefix"], label: "Prefix", kind: "place", required: true, hint: "BUCKET/PREFIX, or s3://BUCKET/PREFIX; BUCKET alone is all of it." },
     ],
     previewButton: "Show what goes",
     preview: async (values) => {
-      const found = await sendPurge(values, true);
+      const found = await sendPurge(place ?? values, true);
       return [`Below ${found.bucket}/${found.prefix}:`, ...purgeWords(found, "would be dropped")];
     },
     button: "Purge",
     danger: true,
-    send: (values) => sendPurge(values, false),
+    send: (values) => sendPurge(place ?? values, false),
     said: (answer) => `${answer.bucket}/${answer.prefix} is purged.`,
     done: (answer) => ({
       sentences: [
@@ -142,6 +155,6 @@ export const warmups = new ListView({
     { label: "Node", show: (warmup) => warmup.node ?? "–" },
     { label: "Problem", show: trouble },
   ],
-  actions: () => [{ word: "Warm", main: true, run: warm }, { word: "Purge", run: purge }],
+  actions: () => [{ word: "Warm", main: true, run: warm }, { word: "Purge", run: () => purge() }],
   rowActions: (warmup) => [GOING.includes(warmup.state) ? { word: "Cancel", run: () => cancel(warmup) } : { word: againWord(warmup), run: () => resume(warmup) }],
 });
