@@ -25,8 +25,8 @@ from tests.browser.pictures import IMAGES
 BOARD = ("overview", "problems", "traffic", "jobs", "datasets", "pipelines", "streams", "nodes")
 """Pages that show the overview."""
 PAGES = (
-    *BOARD, "jobs/vision/vit-large-sweep-04", "nodes/gw-1", "explain", "profiles", "warmups", "rules", "origins", "verifications",
-    "credentials", "tenants", "tokens", "audit",
+    *BOARD, "jobs/vision/vit-large-sweep-04", "nodes/gw-1", "explain", "profiles", "objects", "warmups", "rules", "origins",
+    "verifications", "credentials", "tenants", "tokens", "audit",
 )  # fmt: skip
 SIZES = ((390, 844), (768, 1024), (1440, 900))
 """Windows: a phone, a tablet, a desk; pixels."""
