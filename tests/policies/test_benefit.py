@@ -228,6 +228,24 @@ def test_a_window_of_the_filling_says_nothing_of_the_full_space():
     assert forecast.predicted == pytest.approx(0.4 - 0.3 * 0.5)
 
 
+@pytest.mark.parametrize(("cached", "predicted"), [(0.5, 0.2), (0.6, 0.16), (0.9, 0.1)])
+def test_a_job_that_loads_while_it_computes_is_predicted_as_measured(cached, predicted):
+    """Rule: its time falls with the reads of the store until its computing is all that is left."""
+    latest = StepSample(cached, predicted, predicted - 0.1)
+    state = ProbeState(low=StepSample(0, 0.4, 0.3), high=StepSample(0.5, 0.2, 0.1), latest=latest)
+    forecast = forecast_at(state, cached, 1)
+    assert forecast is not None
+    assert forecast.predicted == pytest.approx(predicted)
+
+
+@pytest.mark.parametrize(("cached", "predicted"), [(0.0, 0.4), (0.5, None)])
+def test_a_job_that_was_measured_without_hits_only_is_predicted_without_space(cached, predicted):
+    """Rule: its time stays as it is without space, and is not known with space until a window has hits."""
+    state = ProbeState(Stage.MEASURING, low=StepSample(0, 0.4, 0.3), latest=StepSample(0, 0.4, 0.3))
+    forecast = forecast_at(state, cached, 1)
+    assert (None if forecast is None else forecast.predicted) == predicted
+
+
 def test_the_plan_predicts_within_a_tenth_of_what_is_measured():
     """Rule: what the plan says of a job's speed is what the job reports."""
     _, plan = paired(Trainer("slow", 0.115, 0.1, "one"), Trainer("fast", 0.2, 0.1, "two", joined=600.0), 3600)

@@ -3,7 +3,8 @@
 With a share *c* of a dataset cached, the jobs together read (1 - c) of its items in an epoch (decision 0047). So each of J jobs
 has the share of hits 1 - (1 - c) / J, and its time follows from its measurements (``probing``). Jobs out of step, or of
 different speeds, divide the reads in another way: a job's misses beside the expected ones are a factor that is taken
-from its last window.
+from its last window. A job that has been measured once, because its dataset has no space, keeps its time; with more space it
+saves what its waiting allows at most.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gateway.policies.space.plan import Plan
-from gateway.policies.space.probing import ProbeState
+from gateway.policies.space.probing import FEW_HITS, ProbeState
 
 MORE = 0.1
 """Share of a dataset by which its space is imagined larger."""
@@ -63,9 +64,11 @@ def _cached(plan: Plan, dataset: str) -> float | None:
 def forecast_at(state: ProbeState, cached: float, jobs: int) -> Forecast | None:
     """The forecast of a job, given the share of its dataset that is ``cached`` and the number of ``jobs`` that read it."""
     times, latest = state.times, state.latest
-    if times is None or latest is None or not times.known:
+    if times is None or latest is None:
         return None
     expected = (1 - cached) / jobs
+    if not times.known and 1 - expected > latest.share + FEW_HITS:
+        return None
     # Without misses to compare, or while the space is still being filled, the expectation is kept.
     filled = latest.share >= FILLED * (1 - expected)
     factor = (1 - latest.share) / expected if expected > 0 and filled else 1.0
@@ -73,6 +76,6 @@ def forecast_at(state: ProbeState, cached: float, jobs: int) -> Forecast | None:
     more = (1 - min(1.0, cached + MORE)) / jobs
 
     def seconds(misses: float) -> float:
-        return max(times.full, times.at(1 - min(1.0, factor * misses)))
+        return times.at(1 - min(1.0, factor * misses))
 
     return Forecast(latest.share, latest.each, seconds(expected), seconds(more))

@@ -4,10 +4,11 @@ Quiver, sections 4.5 and 5.3: a new job is refused all hits for about 100 mini-b
 times per mini-batch, t_miss / t_hit, is its benefit. That costs reads of the store, and in a cache that holds a part of the
 dataset, t_hit depends on the part. So both times are derived here, by the share of hits *h*:
 
-    t(h) = t_miss - h (t_miss - t_full)
+    t(h) = max(t_full, t_miss - s h)
 
-Two measurements at different shares give t_miss and t_full. A *low* one is made with few hits, a *high* one with more. The
-benefit is t_miss / t_full; t(h) at a job's present share is its present time.
+Two measurements at different shares give t_miss, the slope s and t_full: the line at h = 1, or the computing where that is more,
+because a job that loads while it computes has saved all waiting before all reads are hits. A *low* measurement is made with few
+hits, a *high* one with more. The benefit is t_miss / t_full; t(h) at a job's present share is its present time.
 
     COLD ──a window with few hits, or hits come──▶ MEASURING ──a window with hits──▶ RESTING
                                                        ▲                             │  ▲
@@ -115,11 +116,14 @@ class StepSample:
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Seconds of a mini-batch: without hits, and with hits only. ``known``: both were measured; otherwise the second is the least
-    that it can be, by the waiting."""
+    """Seconds of a mini-batch: without hits, and with hits only; ``slope``: what they fall by per share of hits.
+
+    ``known``: both were measured; otherwise the second is the least that it can be, by the waiting.
+    """
 
     miss: float
     full: float
+    slope: float
     known: bool
 
     @property
@@ -129,7 +133,7 @@ class StepTimes:
 
     def at(self, share: float) -> float:
         """Seconds of a mini-batch at a share of hits."""
-        return self.miss - share * (self.miss - self.full)
+        return max(self.full, self.miss - share * self.slope)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,13 +243,14 @@ def step_times(low: StepSample | None, high: StepSample | None) -> StepTimes | N
     if low is not None and high is not None and high.share - low.share >= FEW_HITS:
         saved = (low.each - high.each) / (high.share - low.share)
         if saved <= 0:
-            return StepTimes(high.each, high.each, known=True)
+            return StepTimes(high.each, high.each, 0.0, known=True)
         miss = low.each + saved * low.share
-        return StepTimes(miss, min(miss, max(miss - saved, min(low.busy, high.busy))), known=True)
+        return StepTimes(miss, min(miss, max(miss - saved, min(low.busy, high.busy))), saved, known=True)
     only = low or high
     if only is None or only.share > 1 - FEW_HITS:
         return None
-    return StepTimes(only.busy + only.waited / (1 - only.share), only.busy, known=False)
+    slope = only.waited / (1 - only.share)
+    return StepTimes(only.busy + slope, only.busy, slope, known=False)
 
 
 @dataclass(frozen=True, slots=True)
