@@ -20,7 +20,7 @@ class _Redis:
 
     def __init__(self) -> None:
         self.down = False
-        self.of = self._nothing
+        self.of = self.remember = self._nothing
         self.plan = Plan()
 
     async def _nothing(self, *_: object) -> dict[str, Any]:

@@ -115,6 +115,27 @@ async def test_followers_seldom_read_what_only_a_leader_needs(redis: Redis) -> N
     assert follower.plan == second
 
 
+async def test_whoever_asks_about_jobs_gets_their_last_measurements(redis: Redis) -> None:
+    """Rule: a follower remembers what was measured since the last plan, if it has not looked lately."""
+    leader, writer, lately, eager = (
+        leadership(redis, "a"),
+        Plans(redis, Z),
+        Plans(redis, Z, LONG),
+        Plans(redis, Z, 0.0),
+    )
+    plan = replace(PLAN, fence=await lead_after(leader))
+    measured = replace(plan, memory=ManagerMemory(2))
+    await writer.write(plan)
+    await lately.refresh()
+    await eager.refresh()
+    await writer.write(measured)
+    await eager.refresh()
+    assert eager.plan == plan
+    await lately.remember()
+    await eager.remember()
+    assert (lately.plan, eager.plan) == (plan, measured)
+
+
 async def test_a_plan_of_an_earlier_version_is_whole(redis: Redis) -> None:
     """Rule: earlier versions write the memory inside the plan; a separate one is then obsolete."""
     plans, follower = Plans(redis, Z), Plans(redis, Z)

@@ -193,6 +193,7 @@ class FleetReader:
         nodes = dict(sources.membership.nodes)
         _, jobs = await together.jobs.all()
         names = [job.record.key for job in jobs]
+        await together.plans.remember()
         return FleetReading(
             at=statuses.now,
             nodes=nodes,

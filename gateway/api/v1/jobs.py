@@ -152,6 +152,7 @@ class JobService:
     async def list(self, principal: Principal, after: str, most: int) -> JobList:
         """A page of the caller's jobs."""
         jobs = await self._jobs.of_tenant(principal.tenant, after, most + 1)
+        await self._plans.remember()
         expected = forecasts(self._plans.plan)
         return JobList(jobs=[self._describe(job, expected) for job in jobs[:most]], next=_next(jobs, most))
 
@@ -160,6 +161,7 @@ class JobService:
         known = await self._jobs.find(_key(principal, job))
         if known is None:
             raise _unknown(job)
+        await self._plans.remember()
         return self._describe(known, forecasts(self._plans.plan))
 
     async def pipelines(self, principal: Principal, after: str, most: int) -> PipelineList:
@@ -176,6 +178,7 @@ class JobService:
     async def plan(self, principal: Principal) -> PlanDocument:
         """The part of the plan that concerns the caller."""
         history = await self._plans.history()
+        await self._plans.remember()
         mine = {record.dataset for record in await self._mine(principal.tenant)}
         plan = self._plans.plan
         named = {str(event["dataset"]) for event in history if "dataset" in event}

@@ -6,8 +6,8 @@ keep their plan while Redis is lost: allocation freezes. They never return to an
 them do.
 
 The manager's memory is three quarters of a plan with many jobs. Only a leader needs it at once, so it has a key of its own, which
-followers read with another plan, but not more often than every ``MEMORY_EVERY`` seconds: after a loss of Redis any of them may
-lead.
+followers read with another plan, and for whoever asks about jobs, but not more often than every ``MEMORY_EVERY`` seconds: after a
+loss of Redis any of them may lead.
 
 Beside the plan are recent changes with their reasons (``history``).
 """
@@ -43,6 +43,7 @@ local stamp = redis.call('GET', KEYS[1] .. 'plan:stamp')
 if not lease or tonumber(string.match(lease, '^%d+')) ~= fence then return 0 end
 if stamp and tonumber(string.match(stamp, '^%d+')) > fence then return 0 end
 local written = stamp == ARGV[2] and redis.call('GET', KEYS[1] .. 'plan') == ARGV[3]
+written = written and redis.call('GET', KEYS[1] .. 'plan:memory') == ARGV[5]
 if written and (not ARGV[6] or redis.call('LINDEX', KEYS[1] .. 'history', 0) == ARGV[#ARGV]) then return 1 end
 redis.call('SET', KEYS[1] .. 'plan', ARGV[3])
 redis.call('SET', KEYS[1] .. 'plan:stamp', ARGV[2])
@@ -138,6 +139,11 @@ class Plans:
         """Adopt the plan in Redis, even a change that followers ignore; returns whether Redis has a plan."""
         return await self._adopt("", whole=True)
 
+    async def remember(self) -> None:
+        """Bring the memory up to date, which changes without another plan with each measurement of a job."""
+        if time.monotonic() - self._remembered >= self._memory_every:
+            await self.latest()
+
     async def _adopt(self, known: str, *, whole: bool) -> bool:
         stored = await self._read(keys=[self._prefix], args=[known, int(whole)])
         if stored is None:
@@ -180,7 +186,7 @@ class Plans:
         arguments += [json.dumps(event) for event in events]
         if not int(await self._write(keys=[self._prefix], args=arguments)):
             return False
-        self.plan, self._stamp = plan, stamp
+        self.plan, self._stamp, self._remembered = plan, stamp, time.monotonic()
         return True
 
     async def history(self) -> list[dict[str, Any]]:
