@@ -60,32 +60,62 @@ its own, top-5 92.82 % and 92.76 %.
 class Terms:
     """Parameters fixed beforehand; ``margin`` is in percentage points, ``items`` are those of one training set."""
 
-    seeds: int
     epochs: int
     batch: int
     items: int
     margin: float
 
 
-def write(
-    terms: Terms, results: list[dict[str, Any]], compared: dict[str, dict[str, float]], where: dict[str, str]
-) -> None:
+@dataclass(frozen=True)
+class Measured:
+    """Trainings of one or more runs.
+
+    ``results`` are fields of ``accuracy.Result``; ``runs`` have machine, ``seeds`` and duration.
+    """
+
+    results: list[dict[str, Any]]
+    runs: list[dict[str, Any]]
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds of all runs."""
+        return sorted(seed for run in self.runs for seed in run["seeds"])
+
+
+def earlier(terms: Terms) -> Measured:
+    """The trainings of earlier runs with these terms."""
+    path = RESULTS / "accuracy.json"
+    data = json.loads(path.read_text()) if path.exists() else {}
+    return Measured(data["results"], data["runs"]) if data.get("terms") == asdict(terms) else Measured([], [])
+
+
+def write(terms: Terms, measured: Measured, compared: dict[str, dict[str, float]]) -> None:
     """Write the page, the picture, and ``results/accuracy.json``."""
-    by_arm = {name: [each for each in results if each["arm"] == name] for name in [UNIFORM, *compared]}
+    by_arm = {name: _of(measured.results, name) for name in [UNIFORM, *compared]}
     _picture(by_arm)
-    page = _page(terms, by_arm, compared, where)
+    page = _page(terms, by_arm, compared, measured)
     (DOCS / "accuracy.md").write_text(page)
-    data = {"machine": where, "results": results, "compared": compared, "terms": asdict(terms)}
+    results = [result for of in by_arm.values() for result in of]
+    data = {"runs": measured.runs, "results": results, "compared": compared, "terms": asdict(terms)}
     (RESULTS / "accuracy.json").write_text(json.dumps(data, indent=1) + "\n")
-    print(page)
+    print(page, flush=True)
+
+
+def final(results: list[dict[str, Any]], arm: str) -> list[float]:
+    """Accuracy of an arm after the last epoch, by seed."""
+    return _final(_of(results, arm))
+
+
+def _of(results: list[dict[str, Any]], arm: str) -> list[dict[str, Any]]:
+    return sorted((result for result in results if result["arm"] == arm), key=lambda result: int(result["seed"]))
 
 
 def _final(of: list[dict[str, Any]]) -> list[float]:
-    return [each["accuracies"][-1] for each in of]
+    return [result["accuracies"][-1] for result in of]
 
 
 def _page(
-    terms: Terms, by_arm: dict[str, list[dict[str, Any]]], compared: dict[str, dict[str, float]], where: dict[str, str]
+    terms: Terms, by_arm: dict[str, list[dict[str, Any]]], compared: dict[str, dict[str, float]], measured: Measured
 ) -> str:
     rows = []
     for name, of in by_arm.items():
@@ -96,10 +126,9 @@ def _page(
             cells += [
                 f"{found['difference']:+.2f}",
                 f"{found['low']:+.2f} to {found['high']:+.2f}",
-                f"{found['p']:.1e}",
             ]
         else:
-            cells += ["-", "-", "-"]
+            cells += ["-", "-"]
         turn = max((each["correlation"] for each in of), key=abs)
         rows.append([*cells, f"{mean(each['origin_reads'] for each in of):.2f}", f"{turn:+.2f}"])
     columns = [
@@ -108,15 +137,19 @@ def _page(
         "standard deviation",
         "difference",
         "90 % interval",
-        "p (not equal)",
         "origin reads",
         "rank correlation",
     ]
     reading = _READING.format(verdict=_verdict(terms.margin, compared))
-    about = "\n".join(
-        f"- {key}: {value}" for key, value in where.items() if key in ("measured", "cpu", "torch", "took")
-    )
-    return f"{_INTRODUCTION.format(**asdict(terms))}\n{table(columns, rows)}\n\n{reading}\n{about}\n"
+    about = "\n".join(map(_about, measured.runs))
+    introduction = _INTRODUCTION.format(**asdict(terms), seeds=len(measured.seeds))
+    return f"{introduction}\n{table(columns, rows)}\n\n{reading}\n{about}\n"
+
+
+def _about(run: dict[str, Any]) -> str:
+    seeds = f"{run['seeds'][0]} to {run['seeds'][-1]}"
+    load = run["load average before"]
+    return f"- seeds {seeds}: {run['measured']}, {run['cpu']}, torch {run['torch']}, load before {load}, took {run['took']}"
 
 
 def _words(arm: str) -> str:
@@ -125,15 +158,16 @@ def _words(arm: str) -> str:
 
 def _verdict(margin: float, compared: dict[str, dict[str, float]]) -> str:
     apart = {name: of["difference"] for name, of in compared.items() if abs(of["difference"]) > margin}
-    equal = [name for name, of in compared.items() if of["low"] > -margin and of["high"] < margin]
+    unequal = [name for name, of in compared.items() if of["low"] <= -margin or of["high"] >= margin]
     if apart:
         listed = ", ".join(f'"{name}" ({by:+.2f})' for name, by in apart.items())
         means = f"**The mean of {listed} differs by more than the margin.**"
     else:
         means = f"The means of all {len(compared)} orders lie within {margin} points of the random permutation's."
-    if len(equal) == len(compared):
+    if not unequal:
         return f"{means} All are equal to it by the test."
-    return f"{means} The test shows {len(equal)} of {len(compared)} equal: with few seeds, intervals are wide."
+    listed = ", ".join(f'"{name}"' for name in unequal)
+    return f"{means} The test shows {len(compared) - len(unequal)} of {len(compared)} equal, not {listed}: these vary more."
 
 
 def _picture(by_arm: dict[str, list[dict[str, Any]]]) -> None:
