@@ -262,6 +262,7 @@ class RepeatedReads:
                 sent is None
                 or sent.identity is not self._identity
                 or sent.checked is not self._checked
+                or self._ranged
                 or self._recorded
                 or accounting.live.followers
                 or (body := repeats.again(sent.ready, now, at)) is None
