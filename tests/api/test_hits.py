@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -44,6 +45,7 @@ class PromptEdge:
         self.log = home / "access.log"
         self.access = AccessLog(str(self.log))
         nobody = cast(Any, None)
+        self.engine = SimpleNamespace(ready=nobody, again=nobody)
         self.app = S3App(
             Authenticator(settings),
             ReadPaths(
