@@ -103,10 +103,10 @@ class Engine:
         return 0
 
     async def load(self, ask: Ask) -> tuple[Found | Relay | Forward, bool | None]:
-        """Read an object as a reader, to have it in the cache: a long fill without readers stops.
+        """Read an object as a reader does, so that the cache keeps it: a long fill without readers stops.
 
         Returns:
-            What was found, and whether bytes of it came from the origin; ``None`` if the cache did not keep them.
+            The object, and whether some of its bytes came from the origin; ``None`` if the cache did not keep them.
 
         Raises:
             ObjectChanged: it changed while it was read.

@@ -1,1 +1,1 @@
-"""Shared by reads of objects and of items: services, streams from a source, homes, and the plan in force."""
+"""Shared by reads of objects and items: services, source streams, homes, and the plan in force."""

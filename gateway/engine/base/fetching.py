@@ -1,7 +1,7 @@
 """The bytes of one read of the origin, or of another node.
 
-A ``ByteStream`` yields exactly the promised number of bytes, and continues with another answer when one breaks off. Blobs of
-objects and items are filled from it (gateway/store/files/growing.py).
+A ``ByteStream`` yields exactly the promised number of bytes, and reopens the answer when it breaks off. Blobs of objects and
+items are filled from it (gateway/store/files/growing.py).
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ class ItemBytes(Protocol):
         """The next bytes, at most ``most``, waiting for at least one; ``b""`` at the end. Raises LarderError."""
 
     def at_once(self, length: int) -> bytes | memoryview | None:
-        """All ``length`` bytes, if they are here."""
+        """All ``length`` bytes, if they have arrived."""
 
     async def comes(self) -> bool:
-        """Whether it is worth waiting for the next bytes: they are here, or on their way through this machine."""
+        """Whether to wait for the next bytes: they have arrived, or are being sent from this machine."""
 
     async def read(self) -> bytes:
         """All bytes. Raises what ``next_chunk`` raises."""
 
     def release(self) -> None:
-        """Leave the rest, if any."""
+        """Discard the rest, if any."""
 
 
 class ByteStream:
@@ -55,13 +55,13 @@ class ByteStream:
     Args:
         response: an open answer with the bytes from the first one on; ``None`` for an empty stream.
         length: the number of bytes; ``None`` if unknown: the end of the answer is the end of the stream.
-        reopen: opens another answer when one breaks off; ``None`` if that is impossible.
+        reopen: opens another answer when the current one breaks off; ``None`` if that is impossible.
 
     Attributes:
         length: as given.
         received: bytes so far.
         resumes: how often the stream may still continue with another answer.
-        resumed: whether it has.
+        resumed: whether it has continued with one.
     """
 
     def __init__(self, response: StreamedResponse | None, length: int | None, reopen: Reopen | None = None) -> None:
@@ -75,7 +75,7 @@ class ByteStream:
 
     @classmethod
     def of(cls, data: bytes) -> ByteStream:
-        """A stream of bytes that are here."""
+        """A stream of bytes already in memory."""
         stream = cls(None, len(data))
         stream.received, stream._left = len(data), data
         return stream

@@ -1,10 +1,9 @@
-"""Objects whose home has moved here: taken over from their former homes when a client reads them.
+"""Takes over objects whose home moved here from their former homes, when a client reads them.
 
-A node that joins becomes home of a part of all objects, which others have in their caches. Nothing is moved because of that. When
-such an object is read, and is not here, its previous owner is asked once (policies/reads/sources.py says when). It gives the
-object only if it would have answered that reader by itself from its cache: resident, fresh and granted. It says how long ago the
-origin confirmed that, and the object is here no fresher than it was there. An object that it does not have costs a question, and
-only within the time in which homes may have moved.
+A node that joins becomes home of some objects that other nodes have cached. Joining moves nothing. When such an object is read
+and is not cached here, its previous owner is asked once (policies/reads/sources.py says when). It gives the object only if it
+would have served that reader from its own cache: resident, fresh and granted. It reports how long ago the origin confirmed that,
+so the object keeps its age. An object that it lacks costs one request, and only within the time in which homes may have moved.
 
 A node that is drained, or about to stop, is home of no key, but keeps its cache: it is asked while it runs. Several nodes may
 leave between two reads of an object; so every leaving node that would be its home is asked, the best first.
@@ -41,7 +40,7 @@ class Moves:
 
     Args:
         membership: knows the previous owners.
-        peers: how it is asked.
+        peers: how they are asked.
     """
 
     def __init__(self, membership: Membership, peers: Peers) -> None:
@@ -49,11 +48,11 @@ class Moves:
         self._peers = peers
 
     def former(self, key: ObjectKey) -> list[Node]:
-        """The other nodes that may have an object from when they were its home, the best first."""
+        """The other nodes that may have an object because they were its home, the best first."""
         return self._membership.previous_owners(path_key(key.bucket, key.key)) if self._membership.moving else []
 
     def home(self, key: ObjectKey) -> Node | None:
-        """The other node that is home of an object; ``None`` if this one is."""
+        """The other node that is home of an object; ``None`` if this node is."""
         return self._membership.home(path_key(key.bucket, key.key))
 
     async def ask(self, node: Node, key: ObjectKey, identity: OriginIdentity) -> Moved | None:
@@ -64,7 +63,7 @@ class Moves:
         return moved
 
     async def part(self, node: Node, key: ObjectKey, identity: OriginIdentity, span: ByteRange) -> Moved | None:
-        """A range of the object, likewise."""
+        """A range of the object, like ``ask``."""
         return await self._ask(node, key, identity, 206, ("Range", str(span)))
 
     async def _ask(

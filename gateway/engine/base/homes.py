@@ -10,8 +10,8 @@ Before a home reads an item from the origin, it asks the nodes that may have it 
 * the node that this one considers home when another node asks it: the caller may know better, or have found that node dead;
 * the home of the item's path, if the item is a whole object, which may have been read by its name.
 
-A batch asks about the next ``PAGE`` items that it will have to fetch, in one request per node. Only items on disk there
-count, and the wait for the answers is short.
+A batch asks about the next ``PAGE`` items that it will have to fetch, in one request per node. Only items on their disks count,
+and the wait for answers is short.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class PeerNodes:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """By position in a request, the index of the item's home in ``nodes``; -1: this node."""
+    """By position in a request, the index of the item's home in ``nodes``; -1 for this node."""
 
     numbers: NDArray[np.int16]
     nodes: tuple[Node, ...]
@@ -74,7 +74,7 @@ class Split:
 
 
 def split_of(members: Membership, content: Content, indices: NDArray[np.integer]) -> Split | None:
-    """The homes of some items; ``None`` if all of them are at home here."""
+    """The homes of some items; ``None`` if this node is home of all."""
     if members.alone or not len(indices):
         return None
     numbers, nodes = members.homes(keys_of(content, indices))
@@ -102,8 +102,8 @@ class AtHome:
 
 
 class Elsewhere:
-    """What other nodes know of a batch's items at home there: by position, whether the home has the item, and whether it is
-    reading it from the origin.
+    """What the other homes of a batch's items know: by position, whether the home has the item, and whether it is reading it
+    from the origin.
 
     Args:
         far: by position, whether another node is the home, and the item is not cached here.
@@ -117,7 +117,7 @@ class Elsewhere:
         self._rooms: list[tuple[int, list[int]]] = []
 
     def add(self, positions: NDArray[np.int64], answer: AtHome) -> None:
-        """Add the answer of a home."""
+        """Add a home's answer."""
         self.resident[positions], self.fetching[positions] = answer.resident, answer.fetching
         if answer.need is not None and answer.room is not None:
             self._rooms.append(answer.room)
@@ -137,7 +137,7 @@ class Neighbours:
 
     Args:
         fleet: the other nodes.
-        largest: bytes of the largest object that is cached as one blob; the blobs of larger ones have digests of their blocks.
+        largest: bytes of the largest object that is cached as one blob; of a larger one, each block has a digest.
     """
 
     def __init__(self, fleet: PeerNodes, largest: int) -> None:
@@ -151,7 +151,7 @@ class Neighbours:
         await self._tasks.stop()
 
     async def blob(self, node: Node, digest: bytes) -> tuple[StreamedResponse, int] | None:
-        """The bytes of a blob and their number; ``None`` if the node does not have it.
+        """The bytes of a blob and their number; ``None`` if the other node does not have it.
 
         Raises:
             LarderError: the node does not answer.
@@ -164,7 +164,7 @@ class Neighbours:
         return answer, int(length)
 
     def taken(self, node: Node, digest: bytes) -> None:
-        """Tell a node that this one, the home of a blob, has it now, so that the copy there makes room."""
+        """Tell a node that this one, the home of a blob, has it now, so that the node can evict its copy."""
         if node.id not in self._taken:
             self._taken[node.id] = []
             self._tasks.start(self._tell(node))
@@ -222,7 +222,7 @@ class Neighbours:
         return node, [distinct[position] for position in await self._there(node, body)]
 
     async def have(self, digests: Sequence[bytes]) -> set[bytes]:
-        """The digests of blobs that their homes have, among those that are at home on other nodes which answer in time."""
+        """The digests whose blobs their homes have, among digests at home on other nodes that answer in time."""
         keys = np.frombuffer(b"".join(digest[:8] for digest in digests), "<u8")
         numbers, nodes = self._fleet.members.homes(keys)
         parts = [[digests[at] for at in np.flatnonzero(numbers == number).tolist()] for number in range(len(nodes))]

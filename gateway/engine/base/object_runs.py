@@ -1,8 +1,8 @@
-"""Objects as S3 readers want them, from the items that loaders brought (docs/decisions/0063).
+"""Serves objects to S3 readers from the items that loaders fetched (docs/decisions/0063).
 
 A run of items is tied to the row of its object by a list (gateway/model/run_list.py), under the version that the origin's answer
-named. So it is forgotten with the object, and read only by those who may read this version of it. The items stay what they are:
-blobs by digest. Each is hashed when it is read here, and what is not as listed is left to the origin.
+named. So it is forgotten with the object, and served only to those who may read this version. The items remain blobs by digest.
+Each is hashed when it is read here; if it does not match the list, the origin is asked.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class ReadVersion(NamedTuple):
     Attributes:
         key: of the object.
         meta: its metadata.
-        generation: the key's, from before the origin was asked.
-        asked_at: when that was, in seconds since the epoch.
-        identity: the name of the one who read; ``None`` if the origin was not asked.
+        generation: the key's generation before the origin was asked.
+        asked_at: when the origin was asked, in seconds since the epoch.
+        identity: the reader's name; ``None`` if the origin was not asked.
     """
 
     key: ObjectKey
@@ -58,7 +58,7 @@ class ReadVersion(NamedTuple):
 
 
 class OfVersion:
-    """The version that bytes are of; ``None`` once they are found to be of several."""
+    """The version that bytes are of; ``None`` once they turn out to be of several."""
 
     __slots__ = ("version",)
 
@@ -67,7 +67,7 @@ class OfVersion:
 
 
 class Gathered(NamedTuple):
-    """Bytes of an object from its items. ``digest`` names the list that had the first; ``memory`` is held while this lives."""
+    """Bytes of an object from its items. ``digest`` names the list that had the first byte; ``memory`` is held meanwhile."""
 
     data: bytes
     digest: bytes
@@ -79,7 +79,7 @@ async def _nobody(_version: ReadVersion, _row: ObjectRecord) -> None:
 
 
 class ObjectRuns:
-    """The runs of one worker's node.
+    """The runs of items on one worker's node.
 
     Args:
         store: of the node.
@@ -87,7 +87,7 @@ class ObjectRuns:
         now: seconds since the epoch.
 
     Attributes:
-        adopt: called with each object that a run was tied to.
+        adopt: called with each object to which a run was tied.
     """
 
     def __init__(self, store: Store, block_size: int, now: Callable[[], float]) -> None:
@@ -98,10 +98,10 @@ class ObjectRuns:
         self._memory = MemoryBudget()
         self._lists: LRUCache[bytes, list[RunPiece]] = LRUCache(_LISTED, getsizeof=len)
 
-    # --- what loaders bring
+    # --- what loaders fetched
 
     async def keep(self, version: ReadVersion, pieces: Sequence[RunPiece]) -> None:
-        """Tie items, which are stored, and the bytes between them to their object. Without room, that is left."""
+        """Tie stored items, and the bytes between them, to their object. Without room, a run is not tied."""
         for run in joined(pieces):
             data = encode_run(run)
             with suppress(LarderError):
@@ -115,7 +115,7 @@ class ObjectRuns:
                     await self._demote_blocks(row, run[0].start, run[-1].stop)
 
     async def tie(self, version: ReadVersion, number: int, ref: BlobRef) -> ObjectRecord | None:
-        """Tie a blob to its object under a number of policies/reads/granularity.py, unless it was written since the read."""
+        """Tie a blob to its object under a number of policies/reads/granularity.py, unless that was written since the read."""
         row = await self._store.record(
             version.key,
             version.meta,
@@ -131,7 +131,7 @@ class ObjectRuns:
         return row
 
     async def _demote_blocks(self, row: ObjectRecord, start: int, stop: int) -> None:
-        """Have the blocks leave first that a run was copied from, if items have all of their bytes."""
+        """Have the blocks from which a run was copied evicted first, if items have all of their bytes."""
         size, whole = row.block_size, row.meta.size
         blocks = await self._store.blocks(row.row_id, start // size, (stop - 1) // size)
         copied = [
@@ -144,7 +144,7 @@ class ObjectRuns:
     # --- what S3 readers get
 
     async def covers(self, row_id: int, start: int, stop: int) -> bool:
-        """Whether lists name all of the bytes [start, stop) of an object, as far as ``FORESEEN``."""
+        """Whether lists name all of the bytes [start, stop) of an object, at most the next ``FORESEEN``."""
         stop, at = min(stop, start + FORESEEN), start
         for _, pieces in await self._of(row_id, start, stop):
             for piece in _following(pieces, at):
@@ -152,7 +152,7 @@ class ObjectRuns:
         return at >= stop > start
 
     async def read(self, row_id: int, start: int, stop: int) -> Gathered | None:
-        """Bytes of an object from ``start`` on, before ``stop``; ``None`` if the first is in no item, or memory is short."""
+        """Bytes of an object from ``start`` on, before ``stop``; ``None`` if no item has the first byte, or memory is short."""
         pieces, digest, end = list[RunPiece](), b"", min(stop, start + CHUNK)
         for ref, listed in await self._of(row_id, start, end):
             more = list(_following(listed, pieces[-1].stop if pieces else start, end))
@@ -198,7 +198,7 @@ class ObjectRuns:
 
 
 def _following(pieces: Sequence[RunPiece], at: int, end: float = float("inf")) -> Iterator[RunPiece]:
-    """The pieces of a list from the one that has byte ``at`` on, until one reaches ``end``."""
+    """The pieces of a list from the piece with byte ``at`` on, until a piece reaches ``end``."""
     for piece in pieces:
         if piece.start <= at < piece.stop and at < end:
             yield piece
@@ -206,7 +206,7 @@ def _following(pieces: Sequence[RunPiece], at: int, end: float = float("inf")) -
 
 
 def _gather(directory: CacheDirectory, pieces: Sequence[RunPiece], start: int, stop: int) -> tuple[bytes, bytes]:
-    """The bytes [start, stop) of pieces up to the first item that is missing or wrong, and its digest if it is wrong."""
+    """The bytes [start, stop) of pieces up to the first missing or wrong item; also its digest if it is wrong."""
     parts: list[memoryview | bytes] = []
     wrong = b""
     for piece in pieces:
@@ -219,7 +219,7 @@ def _gather(directory: CacheDirectory, pieces: Sequence[RunPiece], start: int, s
 
 
 def _item(directory: CacheDirectory, piece: RunPiece) -> bytes:
-    """The bytes of an item's file, none if there is none."""
+    """The bytes of an item's file; empty if there is no file."""
     try:
         descriptor = directory.open_blob(piece.digest)
     except FileNotFoundError:

@@ -1,9 +1,9 @@
-"""The plan in force: the fleet's where it knows the dataset or job, else the decision of this gateway alone.
+"""The plan in force: the fleet's plan where it covers the dataset or job, else this gateway's own decision.
 
-The plan knows datasets that jobs have registered for. For all others each gateway decides by the registration, the dataset's size
-and the capacity of the whole fleet (policies/items/datasets.py), which comes out the same everywhere.
+The plan knows datasets that jobs have registered for. For all others each gateway decides by the registration, the dataset's
+size and the capacity of the whole fleet (policies/items/datasets.py), so all gateways decide alike.
 
-Which items of a dataset are kept in its space is decided by the demand for them (policies/items/demand.py).
+Demand decides which items of a dataset are kept in its space (policies/items/demand.py).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from gateway.store.datasets.opened import Registration
 class InForce:
     """Caching of a dataset, for one reader.
 
-    ``caching`` is none if the reader's job does not use the cache (``cache``). A job that is ``refused`` hits gets none, but its
-    reads are stored and shared as usual. ``planned`` says whether the fleet's plan decides; ``version`` of the plan.
+    ``caching`` is none if the reader's job does not use the cache (``cache``). A ``refused`` job gets no hits, but its reads are
+    stored and shared as usual. ``planned`` says whether the fleet's plan decides; ``version`` of the plan.
     """
 
     caching: CachingMode
@@ -58,7 +58,7 @@ class Planned:
         return self._capacity()
 
     def of(self, registration: Registration, job: str = "") -> InForce:
-        """The plan in force for a dataset, and for one of its tenant's jobs if it is named."""
+        """The plan in force for a dataset, and for one of its tenant's jobs if a job is named."""
         plan = self._plan()
         version = max(PLAN, plan.version)
         order = plan.of(registration.content.id)
@@ -75,11 +75,11 @@ class Planned:
         return InForce(mode, True, version, cache, phase, refused)
 
     def share(self, content: Content) -> float | None:
-        """The share of each cache that the plan gives to a dataset, 0 to 1; ``None`` for one outside the plan."""
+        """The share of each cache that the plan gives to a dataset, 0 to 1; ``None`` for a dataset outside the plan."""
         order = self._plan().of(content.id)
         return None if order is None else min(1.0, order.target / max(1, self._capacity()))
 
     def keeps(self, content: Content) -> bool:
-        """Whether the plan has space for a dataset; one outside the plan has some."""
+        """Whether the plan has space for a dataset; a dataset outside the plan has some."""
         order = self._plan().of(content.id)
         return order is None or order.caching is not CachingMode.NONE

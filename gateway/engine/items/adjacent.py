@@ -1,12 +1,12 @@
-"""Items that are read from the origin with another one, because they are beside it in its object and wanted soon.
+"""Reads items from the origin together with an item that is wanted: those beside it in its object that are wanted soon.
 
 Items are wanted soon if they were announced, if they are in the same batch, or if the reader is in an epoch, which touches them
-all. They are fetched only to be stored: what finds no room is not read (``ItemDemand.reserve``).
+all. They are fetched only to be stored, so an item without room is not read (``ItemDemand.reserve``).
 
-In a fleet the items of a stretch have different homes. So one node, which the ring names, reads all of it in an epoch; the homes
-ask that node for what they miss, and take it over.
+In a fleet the items of a stretch have different homes. So in an epoch one node, named by the ring, reads the whole stretch; the
+homes ask that node for missing items, and take them over.
 
-Neighbours in an object are looked for among the neighbours in the dataset: digest files list the items of an object in order.
+An item's neighbours in its object are sought among those in the dataset: digest files list an object's items in order.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Elsewhere = Callable[[Content, NDArray[np.int64]], NDArray[np.bool_]]
 
 
 class AdjacentItems:
-    """Finds them for one worker.
+    """Finds adjacent items for one worker.
 
     Args:
         services: of the worker.
@@ -51,7 +51,7 @@ class AdjacentItems:
         self._elsewhere = elsewhere
 
     def of(self, wanted: Wanted, in_flight: Callable[[bytes], bool]) -> dict[int, ByteSpan]:
-        """The items to read with one that is about to be read, itself included, in the order of their places; empty if alone.
+        """The items to read together with ``wanted``, itself included, in the order of their places; empty if it is read alone.
 
         Args:
             wanted: the item.
@@ -62,7 +62,7 @@ class AdjacentItems:
             return {}
         if self.reader(wanted) is not None:
             return {}
-        # One that came meanwhile is looked up, not read. Until the survey has ended, unknown items may be cached.
+        # An item stored meanwhile is looked up, not read. Until the survey has ended, unknown items may be cached.
         if content.states.flags[wanted.index] in (RESIDENT, VERIFIED) or not content.states.surveyed:
             return {}
         location = wanted.location
@@ -80,7 +80,7 @@ class AdjacentItems:
         return {index: spans[index] for index in run} if len(run) > 1 else {}
 
     def reader(self, wanted: Wanted) -> Node | None:
-        """The other node that reads an item's stretch in an epoch; ``None`` if this one asks the origin."""
+        """The other node that reads an item's stretch in an epoch; ``None`` if this node asks the origin."""
         fleet, mode = self._services.fleet, wanted.mode
         if fleet is None or not wanted.sweeps or wanted.refused or mode is CachingMode.NONE or fleet.members.alone:
             return None
@@ -96,7 +96,7 @@ class AdjacentItems:
         return fleet.members.home(stretch_key(location.bucket, location.key, span.start // STRETCH))
 
     def _room(self, wanted: Wanted) -> float:
-        """Bytes of other items of the dataset that can be stored."""
+        """Bytes of the dataset's other items that can be stored."""
         content = wanted.registration.content
         if not self._services.keeps(content):
             return 0
@@ -127,7 +127,7 @@ class AdjacentItems:
 
     @staticmethod
     def _spans(wanted: Wanted, location: Location, near: NDArray[np.int64]) -> dict[int, ByteSpan]:
-        """The spans of the items in the stretch of the object where the wanted one begins, which is among them."""
+        """The spans of the items in the stretch of the object where the wanted item begins, itself included."""
         own = _span_of(location)
         spans = {wanted.index: own}
         if not len(near):
@@ -143,7 +143,7 @@ class AdjacentItems:
 
 
 def _within(run: list[int], wanted: int, spans: dict[int, ByteSpan], room: float) -> list[int]:
-    """The items of a run around the wanted one, of which the others take at most ``room`` bytes."""
+    """The items of a run around the wanted item; the others take at most ``room`` bytes."""
     first = last = run.index(wanted)
     while True:
         sides = [place for place in (last + 1, first - 1) if 0 <= place < len(run)]

@@ -22,11 +22,11 @@ from gateway.store.items import ItemFile, close_files, close_passed_files
 class BatchAsk:
     """A validated batch: every index exists, and the reader may read all of them.
 
-    ``indices`` are the candidates, by position; ``take`` is the number wanted in substitute mode. ``here``: another node
-    asks, so this one does not ask others. ``reader`` is the job that it is for, if that is known; ``offers`` is how many of the
-    candidates after the first ``take`` were offered, ``None`` if the reader does not say. ``refused``: cached items are read from
-    the origin all the same, because the job's time without hits is measured; what is not cached is stored as usual. ``sweeps``:
-    the reader is in an epoch, in which it reads every item.
+    ``indices`` are the candidates, by position; ``take`` is the number wanted in substitute mode. ``here``: another node asks,
+    so this one does not ask others. ``reader`` is the job that asks, if known; ``offers`` is how many of the candidates after
+    the first ``take`` were offered, ``None`` if the reader does not say. ``refused``: even cached items are read from the
+    origin, because the job's time without hits is measured; other items are stored as usual. ``sweeps``: the reader is in an
+    epoch, in which it reads every item.
     """
 
     registration: Registration
@@ -85,9 +85,9 @@ class Resident:
 
 @dataclass(frozen=True, slots=True)
 class Unopened:
-    """An answer that is entirely on disk, as far as is known: ``positions``, in the order of delivery.
+    """An answer that is believed to be entirely on disk: ``positions``, in the order of delivery.
 
-    ``open`` opens the files of some of them. Those that it does not return have left the cache meanwhile.
+    ``open`` opens the files of some of them. Positions that it does not return were evicted meanwhile.
     """
 
     positions: Positions

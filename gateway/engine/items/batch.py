@@ -1,12 +1,12 @@
 """Batches: many items of a dataset for one reader, in one answer.
 
-``Batches.open`` decides between the two forms of an answer (gateway/model/frames.py). If all items to be delivered are
-on disk, it opens the files and the answer has a length (``Resident``). Otherwise items are delivered as they arrive
-(``Arriving``): resident items first, then fetched ones. A reader that gets the files themselves reads the first ones while the
-others are opened (``Unopened``).
+``Batches.open`` decides between the two forms of an answer (gateway/model/frames.py). If all items to be delivered are on disk,
+it opens the files and the answer has a length (``Resident``). Otherwise items are delivered as they arrive (``Arriving``):
+resident items first, then fetched ones. A reader that gets the files reads the first ones while the others are opened
+(``Unopened``).
 
-In substitute mode the reader gets the requested number as long as there are candidates: a slow item is replaced by another one
-(``policies.items.batch.may_replace``), and so is a failed one. Items that were not delivered can be requested again.
+In substitute mode the reader gets the requested number while there are candidates: others replace slow items
+(``policies.items.batch.may_replace``) and failed ones. Items that were not delivered can be requested again.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ _HOMES = 3
 @dataclass(frozen=True, slots=True)
 class _Routes:
     """The sources of a batch's items: by position, whether the item must come from another node; who may have items before the
-    origin is asked; the number of other nodes that are homes of some; and which items are fetched soon."""
+    origin is asked; the number of other nodes that are homes of items; and which items are fetched soon.
+    """
 
     far: NDArray[np.bool_]
     source: HolderLookup | None
@@ -64,7 +65,7 @@ class Batches:
         self.fetches = fetches
         self.known = Whereabouts(services, fetches)
         self._prefetcher = Prefetcher(services, fetches, lane)
-        # A quarter: connections and blobs need descriptors too.
+        # A quarter, because connections and blobs need descriptors too.
         self._room = Room(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
 
     async def open(self, ask: BatchAsk) -> Resident | Arriving:
@@ -79,7 +80,7 @@ class Batches:
         return answer
 
     async def unopened(self, ask: BatchAsk, files: int) -> Unopened | None:
-        """An answer of at most ``files`` files of this node that can be opened while it is sent; ``None``: ``open`` is needed."""
+        """An answer of at most ``files`` files of this node that can be opened while it is sent; ``None``: call ``open``."""
         await self.known.prepare(ask)
         wanted = min(ask.take, len(ask.indices))
         # Residents beyond the offers are taken only if nothing else can be had.
@@ -209,7 +210,7 @@ class Batches:
             ahead.clear()  # drop the references: the traceback of a cancelled request keeps this frame alive
 
     async def _each_as_it_comes(self, ask: BatchAsk, answer: Arriving) -> AsyncGenerator[Arrival]:
-        """Resident items first, while the first of the others are being fetched."""
+        """Resident items first, while the first other items are being fetched."""
         resident = self.known.resident(ask)
         there = iter(np.flatnonzero(resident).tolist())
         missing = np.flatnonzero(~resident)
@@ -300,7 +301,7 @@ class Batches:
     ) -> AsyncGenerator[Arrival]:
         """Open items, then residents that must be verified, opened or requested first, then items to fetch.
 
-        When nothing arrives, or the origin fails, residents are taken beside what is under way, the spare ones too.
+        When nothing arrives, or the origin fails, all residents are taken in addition, spare ones too.
         """
         opened, residents = answer.opened, candidates.residents
         progress = BatchProgress(ask.take - len(opened.files))
@@ -350,7 +351,7 @@ class Batches:
         at_hand: int,
         silent: float,
     ) -> None:
-        """Request items that other nodes have cached, and fetch as many others as needed beside those and ``at_hand`` items."""
+        """Request items cached on other nodes, and fetch as many others as needed beside those and ``at_hand`` items."""
         beside = 2 if is_silent(silent) else 1
         while (
             len(progress.underway) < beside * progress.needed and (position := candidates.next_promised()) is not None
@@ -364,7 +365,7 @@ class Batches:
 
     @staticmethod
     def _counts(arrival: Arrival, progress: BatchProgress) -> bool:
-        """Whether to report an arrival: not if the reader has enough items, nor for a temporary failure."""
+        """Whether to report an arrival: not if the reader has enough items, and not a temporary failure."""
         content = arrival.content
         if isinstance(content, FailedItem):
             return content.status is not ItemStatus.ORIGIN_ERROR
@@ -383,8 +384,8 @@ class Batches:
     async def prefetch(self, ask: BatchAsk) -> dict[str, int]:
         """Fetch the items in the background, in random order; returns how many are resident, being fetched, and refused.
 
-        Items are refused if the queue would exceed half of the cache, where they would displace each other, or if they could not
-        stay.
+        Items are refused if the queue would exceed half of the cache, beyond which they would displace each other, or if they
+        could not stay.
         """
         await self.known.prepare(ask)
         counts = PrefetchCounts(0, 0, 0)
@@ -395,7 +396,7 @@ class Batches:
         return counts._asdict()
 
     async def _prefetch_at_homes(self, ask: BatchAsk) -> PrefetchCounts:
-        """Sends each home its part. If a home does not accept it, the next one gets it; after the last one it is dropped."""
+        """Send each home its part. A part that a home does not accept goes to the next home, and is dropped after the last."""
         counts = PrefetchCounts(0, 0, 0)
         for _ in range(_HOMES):
             split, peers = self.known.split(ask), self.fetches.peers
@@ -431,7 +432,7 @@ def _sum(*counts: PrefetchCounts) -> PrefetchCounts:
 
 
 def _abandon(tasks: Iterable[asyncio.Task[Outcome]]) -> None:
-    """Cancel these waits; the fetches themselves continue, because they belong to the node."""
+    """Cancel these waits; the fetches continue, because they belong to the node."""
     for task in tuple(tasks):
         task.cancel()
 

@@ -1,16 +1,16 @@
-"""Carries out residency by demand: who reads, what others still need, and what makes room for what (policies/items/demand.py).
+"""Carries out residency by demand: who reads, what others need, and which items are evicted (policies/items/demand.py).
 
 It governs datasets in mode ``part``. Each node decides alone about the items that are at home there: it has seen every batch
 that delivered them. The facts are in a table that all workers of the node share (store/datasets/demand.py).
 
-Items that are loaded at the same moment get their room together: one look at the residents, and one transaction that evicts those
-that they replace. The room is reserved before the origin is asked, or other loads would take it meanwhile. What a failed load
-has reserved is free for the next one, so a failing origin empties nothing.
+Items loaded at the same moment get their room together: one survey of the residents, and one transaction that evicts those to be
+replaced. The room is reserved before the origin is asked, or other loads would take it meanwhile. Room reserved by a failed load
+is free for the next load, so a failing origin empties nothing.
 
-Where jobs follow orders that are known here, the next use of each item decides instead of its need (policies/items/next_use.py).
+Where the jobs' orders are known here, the next use of each item decides instead of its need (policies/items/next_use.py).
 
-Items may lie on a node that is not their home: as objects that were read by name, or because their home was another node. Their
-home takes them over when it is asked for them, and the copy is dropped (``ItemFetches.give_up``). So nobody needs them here,
+A node may hold items that are at home elsewhere: objects that were read by name, or items whose home moved. Their home takes
+them over when it is asked for them, and the copy is dropped (``ItemFetches.give_up``). So such copies are not needed here,
 whatever the table says.
 """
 
@@ -54,14 +54,14 @@ _NOTED_EVERY = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """A job that reads from this node: its ``bit`` in the table, 0 if it has none."""
+    """A job that reads from this node: its ``bit`` in the table, or 0."""
 
     table: DemandTable
     reader: ReadingJob
     bit: int
 
     def note(self, indices: NDArray[np.integer] | int) -> None:
-        """Note that these items were delivered to it."""
+        """Record that these items were delivered to the job."""
         self.table.consumed(self.reader, self.bit, indices)
 
 
@@ -79,7 +79,7 @@ class Reserved:
 
     @property
     def instead(self) -> bool:
-        """Whether other items were evicted for this one, so that it is stored even if the room was needed since."""
+        """Whether other items were evicted for this one; if so, it is stored even if the room is needed by now."""
         return self._ended is not None
 
     @property
@@ -93,7 +93,7 @@ class Reserved:
         return blob
 
     def end(self) -> None:
-        """Give back the room that was not taken, once the item is stored or is not going to be."""
+        """Give back unused room, once the item is stored or will not be stored."""
         if self._blob is not None:
             self._blob.end()
         if self._ended is not None:
@@ -102,7 +102,7 @@ class Reserved:
 
 @dataclass(eq=False, slots=True)
 class _Entering:
-    """An item that needs room of others: its need after its read, its bytes, and who reads it."""
+    """An item for which others must be evicted: its need after its read, its bytes, and who reads it."""
 
     need: int
     size: int
@@ -112,7 +112,7 @@ class _Entering:
     reserved: Reserved = field(default_factory=Reserved)
 
     def settle(self) -> None:
-        """Give the item its room, or give the room back if its reader has gone."""
+        """Give the item its room, or return the room if its reader has left."""
         if self.room.done():
             self.reserved.end()
         else:
@@ -160,7 +160,7 @@ class ItemDemand:
     # --- who reads
 
     def consumer(self, content: Content, caching: CachingMode, reader: ReadingJob | None) -> Consumer | None:
-        """The job that a batch is for; ``None`` if it names none, or if demand does not govern the dataset."""
+        """The job that a batch is for; ``None`` if the batch names no job, or demand does not govern the dataset."""
         if reader is None or caching is not CachingMode.PART:
             return None
         table = content.demand(make=True)
@@ -172,7 +172,7 @@ class ItemDemand:
         return Consumer(table, reader, bit)
 
     def _learn(self, content: Content, table: DemandTable, reader: ReadingJob, bit: int) -> None:
-        """Let the orders of a job's epoch and the next be computed, unless they are known."""
+        """Have the orders of a job's epoch and the next computed, unless they are known."""
         order = table.unknown(reader, bit)
         if order is None:
             return
@@ -211,7 +211,7 @@ class ItemDemand:
         return self._store.spare_for_good() // max(1, _usual_size(content)), counts.tolist()
 
     def offers(self, content: Content, consumer: Consumer, most: int) -> NDArray[np.uint32]:
-        """Residents that another job has consumed and this one has not, the least needed first, random among equals."""
+        """Residents that another job has consumed and this job has not: the least needed first, ties at random."""
         start, stop, resident = self._window(content)
         bits, active = consumer.table.bits[start:stop], consumer.table.active()
         return (start + offered(bits, resident, consumer.bit, active, self._random)[:most]).astype(np.uint32)
@@ -228,14 +228,14 @@ class ItemDemand:
         content = wanted.registration.content
         self._note(content)
         need = self._need_after(wanted)
-        # What nobody waits for leaves the room of loads that others were evicted for: the store's counts lag a little.
+        # A load that nobody waits for does not use room for which others were evicted: the store's counts lag a little.
         if self._store.admits(size if need else size + self._replacing):
             self._add_held(content, size)
             return Reserved(self._begun(size))
         if size <= self._growth(content):
             return await self._displacing(content, size)
         if wanted.store_only or not (need or self._known(content)):
-            # What is loaded ahead takes free room only: it would be read twice if its reader comes while others make room for it.
+            # An item loaded ahead takes free room only: it would be read twice if its reader comes while room is made for it.
             return Reserved()
         room: asyncio.Future[Reserved] = asyncio.get_running_loop().create_future()
         entering = _Entering(need, size, wanted.index, wanted.reader, room)
@@ -247,7 +247,7 @@ class ItemDemand:
 
     @staticmethod
     def _need_after(wanted: Wanted) -> int:
-        """How many jobs need an item once it is read. What is loaded ahead is still needed by its own job."""
+        """How many jobs need an item after it is read. An item loaded ahead is still needed by its own job."""
         table = wanted.registration.content.demand()
         if table is None:
             return 0
@@ -267,10 +267,10 @@ class ItemDemand:
         return max(0, self._store.spare_for_good(), self._growth(content))
 
     def _growth(self, content: Content) -> int:
-        """Bytes that the dataset lacks of its space, for which others make room."""
+        """Bytes that the dataset may still grow; others are evicted for it."""
         share, capacity = self._share(content), self._store.status().capacity
         if share is None:
-            return 0  # nobody has decided what its space is: it takes what is free
+            return 0  # nobody has decided its space: it takes free room
         held = self._held.get(content.tag, 0) + self._replacing
         return int(_USED * min(share, GRANTABLE) * capacity) - held
 
@@ -290,8 +290,9 @@ class ItemDemand:
         self._add_held(content, size)
 
     def _add_held(self, content: Content, size: int) -> None:
-        """Count a load until the next estimate. Without this, a run of hundreds of items between two estimates would all find
-        the same room, and evict what jobs still need."""
+        """Count a load until the next estimate, or hundreds of items would count on the same room and evict what jobs still
+        need.
+        """
         self._held[content.tag] = self._held.get(content.tag, 0) + size
 
     def _begun(self, size: int) -> GrowingBlob | None:
@@ -306,17 +307,17 @@ class ItemDemand:
         return Reserved(blob, partial(self._displaced, size))
 
     async def _replace(self, content: Content) -> None:
-        """Evict what the items that wait replace, and begin their blobs."""
+        """Evict the items that the waiting ones replace, and begin their blobs."""
         waiting = self._entering.pop(content)
         try:
             digests: list[bytes] = []
             for entering, chosen in self._chosen(content, waiting):
                 if chosen:
-                    # Before the eviction, or others would take the room meanwhile.
+                    # Before the eviction, or other loads would take the room meanwhile.
                     entering.reserved = self._instead(entering.size)
                     digests += [content.digest(index) for index in chosen]
             if digests:
-                # At once, or what is chosen next, here and by other workers, would count on them too.
+                # At once, or the next choices, here and by other workers, would count on these residents too.
                 self._store.items.gone(digests)
                 metrics.REPLACED_ITEMS.inc(await self._store.pools.evict(digests))
         except DiskUnavailable:
@@ -345,7 +346,7 @@ class ItemDemand:
 
     @staticmethod
     def _use_after(content: Content, table: DemandTable, uses: NextUses, entering: _Entering) -> float:
-        """Seconds until an item is used after the read that loads it; of equal items, the first use of any."""
+        """Seconds until an item is used after the read that loads it; of items with equal bytes, the first use of any."""
         twins = content.indices_of(content.digest(entering.index)).astype(np.int64)
         reader = 0 if entering.reader is None else table.bit_of(entering.reader)
         had = table.bits[twins] | np.where(twins == entering.index, np.uint16(reader), np.uint16(0))
@@ -354,7 +355,7 @@ class ItemDemand:
     def _last_used(
         self, content: Content, table: DemandTable, uses: NextUses, residents: NDArray[np.int64], most: int
     ) -> deque[tuple[int, float, int]]:
-        """Residents that may be replaced, the last used first, random among equals: index, seconds until the use, bytes."""
+        """Residents that may be replaced, the last used first, ties at random: index, seconds until the use, bytes."""
         residents = self._random.permutation(residents)
         later: Seconds = uses.of(residents, table.bits[residents])
         later[self._strangers(content, residents)] = np.inf
@@ -371,7 +372,7 @@ class ItemDemand:
     def _least_needed(
         self, content: Content, table: DemandTable, places: NDArray[np.int64], below: int, most: int
     ) -> deque[tuple[int, int, int]]:
-        """Residents that are needed less than ``below``, the least needed first, random among equals: index, need, bytes."""
+        """Residents needed less than ``below``, the least needed first, ties at random: index, need, bytes."""
         need = self._needs(content, table, places)
         chosen: deque[tuple[int, int, int]] = deque()
         for level in range(below):
@@ -384,19 +385,19 @@ class ItemDemand:
         return chosen
 
     def _needs(self, content: Content, table: DemandTable, residents: NDArray[np.int64]) -> Needs:
-        """The need of residents; that of some, chosen at random, is 0 if another node is their home."""
+        """The need of residents. In a random selection, those whose home is another node count as 0."""
         need = need_of(table.bits[residents], table.active())
         need[self._strangers(content, residents)] = 0
         return need
 
     def _strangers(self, content: Content, residents: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The places of residents whose home is another node, of some that are chosen at random."""
+        """In a random selection of residents, the places of those whose home is another node."""
         looked_up = self._random.permutation(len(residents))[:_LOOKED_UP]
         strangers: NDArray[np.int64] = looked_up[self._elsewhere(content, residents[looked_up])]
         return strangers
 
     def _may_leave(self, content: Content, table: DemandTable, index: int, need: int) -> bool:
-        """Whether nobody needs an item's bytes more than ``need``, be it as another item of this dataset or of another one."""
+        """Whether no job needs an item's bytes more than ``need``, whichever item or dataset they belong to."""
         digest = content.digest(index)
         twins = content.indices_of(digest)
         if len(twins) > 1 and int(need_of(table.bits[twins], table.active()).max()) > need:
@@ -404,7 +405,7 @@ class ItemDemand:
         return not self._needed_elsewhere(content, index)
 
     def _needed_elsewhere(self, content: Content, index: int) -> bool:
-        """Whether another dataset has an item with these bytes that a job may need."""
+        """Whether a job may need these bytes as an item of another dataset."""
         for other, indices in self._store.items.others(content, content.digest(index)):
             demand = other.demand()
             if demand is None or bool(need_of(demand.bits[indices], demand.active()).any()):
@@ -412,7 +413,7 @@ class ItemDemand:
         return False
 
     def _note(self, content: Content) -> None:
-        """Tell the store now and then how many bytes the dataset holds: they are not evicted for room in reserve."""
+        """Tell the store now and then how many bytes the dataset holds; they are not evicted for reserve room."""
         now = self._clock()
         if now < self._noted.get(content.tag, 0.0):
             return
@@ -426,7 +427,7 @@ class ItemDemand:
 
     @staticmethod
     async def noted(ask: BatchAsk, consumer: Consumer, arrivals: AsyncGenerator[Arrival]) -> AsyncGenerator[Arrival]:
-        """Arrivals, noted as consumed when they are delivered."""
+        """Yields arrivals, and records each as consumed when it is delivered."""
         async with aclosing(arrivals):
             async for arrival in arrivals:
                 if not isinstance(arrival.content, FailedItem):
@@ -436,7 +437,7 @@ class ItemDemand:
 
 
 def _usual_size(content: Content) -> int:
-    """The mean size of items, as far as their sizes are known."""
+    """The mean size of the items whose sizes are known."""
     return content.size // max(1, content.items)
 
 

@@ -4,12 +4,12 @@ Rules
 -----
 1. A fetch belongs to the node: it runs in a separate task, keyed by digest, and further readers of the same bytes join it.
    Between the workers of a node, a lease on the digest does the same.
-2. The bytes are hashed on the way. Bytes that do not match the digest are discarded and reported as changed; they are stored
-   under no name at all, so nobody can plant bytes.
-3. Items that the cache does not accept (static cache full, disk failing, a rule against it) are delivered all the same: small
-   ones from memory, large ones as they arrive, flagged so that the reader knows that the verdict follows the bytes.
-4. ``policies/reads/sources.py`` says which source is asked next: a fetch in flight, the item's home (``homes.py``), this node, or
-   a node that is known to have the item. A home does not keep callers waiting for a lost origin (gateway/origin/reach.py).
+2. The bytes are hashed as they arrive. Bytes that do not match the digest are discarded and reported as changed; they are never
+   stored, so nobody can plant bytes.
+3. Items that the cache does not accept (static cache full, disk failing, a rule against it) are still delivered: small ones from
+   memory, large ones as they arrive, with a flag that says that the verdict follows the bytes.
+4. ``policies/reads/sources.py`` says which source is asked next: a fetch in flight, the item's home (``homes.py``), this node,
+   or a node that is known to have the item. A home does not keep callers waiting for a lost origin (gateway/origin/reach.py).
 5. Items loaded ahead are counted where they are stored, because a load may be cancelled while its fetches continue.
 6. Readers learn the origin's status, but not its address or other internals; the log has them.
 """
@@ -88,7 +88,7 @@ log = logging.getLogger("larder.items")
 
 
 class _ReadAlone(LarderError):
-    """The item does not come with the others of its run."""
+    """The item cannot be read with the others of its run."""
 
 
 class ItemFetches:
@@ -165,10 +165,10 @@ class ItemFetches:
         return await self._outcome(waiter, wanted, patient=patient)
 
     def _begin_run(self, wanted: Wanted) -> ItemRun | None:
-        """Begin to fetch what is read from the origin with an item; ``None`` if that is nothing."""
+        """Begin to fetch the items that are read from the origin with this one; ``None`` if there are none."""
         spans = self._adjacent.of(wanted, self._flight.__contains__)
         leases, content = self._services.leases, wanted.registration.content
-        # What another worker is reading is not waited for.
+        # Do not wait for items that another worker is reading.
         spans = {index: span for index, span in spans.items() if leases.acquire(lease_of(content.digest(index)), 0, 0)}
         if wanted.index not in spans or len(spans) == 1:
             for index in spans:
@@ -189,7 +189,7 @@ class ItemFetches:
         for index, span in spans.items():
             if index != wanted.index:
                 other = replace(ahead, index=index, at=location._replace(offset=span.start, length=span.size))
-                # Nobody waits, and a result that is kept would keep the file open.
+                # Nobody waits, and a kept result would keep the file open.
                 self._flight.begin(other.digest, self._run(other.digest, other, run), other.who).cancel()
         return run
 
@@ -205,17 +205,17 @@ class ItemFetches:
             waiter.cancel()  # the traceback of a cancelled reader refers to it, and would keep the outcome's file open
 
     def _has_substitute(self, wanted: Wanted) -> bool:
-        """Whether another node can read the item if this one fails: the node that requested it, or one still to be asked."""
+        """Whether another node can read the item if this one cannot: the requesting node, or one that was not asked yet."""
         return wanted.here or (self._fleet is not None and not self._fleet.members.alone)
 
     def home(self, digest: bytes, wanted: Wanted, without: Sequence[str] = ()) -> Node | None:
-        """The node to ask for an item, skipping ``without``; ``None`` if it is this one."""
+        """The node to ask for an item, skipping ``without``; ``None`` if it is this node."""
         if self._fleet is None or wanted.here or wanted.mode is CachingMode.NONE:
             return None
         return self._fleet.members.home(item_key(digest), without)
 
     async def give_up(self, digests: Sequence[bytes]) -> None:
-        """Drop copies that their home has taken over. What is at home here stays, and what an operator pinned."""
+        """Drop copies that their home has taken over. Items at home here stay, and so do pinned ones."""
         if self._fleet is None or not digests:
             return
         keys = np.frombuffer(b"".join(digest[:8] for digest in digests), "<u8")
@@ -238,7 +238,7 @@ class ItemFetches:
     # --- one fetch
 
     async def _run(self, digest: bytes, wanted: Wanted, run: ItemRun | None) -> Outcome:
-        """Fetch an item, alone or with the others of a run, which has the leases of all."""
+        """Fetch an item alone, or with the others of a run, which holds the leases of all."""
         states, index = wanted.registration.content.states, wanted.index
         if states.flags[index] == NOT_KNOWN:
             states.flags[index] = FETCHING
@@ -279,7 +279,7 @@ class ItemFetches:
     async def _read_with(self, run: ItemRun | None, wanted: Wanted) -> Outcome:
         reader = self._adjacent.reader(wanted) if run is None else None
         try:
-            # Not in a place of this node: another node may be waiting for this one.
+            # Without one of this node's places: another node may be waiting for this one.
             if run is not None:
                 return await self._kept_or_not(wanted, run)
             if reader is not None:
@@ -309,7 +309,7 @@ class ItemFetches:
 
     async def _read(self, wanted: Wanted, run: Supply | None, *, keep: bool) -> Outcome:
         length = int(wanted.registration.content.lengths[wanted.index])
-        # Hits are refused: what is cached is read, but stays as it is.
+        # Hits are refused: cached items are read from the origin, and stay as they are.
         cached = wanted.refused and wanted.registration.content.states.flags[wanted.index] in (RESIDENT, VERIFIED)
         keep = keep and not cached and self._may_keep(wanted, wanted.location, length)
         keep = keep and await self._services.scores.admits(wanted.registration.content, wanted.index)
@@ -358,7 +358,7 @@ class ItemFetches:
         return outcome
 
     def _note_stored(self, wanted: Wanted, run: Supply | None, opened: Opened, blob: OpenBlob) -> None:
-        """Let readers of the object have an item, with others of its run, or alone if it is large."""
+        """Let readers of the object use an item: with others of its run, or alone if it is large."""
         if run is not None:
             run.stored(wanted.index, wanted.digest)
         elif opened.of is not None and (version := opened.of.version) is not None:
@@ -401,7 +401,7 @@ class ItemFetches:
             return False
         if not self._services.keeps(wanted.registration.content):
             return False
-        # Whether there is room in a part is decided with the demand for the item.
+        # The demand for the item decides whether a dataset kept in part has room.
         return length == UNKNOWN_LENGTH or length <= self._services.capacity // 2
 
     async def _begun(self, wanted: Wanted, length: int) -> GrowingBlob | None:
@@ -414,7 +414,7 @@ class ItemFetches:
             return None
 
     async def _take(self, wanted: Wanted, stream: ItemBytes, length: int, room: Reserved, *, keep: bool) -> Outcome:
-        """Read an item into the cache, else into memory, or leave it to be streamed."""
+        """Read an item into the cache or into memory, or leave it to be streamed."""
         growing = (room.take() or await self._begun(wanted, length)) if keep else None
         if growing is not None:
             return await self._into_store(
@@ -451,7 +451,7 @@ class ItemFetches:
     # --- items that only pass through
 
     async def stream(self, wanted: Wanted) -> ItemStream | FailedItem:
-        """Stream a ``LargeItem``. It is requested again: the answer that revealed its size is not held open for a slow reader."""
+        """Stream a ``LargeItem``. It is requested again: the answer that showed its size is not held open for a slow reader."""
         home = self.home(wanted.digest, wanted)
         tried: tuple[Source, ...] = ()
         while next_source(ReadFacts(ReadKind.LARGE, tried, home is not None)).source is Source.HOME:
@@ -469,7 +469,7 @@ class ItemFetches:
         return ItemStream(opened.stream, opened.length, wanted.digest)
 
     async def _at_home(self, home: Node, wanted: Wanted) -> ItemStream | None:
-        """The item from its home's cache; if the home breaks off, the rest is read from the origin."""
+        """The item from its home's cache; if the home's answer breaks off, the rest is read from the origin."""
         assert self.neighbours is not None
         try:
             blob = await self.neighbours.blob(home, wanted.digest)

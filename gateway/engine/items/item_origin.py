@@ -1,4 +1,4 @@
-"""Reading items from the origin, or from blocks of their object that are cached: one item, or a stretch with more of them.
+"""Reads items from the origin, or from cached blocks of their object: one item, or a stretch of several.
 
 Readers learn the origin's status, but not its address or other internals; the log has them.
 """
@@ -38,7 +38,7 @@ class ItemRefused(LarderError):
 
 
 def changed() -> ItemRefused:
-    """The origin sends other bytes than the digest file says."""
+    """The origin's bytes differ from those that the digest file describes."""
     return ItemRefused(ItemStatus.CHANGED, "its bytes are not those of the digest file")
 
 
@@ -55,7 +55,7 @@ class ItemOrigin:
 
     Args:
         services: of the worker.
-        blocks: has what S3 readers have loaded.
+        blocks: has the blocks that S3 readers loaded.
     """
 
     def __init__(self, services: Services, blocks: ObjectBlocks) -> None:
@@ -111,7 +111,7 @@ class ItemOrigin:
         return Opened(stream, length, whole.start, response.headers, of=of)
 
     def _serves_readers(self) -> bool:
-        """Whether S3 readers of an object ask the node that has its items. In a fleet the homes of both differ."""
+        """Whether S3 readers of an object ask the node that has its items. In a fleet, items and objects have different homes."""
         return self._services.fleet is None or self._services.fleet.members.alone
 
     def _with_edges(self, wanted: Wanted, spans: Mapping[int, ByteSpan]) -> ByteSpan:
@@ -122,13 +122,13 @@ class ItemOrigin:
             return span
         here, locations = wanted.location[:2], wanted.registration.locations
         before = _end_of(locations.of(first - 1), here) if first else 0
-        # Only where the digest file lists the object in order does an item of another object show that this one is the last.
+        # Only where the digest file lists the object in order, a next item of another one proves that this item is the last.
         ordered = last > 0 and _end_of(locations.of(last - 1), here) in range(1, spans[last].start + 1)
         ends = last + 1 == locations.items or locations.of(last + 1)[:2] != here
         return with_edges(span, before, last=ordered and ends)
 
     def _meta_of(self, response: StreamedResponse, location: Location, length: int) -> ObjectMeta | None:
-        """The metadata of the object that an answer is of; ``None`` if readers of the object may not have its bytes."""
+        """The metadata of the object in an answer; ``None`` if readers of the object may not have its bytes."""
         meta, start = entity_headers(response.headers, checksums_asked=False), location.offset or 0
         if refusal(meta, self._services.rules.for_path(location.path), self._services.capacity) is not None:
             return None
@@ -137,15 +137,15 @@ class ItemOrigin:
         return meta if exact else None
 
     async def rest(self, wanted: Wanted, skip: int) -> StreamedResponse:
-        """An item without its first ``skip`` bytes. Raises as ``open``, after one attempt."""
+        """An item without its first ``skip`` bytes. Raises like ``open``, but after one attempt."""
         length = _length(wanted)
         return (await self._ask(wanted, wanted.location, length, skip, length))[0]
 
     async def _ask(
         self, wanted: Wanted, location: Location, expected: int, skip: int, least: int
     ) -> tuple[StreamedResponse, int]:
-        """The origin's answer to a read of ``expected`` bytes, ``least`` where the object ends, without the first ``skip``; and
-        the number of its bytes.
+        """The origin's answer to a read of ``expected`` bytes (``least`` if the object ends there) without the first ``skip``;
+        and its length.
 
         Raises:
             OriginUnavailable: it failed.
@@ -177,7 +177,7 @@ def _length(wanted: Wanted) -> int:
 
 
 def _end_of(location: Location, here: tuple[str, str]) -> int:
-    """The end of an item in the object ``here``; 0 if it is in another one."""
+    """Where an item ends in the object ``here``; 0 if it is in another object."""
     return (location.offset or 0) + (location.length or 0) if location[:2] == here else 0
 
 

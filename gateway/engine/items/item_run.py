@@ -3,9 +3,9 @@
 Items that nobody waits for are stored together (together.py). Each other item is fetched by its own task, as if it were read
 alone: it verifies the bytes, stores them, and fails by itself. Only the bytes come from the run. The task asks for its ``part``
 and waits until the items before it have taken theirs, or calls ``leave``. The origin is asked once every item has done one or
-the other, so nothing is read for items that are cached by now or have no room.
+the other, so nothing is read for items that were cached meanwhile or have no room.
 
-An item that is given up is skipped. If the request fails half-way, the complete items are kept, and the others are read alone.
+An abandoned item is skipped. If the request fails half-way, complete items are kept and the others are read alone.
 """
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ class ItemPart:
         return chunk
 
     def at_once(self, length: int) -> memoryview | None:
-        """All ``length`` bytes, if they are here."""
+        """All ``length`` bytes, if they have arrived."""
         whole = self._read.at_once(length) if self._left == length else None
         if whole is not None:
             self._took(length)
         return whole
 
     async def comes(self) -> bool:
-        """Whether the next bytes are here."""
+        """Whether the next bytes have arrived."""
         return False
 
     async def read(self) -> bytes:
@@ -91,7 +91,7 @@ class ItemPart:
         return b"".join(pieces)
 
     def release(self) -> None:
-        """Leave the rest, if any: the items behind it do not wait for this one."""
+        """Discard the rest, if any: later items do not wait for this one."""
         if self._left:
             self._took(self._left)
 
@@ -106,7 +106,7 @@ class RunRead:
 
     Args:
         spans: of the items, in that order.
-        turns: by item, resolved when it may take its bytes: with this, or with ``None`` if it must be read alone.
+        turns: by item, a future that resolves when it may take its bytes: to this run, or to ``None`` if it must be read alone.
         work: of the worker.
         together: the items that are stored here, without a turn.
     """
@@ -156,11 +156,11 @@ class RunRead:
             self._end()
 
     def stored(self, item: int, digest: bytes) -> None:
-        """An item's bytes were right, and are on disk."""
+        """Record that an item's bytes were right, and are on disk."""
         self._pieces.append(RunPiece(*self._spans[item], digest))
 
     def settle(self, item: int) -> None:
-        """An item is stored, or not going to be."""
+        """Record that an item is stored, or will not be."""
         self._storing.pop(item, None)
         if self._current in (item, -1):
             self.hand_on()
@@ -182,7 +182,7 @@ class RunRead:
         )
 
     async def _reach(self, item: int) -> bool:
-        """Ask the origin, if that is not done, and go to the first byte of an item; ``False`` if it must be read alone.
+        """Ask the origin, unless that is done, and advance to the first byte of an item; ``False`` if it must be read alone.
 
         Raises: see ``part``.
         """
@@ -194,7 +194,7 @@ class RunRead:
                 self._opened = await self._work.open({of: self._spans[of] for of in (item, *self._queue)})
                 self._at = self._opened.start
         except LarderError as failure:
-            # Every item would fare the same, unless only some of them are beyond the object's end.
+            # All items would fail alike, unless only some of them are beyond the object's end.
             some = isinstance(failure, ItemRefused) and failure.status is ItemStatus.CHANGED
             self._fail(None if some else failure)
             if some:
@@ -204,7 +204,7 @@ class RunRead:
         return True
 
     async def _take_together(self, together: ItemsTogether) -> None:
-        """Store items up to the next one with a turn: as many at a time as have come."""
+        """Store items up to the next one with a turn: at a time, as many as have arrived."""
         try:
             while self._queue and self._queue[0] in together:
                 item = self._queue.popleft()
@@ -230,7 +230,7 @@ class RunRead:
             self.settle(-1)
 
     async def _store_batch(self) -> None:
-        """Store the items that have come, of those without a turn."""
+        """Store the arrived items that have no turn."""
         batch, self._batch = self._batch, []
         if not batch:
             return
@@ -242,7 +242,7 @@ class RunRead:
             self._storing.pop(item, None)
 
     async def _pass(self, stop: int) -> None:
-        """Take the bytes before ``stop``, which are no item's; readers of the object want them. Raises as ``take``."""
+        """Take the bytes before ``stop``, which belong to no item; readers of the object want them. Raises like ``take``."""
         start, parts = self._at, []
         while self._at < stop:
             parts.append(await self.take(stop - self._at))
@@ -250,7 +250,7 @@ class RunRead:
             self._pieces.append(RunPiece(start, stop, data=b"".join(parts)))
 
     async def take(self, most: int) -> bytes:
-        """The next bytes, at most ``most``. Raises as ``ByteStream.next_chunk``; then the items behind are read alone."""
+        """The next bytes, at most ``most``. Raises like ``ByteStream.next_chunk``; later items are then read alone."""
         if not most:
             return b""
         assert self._opened is not None
@@ -265,7 +265,7 @@ class RunRead:
         return bytes(self._cut(most))
 
     def at_once(self, length: int) -> memoryview | None:
-        """The next ``length`` bytes, if they are here."""
+        """The next ``length`` bytes, if they have arrived."""
         return self._cut(length) if len(self._buffer) >= length else None
 
     def _cut(self, most: int) -> memoryview:
@@ -289,7 +289,7 @@ class RunRead:
         self._end(broken=True)
 
     def _end(self, *, broken: bool = False) -> None:
-        """No item waits for bytes: tie those that are stored to their object, and leave the rest."""
+        """Finish: no item waits for bytes. Tie the stored items to their object, and discard the rest."""
         if self._ended:
             return
         self._ended = True
@@ -321,7 +321,7 @@ class RunRead:
 
 
 class SentItem:
-    """An item that another node reads with others, in place of a run.
+    """An item that another node reads as part of a run.
 
     Args:
         ask: asks that node for the item.
@@ -344,10 +344,10 @@ class SentItem:
         return Opened(ByteStream.of(sent.data), len(sent.data), flags=sent.flags)
 
     def stored(self, _item: int, _digest: bytes) -> None:
-        """That node has told its object's readers."""
+        """Nothing to do: the other node tells the object's readers."""
 
     def leave(self, _item: int) -> None:
-        """Nothing waits for it."""
+        """Nothing to do: nothing waits for this item."""
 
 
 class ItemRun:
@@ -385,7 +385,7 @@ class ItemRun:
                 self._decide(item)
 
     async def may_be_here(self, digest: bytes) -> bool:
-        """Whether an item is cached by now: all of a run are looked up together."""
+        """Whether an item may be cached by now; all items of a run are looked up together."""
         return digest in await self._cached
 
     async def part(self, item: int) -> Opened | None:
@@ -403,20 +403,20 @@ class ItemRun:
         return None if read is None else await read.part(item)
 
     def stored(self, item: int, digest: bytes) -> None:
-        """The bytes of the item's part were right, and are on disk."""
+        """Record that the bytes of the item's part were right, and are on disk."""
         read = self._reads.get(item)
         if read is not None:
             read.stored(item, digest)
 
     def leave(self, item: int) -> None:
-        """The item is stored, or it is not read with the others. Idempotent."""
+        """Record that the item is stored, or not read with the others. Idempotent."""
         self._decide(item)
         read = self._reads.pop(item, None)
         if read is not None:
             read.settle(item)
 
     def _decide(self, item: int) -> None:
-        """An item waits for its part, or does not; after the last one the origin is asked."""
+        """Record that an item waits for its part, or does not; the last such call asks the origin."""
         if item not in self._undecided:
             return
         self._undecided.remove(item)

@@ -34,11 +34,11 @@ def load_limits(places: int, bandwidth: int) -> dict[LoadClass, LoadLimits]:
     """The limits of one worker.
 
     Args:
-        places: fills that warm-ups and readers may have under way before warm-ups wait.
+        places: fills by warm-ups and readers together, above which warm-ups wait.
         bandwidth: bytes per second for important items, 0 for no limit.
     """
     return {
-        # Announcing items must not make a job slower.
+        # Announcing items must not slow a job down.
         LoadClass.PREFETCH: LoadLimits(FETCHES_PER_BATCH),
         LoadClass.REWRITTEN: LoadLimits(16),
         # As many as a sequential stream initially reads ahead, beside the reader's own reads.
@@ -87,7 +87,7 @@ class BackgroundLoad:
         self._settle()
 
     def next(self) -> Any:
-        """The next unit; ``END`` at the end."""
+        """The next unit, or ``END``."""
         unit, error = END, None
         try:
             unit = next(self._units, END)
@@ -159,7 +159,7 @@ class Lane:
         return added
 
     async def one(self, kind: LoadClass, unit: U, load: Callable[[U], Awaitable[T]]) -> T:
-        """Load one unit when its turn comes, and return what ``load`` returns."""
+        """Load one unit when its turn comes, and return the result of ``load``."""
         results: list[T] = []
 
         async def once(unit: U) -> int:

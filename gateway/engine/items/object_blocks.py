@@ -1,4 +1,4 @@
-"""Items in the cached blocks of their objects: what S3 readers have loaded is not read again for loaders.
+"""Reads items from the cached blocks of their objects, so that loaders do not read again what S3 readers have loaded.
 
 The digest is the reader's right to an item (docs/decisions/0007), so no grant of the object is needed. Blocks may be older or
 newer than the digest file: each item is compared with its digest before anything is used.
@@ -33,7 +33,7 @@ MEMORY = 64 * 1024**2
 
 
 class Opened(NamedTuple):
-    """The bytes of items, and how they came.
+    """The bytes of items, and their source.
 
     Attributes:
         stream: the bytes.
@@ -41,8 +41,8 @@ class Opened(NamedTuple):
         start: the first byte in the object.
         headers: of the origin's answer; empty if the origin was not asked.
         flags: for the items.
-        memory: what the bytes take of it, as long as this lives.
-        of: the version of the object, if readers of the object may have the items; else ``None``.
+        memory: the lease of the bytes' memory, held while this object lives.
+        of: the object's version, if readers of the object may have the items; else ``None``.
     """
 
     stream: ItemBytes
@@ -59,7 +59,7 @@ class ObjectBlocks:
 
     Args:
         store: has the blocks of this node.
-        block_size: of objects; a smaller one is a blob with its own digest.
+        block_size: of objects; a smaller object is one blob with its own digest.
         moves: asks the homes of objects; ``None`` outside a fleet.
     """
 
@@ -70,12 +70,12 @@ class ObjectBlocks:
         self._memory = MemoryBudget()
 
     async def open(self, wanted: Wanted, spans: Mapping[int, ByteSpan], whole: ByteSpan) -> Opened | None:
-        """Some items of an object, with the bytes between them; ``None`` if they are not all here and right.
+        """Some items of an object, with the bytes between them; ``None`` unless all are here and right.
 
         Args:
-            wanted: one of them.
+            wanted: the item that is asked for, one of them.
             spans: all of them, in the order of their places.
-            whole: the bytes of all, and more where the object has more.
+            whole: the range to read; it may extend beyond the items.
         """
         if wanted.refused or not 0 < whole.size <= MOST or self._memory.used + whole.size > MEMORY:
             return None
@@ -90,7 +90,7 @@ class ObjectBlocks:
             data = await self._read(record, whole._replace(stop=min(whole.stop, record.meta.size)))
             of = OfVersion(ReadVersion(key, record.meta, generation, record.confirmed_at))
         if data is None and (len(spans) > 1 or is_stored(whole.size, self._block_size)):
-            # A question for an item alone would cost as much as its read.
+            # Asking for a single item would cost as much as reading it.
             data, of = await self._from_home(key, wanted, whole), None
         if data is None or not await asyncio.to_thread(_are_right, wanted, spans, memoryview(data), whole.start):
             return None
@@ -98,7 +98,7 @@ class ObjectBlocks:
         return Opened(ByteStream.of(data), len(data), whole.start, flags=ItemFlag.HIT, memory=memory, of=of)
 
     async def _from_home(self, key: ObjectKey, wanted: Wanted, span: ByteSpan) -> bytes | None:
-        """The bytes from the home of the object, if it has their blocks, and its reader may have them without a question."""
+        """The bytes from the object's home, if it has their blocks and the reader may have them without asking the origin."""
         node = None if self._moves is None else self._moves.home(key)
         if self._moves is None or node is None:
             return None

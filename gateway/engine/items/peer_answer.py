@@ -1,6 +1,6 @@
 """Reads a batch answer of another node, item by item (the format: gateway/model/frames.py).
 
-A malformed answer counts as one that broke off: complete items before the error are valid.
+A malformed answer counts as broken off: complete items before the error are valid.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class AnswerReader:
         """Read the preamble, and the index if there is one.
 
         Raises:
-            PeerAnswerBroken: as every method.
+            PeerAnswerBroken: like every other method.
         """
         magic, version, _, count, _ = PREAMBLE.unpack(await self.take(PREAMBLE.size))
         if version != VERSION or magic not in (INDEX_MAGIC, FRAMES_MAGIC) or count > len(self._indices):
@@ -67,7 +67,7 @@ class AnswerReader:
             ]
 
     async def next(self) -> tuple[FrameEntry, ItemStatus] | None:
-        """The head of the next item, whose bytes must be taken next; ``None`` at the end of a complete answer."""
+        """The head of the next item, whose bytes the caller must take next; ``None`` at the end of a complete answer."""
         if self._entries:
             return self._entries.pop()
         if self._entries is not None:

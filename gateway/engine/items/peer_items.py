@@ -1,14 +1,14 @@
-"""Items whose home is another node: requested there, in one request for all that are wanted at the same moment.
+"""Items whose home is another node: requested there, all that are wanted at the same moment in one request.
 
-The items that a gateway's batches want from one home within a turn of the event loop go into one batch. Each item of the answer
-ends the wait for it as soon as it is complete, so a home that dies half-way has delivered its complete items. The caller
-requests the rest again, and finds another home in the ring, because this one is a suspect by then. A silent home may be
-waiting for its origin, and is waited for (gateway/fleet/nodes/peers.py).
+The items that a gateway's batches want from one home within a turn of the event loop go into one batch. Each item is passed on
+as soon as it is complete, so a home that dies half-way has delivered its complete items. The caller requests the rest again from
+another home, because the ring treats the dead one as suspect by then. A silent home may be waiting for its origin, so the caller
+waits for it (gateway/fleet/nodes/peers.py).
 
-Received items are in memory until the reader has taken them: at most ``MEMORY`` bytes per worker. While that is full nothing more
-is read, and the home waits, as for any slow reader. But one answer waits only briefly, because the reader of one item may be
-waiting for another, and stalled readers must not block the rest. An item that is too large, or found no room, is
-streamed from its home when its turn comes.
+Received items are in memory until the reader has taken them: at most ``MEMORY`` bytes per worker. While that is full, nothing
+more is read and the home waits, as for any slow reader. But an answer waits only briefly: the reader of one item may be waiting
+for another item, and stalled readers must not block the rest. An item that is too large, or has no room, is streamed from its
+home when its turn comes.
 """
 
 from __future__ import annotations
@@ -95,13 +95,13 @@ class PeerItems:
         self.memory = MemoryBudget()
 
     async def close(self) -> None:
-        """Stop asking."""
+        """Stop requesting items."""
         await self._tasks.stop()
 
     # --- bodies
 
     async def fetch(self, home: Node, wanted: Wanted) -> Outcome | None:
-        """One item from its home; ``None`` if the home cannot serve it, so that the caller must try elsewhere."""
+        """Fetch an item from its home; ``None`` if the home cannot serve it and the caller must try elsewhere."""
         group = self._group(home, wanted)
         future = group.waiting.get(wanted.index)
         first = future is None
@@ -211,7 +211,7 @@ class PeerItems:
     # --- resident items
 
     async def resident(self, home: Node, wanted: Wanted, indices: NDArray[np.uint32]) -> AtHome:
-        """What a home knows of items; that it has none and reads none if it does not answer in time."""
+        """What a home knows of items. A home that does not answer in time counts as having none and reading none."""
         nothing = AtHome(*np.zeros((2, len(indices)), dtype=bool))
         try:
             async with asyncio.timeout(LOOKUP):
@@ -262,7 +262,7 @@ class PeerItems:
 
 
 def at_home_bytes(answer: AtHome) -> bytes:
-    """The body of an answer to a look-up: two bitmaps, then the need of each item in a byte, and the room in words of 32 bits."""
+    """The body of an answer to a look-up: two bitmaps, then each item's need in a byte, and the room in 32-bit words."""
     parts = [np.packbits(bits, bitorder="little").tobytes() for bits in (answer.resident, answer.fetching)]
     if answer.need is not None and answer.room is not None:
         free, held = answer.room
@@ -271,7 +271,7 @@ def at_home_bytes(answer: AtHome) -> bytes:
 
 
 def read_at_home(body: bytes, count: int) -> AtHome | None:
-    """Parse such a body; ``None`` if it is malformed. One without need is of a node that has none, or of an older version."""
+    """Parse such a body; ``None`` if it is malformed. One without need is of a node without need, or of an older version."""
     size = -(-count // 8)
     if len(body) < 2 * size:
         return None
@@ -305,7 +305,7 @@ def named(registration: Registration) -> str:
 
 
 def _end(group: _Group, outcome: Outcome | None) -> None:
-    """Resolve all waits that are still pending."""
+    """Resolve all pending waits."""
     for future in group.waiting.values():
         if not future.done():
             future.set_result(outcome)

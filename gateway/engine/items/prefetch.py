@@ -1,4 +1,4 @@
-"""Prefetching: items that a job has announced are read into the cache ahead of its reads.
+"""Prefetching: reads the items that a job has announced into the cache, before the job reads them.
 
 The queue of all jobs together is bounded by half of the cache: more would displace earlier announcements
 before they are needed. An item is queued once, however many jobs announce the same copy, and at its home.
@@ -34,7 +34,7 @@ Indices = NDArray[np.uint32]
 
 @dataclass(eq=False, slots=True)
 class _Errand:
-    """The items of one dataset that one reader has announced: by item whether it is queued, and their number.
+    """The items of one dataset that one reader has announced: by item, whether it is queued; and the number of queued items.
 
     ``parts`` have not begun; each comes with the nodes that may have its items. ``sweeps``: the reader is in an epoch.
     ``loading``: the lane is taking from the parts.
@@ -50,7 +50,7 @@ class _Errand:
     loading: bool = False
 
     def units(self) -> Iterator[tuple[int, HolderLookup | None]]:
-        """Items in the order of announcement of their parts."""
+        """Items, part by part, in the order of announcement."""
         while self.parts:
             indices, source = self.parts.popleft()
             for index in indices:
@@ -102,7 +102,7 @@ class Prefetcher:
         return PrefetchCounts(len(indices) - len(missing), fetching, len(missing) - fetching)
 
     def _limit(self, registration: Registration, mode: CachingMode) -> int:
-        """Most bytes to have queued: half of the cache, and of a dataset held in part what can be stored."""
+        """The most bytes to have queued: half of the cache; for a dataset held in part, what can be stored."""
         half = self._services.capacity // 2
         return min(half, self._fetches.demand.spare(registration.content)) if mode is CachingMode.PART else half
 

@@ -1,19 +1,19 @@
 """The fleet's registrations: a dataset registered at one gateway can be used at every other.
 
 A registration is on the disk of the node that accepted it. A table in Redis lists who has registered what
-(fleet/jobs/datasets.py). A node that gets a request for a dataset it does not have looks there, and copies it from a node that
-has it (gateway/store/datasets/parcel.py). Nothing is copied before it is requested.
+(fleet/jobs/datasets.py). A node that is asked for a dataset it lacks looks it up there, and copies it from a node that has it
+(gateway/store/datasets/parcel.py). Nothing is copied before it is requested.
 
 A name that was replaced or removed elsewhere is dropped here, and copied again on request. That is decided by comparing the disk
 with the table, each time the table has changed:
 
-- a registration that the table has in another version, or lacks although it had it in this epoch, is dropped;
+- a registration is dropped if the table has another version, or has lost it within this epoch;
 - entries that were lost with Redis are written again, unless another node was quicker;
-- registrations that could not be announced, because Redis was unreachable, are announced, and replace the table's.
+- registrations that could not be announced while Redis was unreachable are announced, and replace the table's.
 
-The disk is read before the table, and a name is dropped only if it is unchanged since then: a registration that is made at the
-same moment is safe. While Redis is lost, registrations on disk stay in use, and only removals are refused, because other nodes
-would not learn of them.
+The disk is read before the table, and a name is dropped only if it has not changed since, so a concurrent registration is safe.
+While Redis is lost, registrations on disk stay in use, and only removals are refused, because other nodes would not learn of
+them.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Shared:
 
 
 class _Rest(NamedTuple):
-    """A failed copy, which is not tried again before a time."""
+    """A failed copy, which is not retried before a given time."""
 
     listed: ListedRegistration
     failure: LarderError | None
@@ -75,11 +75,11 @@ class _Rest(NamedTuple):
 
 
 class _Forgotten(parcel.Unfit):
-    """The node does not have the registration any more."""
+    """The node no longer has the registration."""
 
 
 class Registrations:
-    """The registrations of the fleet, as one worker sees them.
+    """The registrations of the fleet, as seen by one worker.
 
     Args:
         registry: of the node.
@@ -199,7 +199,7 @@ class Registrations:
             await self.settle(shared)
 
     async def _look(self, table: DatasetTable) -> None:
-        """Read the current table; keep the last one while Redis is lost."""
+        """Read the current table; keep the previous one while Redis is lost."""
         loop = asyncio.get_running_loop()
         async with self._looking:
             # Otherwise every request for an unknown dataset would wait for the time-out of a hung Redis.
@@ -235,7 +235,7 @@ class Registrations:
         self._settled = state
 
     async def _agree(self, shared: Shared, name: Name, known: AnnouncedRegistration, mark: Mark | None) -> str:
-        """Reconcile one name; returns the epoch in which the table has it as it is here, empty if it does not."""
+        """Reconcile one name; returns the epoch in which the table agrees with this node, empty if it does not."""
         listed, epoch = self._listed.get(name), self._state.epoch
         if listed is not None and (listed.tag, listed.stamp) == known:
             return epoch
@@ -250,7 +250,7 @@ class Registrations:
     # --- copying
 
     async def _copy(self, shared: Shared, name: Name, listed: ListedRegistration) -> LarderError | None:
-        """Copy a registration from a node that has it; returns why that failed, ``None`` if no node has it any more."""
+        """Copy a registration from a node that has it; returns why that failed, or ``None`` if no node has it any more."""
         if name not in self._copies:
             rest = self._resting.get(name)
             if rest is not None and rest.listed == listed:

@@ -4,9 +4,9 @@ A result's home is the home of its item, so a client that splits batches by home
 asked for others' results asks their homes, one request each; a home asks nobody. A home that is gone has no results: the client
 computes them.
 
-*Claims.* A GET may claim what is not stored. What nobody else has claimed is the caller's to compute. For the rest it waits, but
-only if it got nothing to compute itself: a caller that waits holds no claim that others wait for, so no two of them wait for each
-other. A claim is granted only if there is still no result after it was granted, because the result may have come in between.
+*Claims.* A GET may claim missing results. The caller computes those that nobody else has claimed. It waits for the rest only if
+it got nothing to compute: a waiting caller holds no claim, so no two callers wait for each other. After a claim is granted, the
+result is looked up again, because it may have come in between; if so, the claim is void.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class ResultRequest:
     Args:
         registration: of the dataset.
         fingerprint: of the functions.
-        forwarded: by another node, for those that are at home here.
+        forwarded: whether another node forwards the request, for results at home here.
         room: bytes that an answer may have.
         replace: whether elements of a PUT replace stored ones.
     """
@@ -102,7 +102,7 @@ class ResultRequest:
 
 @dataclass(slots=True)
 class FoundResults:
-    """The results found, by index; all others have a status. Its holder closes it."""
+    """The available results, by index; all others have a status. Its holder closes it."""
 
     elements: dict[int, ItemFile | RemoteElement] = field(default_factory=dict)
     statuses: dict[int, ItemStatus] = field(default_factory=dict)
@@ -113,7 +113,7 @@ class FoundResults:
         return [index for index, status in self.statuses.items() if status is ItemStatus.NOT_RESIDENT]
 
     def add(self, elements: Mapping[int, ItemFile | RemoteElement], indices: Iterable[int]) -> None:
-        """Add elements; those of ``indices`` that have none are not stored."""
+        """Add elements. Those of ``indices`` without an element are not stored."""
         self.elements.update(elements)
         self.statuses.update((index, ItemStatus.NOT_RESIDENT) for index in indices if index not in elements)
         for index in elements:
@@ -158,7 +158,7 @@ class Results:
         self._contents: WeakKeyDictionary[Registration, str] = WeakKeyDictionary()
 
     async def collection(self, request: ResultRequest) -> Collection:
-        """The collection that a request is about."""
+        """The collection that a request names."""
         registration = request.registration
         content = self._contents.get(registration)
         if content is None:
@@ -172,7 +172,7 @@ class Results:
     async def get(
         self, request: ResultRequest, indices: NDArray[np.uint32], claim: ResultClaim | None = None
     ) -> FoundResults:
-        """The results of some items, distinct ones, and for those that are not stored why not. The caller closes it."""
+        """Get the results of distinct items; a missing result has the reason. The caller closes the answer."""
         collection, found = await self.collection(request), FoundResults()
         try:
             await self._collect(request, collection.name, indices, found)
@@ -189,7 +189,7 @@ class Results:
     async def _collect(
         self, request: ResultRequest, collection: str, indices: NDArray[np.uint32], found: FoundResults
     ) -> None:
-        """Add what there is, here and at other homes."""
+        """Add the stored results, here and at other homes."""
         mine, parts = self._by_home(request, indices)
         room = request.room // (1 + len(parts))
         answers = await asyncio.gather(
@@ -201,7 +201,7 @@ class Results:
             found.statuses.update(answer.statuses)
 
     def _by_home(self, request: ResultRequest, indices: NDArray[np.uint32]) -> tuple[NDArray[np.uint32], HomeParts]:
-        """The indices that are at home here; for each other home, the positions of its own."""
+        """The indices at home here; and for each other home, the positions of its own."""
         if self._fleet is None or request.forwarded:
             return indices, []
         split = split_of(self._fleet.members, request.registration.content, indices)
@@ -247,14 +247,14 @@ class Results:
         return found
 
     async def _claimed(self, request: ResultRequest, collection: str, found: FoundResults, claim: ResultClaim) -> None:
-        """Claim what is missing. If nothing of it is left to the caller, wait for what others compute."""
+        """Claim the missing results. If the caller gets none of them, wait for those that others compute."""
         loop = asyncio.get_running_loop()
         deadline, pause, open_ = loop.time() + claim.wait, _FIRST_PAUSE, found.missing
         while open_:
             tenant = request.registration.tenant
             granted = await self._claims.take(collection, open_, claim.owner, claim.seconds, tenant)
             if granted:
-                # A result may have come between the look and the claim.
+                # A result may have come between the look-up and the claim.
                 await self._collect(request, collection, np.array(sorted(granted), np.uint32), found)
                 await self._claims.end(collection, [index for index in granted if index in found.elements], claim.owner)
                 missing = granted.intersection(found.missing)
@@ -269,7 +269,7 @@ class Results:
     # --- writing
 
     async def put(self, request: ResultRequest, entries: Sequence[ReceivedResult], owner: str = "") -> list[PutResult]:
-        """Store elements at their homes; what became of each, in order. Ends the claims of all of them."""
+        """Store elements at their homes; returns the outcome of each, in order. Ends the claims of all of them."""
         named = await self.collection(request)
         collection = named.name
         done = {one.index: _refused(one) for one in entries}
@@ -339,7 +339,7 @@ def _refused(entry: ReceivedResult) -> PutResult:
 
 
 def _count(found: FoundResults) -> tuple[int, int]:
-    """Count what was asked for; elements and their bytes."""
+    """Count the requested elements and their bytes."""
     sizes = [one.size if isinstance(one, ItemFile) else len(one.data) for one in found.elements.values()]
     metrics.RESULTS.labels("read").inc(len(sizes))
     metrics.RESULT_BYTES.labels("read").inc(sum(sizes))

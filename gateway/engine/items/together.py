@@ -1,7 +1,7 @@
 """Items of a run that nobody waits for: stored as they come, many at a time.
 
-A task, a step of a thread and a transaction for each cost more than the bytes of a small item. A reader who comes meanwhile
-waits for the run, as for any fetch; if it gives the item up, he reads the item himself.
+A task, a thread hop and a transaction per item would cost more than the bytes of a small item. A reader who comes meanwhile
+waits for the run, as for any fetch; if the run gives the item up, the reader fetches it alone.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class ItemsTogether:
 
     Args:
         services: of the worker.
-        wanted: the item with which the run began; its reader waits, so it is not among them.
+        wanted: the item with which the run began; it is not stored here, because its reader waits.
         spans: of all items of the run.
         flight: of the worker's fetches.
         demand: has the room of datasets that are held in part.
 
     Attributes:
-        ended: set when nothing more is to come.
+        ended: set when no more items will come.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ItemsTogether:
 
     @staticmethod
     def suits(services: Services, wanted: Wanted) -> bool:
-        """Whether all of a run come from the origin, and stay here."""
+        """Whether all items of a run come from the origin and stay here."""
         alone = services.fleet is None or services.fleet.members.alone
         return alone and wanted.mode is not CachingMode.NONE and wanted.source is None and not wanted.refused
 
@@ -77,11 +77,11 @@ class ItemsTogether:
         return index in self._digests
 
     def awaits(self, index: int) -> bool:
-        """Whether an item is still to come."""
+        """Whether an item has yet to come."""
         return index in self._waiters
 
     async def chosen(self, cached: set[bytes]) -> list[int]:
-        """The items to read: not those that are cached by now, or that their dataset does not keep."""
+        """The items to read: not those cached by now, nor those that their dataset does not keep."""
         content, wanted, services = self._wanted.registration.content, self._wanted, self._services
         keeps = services.rules.for_path(wanted.location.path).cache and services.keeps(content)
         chosen = []
@@ -90,7 +90,7 @@ class ItemsTogether:
             if wants and await self._has_room(index):
                 chosen.append(index)
                 continue
-            # To look for room may take long, and the reader of the run waits: after one item without room none is looked for.
+            # Looking for room may take long, and the reader of the run waits: after one item without room, stop looking.
             keeps = keeps and not wants
             self.give_up(index)
         return chosen
@@ -104,7 +104,7 @@ class ItemsTogether:
         return self._rooms[index].held
 
     async def store(self, batch: Sequence[tuple[int, bytes]], headers: Sequence[Header], flags: ItemFlag) -> list[int]:
-        """Store items from an answer with these headers; returns those that are stored."""
+        """Store items from an answer with these headers; returns the stored ones."""
         content, services = self._wanted.registration.content, self._services
         refs: list[BlobRef | None] = [None] * len(batch)
         reserved = self._wanted.mode is not CachingMode.FULL
@@ -130,7 +130,7 @@ class ItemsTogether:
         return self._digests[index]
 
     def give_up(self, index: int, outcome: Outcome = NOT_TAKEN) -> None:
-        """Nothing more comes of an item: those who wait for it get its outcome. Idempotent."""
+        """Stop waiting for an item; its readers get its outcome. Idempotent."""
         waiters = self._waiters.pop(index, None)
         if waiters is None:
             return
@@ -145,7 +145,7 @@ class ItemsTogether:
             self.ended.set()
 
     def end(self) -> None:
-        """Give up what has not come."""
+        """Give up the items that have not come."""
         for index in tuple(self._waiters):
             self.give_up(index)
 

@@ -23,7 +23,7 @@ _GUESS = 256 * 1024
 
 
 class Underway:
-    """Fetches of one batch. The cost of a completion does not depend on their number."""
+    """Fetches of one batch. The cost per completion does not depend on how many there are."""
 
     def __init__(self) -> None:
         self._positions: dict[asyncio.Task[Outcome], int] = {}
@@ -57,7 +57,7 @@ class Underway:
         return found
 
     def abandon(self) -> None:
-        """Stop tracking; the fetches themselves continue, because they belong to the node."""
+        """Stop tracking; the fetches continue, because they belong to the node."""
         for task in self._positions:
             task.remove_done_callback(self._note)
             task.cancel()
@@ -74,7 +74,7 @@ class BatchProgress:
     underway: Underway = field(default_factory=Underway)
 
     def hear(self, outcome: Outcome) -> None:
-        """Record the outcome of a fetch."""
+        """Record a fetch's outcome."""
         if isinstance(outcome, FailedItem) and outcome.status is ItemStatus.ORIGIN_ERROR:
             self.failures += 1
             self.failed = True
@@ -109,7 +109,7 @@ class AskWindow:
         return position in self._inside
 
     def takes(self, position: int) -> bool:
-        """Whether one more item may be requested now; if so, it is counted until it has ``come``."""
+        """Whether one more item may be requested now; if so, it counts until it has ``come``."""
         size = int(self._sizes[position])
         if self._inside and (len(self._inside) >= self._most or self._bytes + size > FAR_BYTES):
             self._open = False
@@ -132,7 +132,7 @@ class Candidates:
     Attributes:
         residents: believed to be cached, here or at their home; first choice, in this order.
         promised: residents of other nodes that are about to be requested; with those in progress they count as delivered.
-        spare: residents that are delivered only when the others are slow, fail, or do not suffice.
+        spare: residents delivered only when the others are slow, fail or do not suffice.
 
     Args:
         residents: see above.
@@ -140,7 +140,7 @@ class Candidates:
         others: cached nowhere, in the order in which to fetch them.
         far: by position, whether another node is asked.
         lengths: of the items in bytes, by position.
-        nodes: the number of other nodes that are homes of some.
+        nodes: the number of other nodes that are homes of items.
     """
 
     def __init__(

@@ -41,9 +41,9 @@ class Wanted:
     """One item, for one reader.
 
     ``mode`` is how its dataset is cached; ``purpose`` is why the item is fetched. ``here``: do not ask other nodes to serve it,
-    because another node asks. ``source`` is asked before the origin. ``reader`` is the job that it is for, if that is known.
-    ``refused``: the item is read from the origin even if it is cached. ``sweeps``: the reader is in an epoch, so it wants every
-    item of the dataset; ``soon`` tells which others it wants in any case. ``at`` is the location, if it is known.
+    because another node asks. ``source`` is asked before the origin. ``reader`` is the reading job, if known. ``refused``: the
+    item is read from the origin even if it is cached. ``sweeps``: the reader is in an epoch, so it wants every item of the
+    dataset; ``soon`` says which other items it wants in any case. ``at`` is the location, if known.
     """
 
     registration: Registration
@@ -71,12 +71,12 @@ class Wanted:
 
     @property
     def who(self) -> Who:
-        """Rights, copy, and whether the bytes are wanted: requests that differ here may have different outcomes."""
+        """Rights, copy, and whether the bytes are wanted. Requests that differ in these may have different outcomes."""
         return self.identity, self.registration.tenant, self.registration.name, self.index, self.store_only
 
     @property
     def location(self) -> Location:
-        """The tenant's location of the item; else it is read from disk each time."""
+        """The tenant's location of the item, read from disk unless it was given."""
         return self.at or self.registration.locations.of(self.index)
 
 
@@ -138,7 +138,7 @@ class PrefetchCounts(NamedTuple):
 class ItemStream:
     """An item being streamed, ``length`` bytes long; its owner calls ``close``.
 
-    The digest is that of all bytes, so a resumed stream cannot mix two versions of an object unnoticed.
+    The digest covers all bytes, so a resumed stream that mixes two versions of an object is detected.
     """
 
     def __init__(self, stream: ItemBytes, length: int, digest: bytes) -> None:

@@ -23,7 +23,7 @@ _NO_KEYS = np.empty(0, dtype=np.uint64)
 
 
 class Whereabouts:
-    """What one worker knows, and asks other nodes, of the items of batches."""
+    """What one worker knows of the items of batches, and asks other nodes."""
 
     def __init__(self, services: Services, fetches: ItemFetches) -> None:
         self._services = services
@@ -60,7 +60,7 @@ class Whereabouts:
         return resident | there.resident
 
     async def blobs(self, digests: Sequence[bytes]) -> NDArray[np.bool_]:
-        """By position, whether this node or the home of a digest has its blob, whatever datasets it is in."""
+        """By position, whether this node or a digest's home has its blob, whichever datasets contain it."""
         here = await self._items.among(digests)
         absent = [digest for digest in digests if digest not in here]
         neighbours, fleet = self._fetches.neighbours, self._services.fleet
@@ -92,14 +92,14 @@ class Whereabouts:
         return demand.merged(offered)[:most]
 
     def split(self, ask: BatchAsk) -> Split | None:
-        """The homes of the items; ``None`` if no other node is asked."""
+        """The homes of the items; ``None`` if no other node needs to be asked."""
         fleet = self._services.fleet
         if fleet is None or ask.here or ask.caching is CachingMode.NONE:
             return None
         return split_of(fleet.members, ask.registration.content, ask.indices)
 
     async def there(self, ask: BatchAsk, split: Split | None, resident: NDArray[np.bool_]) -> Elsewhere:
-        """What the homes know of the items that are not cached here."""
+        """What homes know of the items that are not cached here."""
         peers = self._fetches.peers
         if split is None or peers is None or ask.refused:
             return Elsewhere(np.zeros(len(ask.indices), dtype=bool))

@@ -1,1 +1,1 @@
-"""Objects: found, fetched once, read while they are written, forgotten by writes."""
+"""Objects: found, fetched once, read while they are being written, and forgotten when they are overwritten."""

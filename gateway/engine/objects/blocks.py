@@ -38,10 +38,10 @@ class Blocks:
     """The fills of this worker and the way to every block of an object.
 
     Args:
-        services: shared.
+        services: of the worker.
         max_fills: fills at once.
-        grants: lose the grant of an identity that the origin refuses more of an object.
-        forget: drops an object everywhere when the origin has another one by now.
+        grants: of the worker; an identity to which the origin refuses the rest of an object loses its grant.
+        forget: drops an object everywhere when the origin has replaced it.
     """
 
     def __init__(self, services: Services, max_fills: int, grants: Grants, forget: Forget) -> None:
@@ -70,8 +70,8 @@ class Blocks:
     def has_room(self) -> bool:
         """Whether another fill may be started; when not, reads are answered without storing.
 
-        A fill has a place while it reads the origin. While the disk is busy, the index falls behind the readers of small objects;
-        those fills wait beside the places.
+        A fill occupies a place while it reads the origin. Fills of small objects that wait for the index of a busy disk occupy
+        none.
         """
         return len(self.reading) < self._max_fills and len(self._fills) < UNRECORDED * self._max_fills
 
@@ -104,7 +104,7 @@ class Blocks:
     def begin_fill(
         self, entry: ObjectEntry, span: tuple[int, int], identity: OriginIdentity, response: StreamedResponse | None
     ) -> Fill:
-        """``start_fill`` for a caller whose own task carries the fill out, by ``Fill.run``."""
+        """``start_fill`` for a caller whose own task runs the fill, by ``Fill.run``."""
         fill = Fill(self, entry, span, identity, response, self._services.now())
         self._fills.add(fill)
         self.reading.add(fill)
@@ -266,7 +266,7 @@ class Blocks:
         return stored
 
     async def _large_part(self, body: Body) -> bytes | StoredPart:
-        """Read a range that is stored: one worker does, and the others wait for that."""
+        """Read a range that will be stored: one worker reads it, and the others wait."""
         entry, start, stop, number = body.entry, body.start, body.stop, part_number(body.start)
         await self.lease(entry.key, number, entry.generation)
         try:
@@ -280,13 +280,13 @@ class Blocks:
             self.leases.release(entry.key, number, entry.generation)
 
     async def _rest_on_disk(self, body: Body) -> None:
-        """Serve a large part that was read with the object's metadata from its blob: a slow reader holds no memory."""
+        """Serve a large part that was read with the object's metadata from its blob, so that a slow reader holds no memory."""
         body.stored = await self.small.recall(body.entry, body.start, body.stop)
         if body.stored is not None:
             body.data = None
 
     async def _is_elsewhere(self, entry: ObjectEntry, known_from: int, numbers: Sequence[int]) -> bool:
-        """Whether another worker has stored or is filling one of these blocks; loads the stored ones from ``known_from`` on."""
+        """Whether another worker stored or is filling one of these blocks; loads the stored ones from ``known_from`` on."""
         await self._adopt_row(entry)
         await self.load(entry, known_from, numbers[-1])
         if any(self._has(entry, number) for number in numbers):
@@ -299,7 +299,7 @@ class Blocks:
 
     @staticmethod
     def lacks(entry: ObjectEntry, numbers: Collection[int]) -> bool:
-        """Whether any of the blocks is not resident, to this worker's knowledge; see ``load``."""
+        """Whether any of the blocks is not resident, as far as this worker knows; see ``load``."""
         return any(number not in entry.blobs for number in numbers)
 
     def _has(self, entry: ObjectEntry, number: int) -> bool:
@@ -320,7 +320,7 @@ class Blocks:
         """Wait until no other worker fills this block; the lease is the caller's, to hand to a fill or to release.
 
         Raises:
-            DiskUnavailable: it takes longer than storing the block is worth.
+            DiskUnavailable: waiting takes longer than storing the block is worth.
         """
         if not await self.leases.take(key, number, generation, LEASE_PATIENCE):
             raise DiskUnavailable(Reason.OVERLOAD, "another worker is filling this block, slowly")
@@ -356,7 +356,7 @@ class Blocks:
             await self.adopt_row(entry, row)
 
     async def adopt_row(self, entry: ObjectEntry, row: ObjectRecord) -> None:
-        """Take a row as that of an object of which this worker knew only the metadata, if it is of that version."""
+        """Take a row for an object of which this worker knew only the metadata, if it is of that version."""
         if entry.is_of(row.meta) and row.block_size == entry.record.block_size:
             entry.record = replace(entry.record, row_id=row.row_id)
             for identity, granted_at in entry.grants.items():
@@ -379,7 +379,7 @@ class Blocks:
     async def read_range(self, entry: ObjectEntry, identity: OriginIdentity, start: int, stop: int) -> StreamedResponse:
         """See ``ranged.read_range``; when it raises, the outdated entry is forgotten.
 
-        Forget it at any point of a body: its reader must be cut off, and the next one finds the right bytes.
+        That holds at any point of a body: its reader must be cut off, and the next reader gets the right bytes.
         """
         meta = entry.record.meta
         try:
@@ -390,6 +390,6 @@ class Blocks:
             raise
         except ObjectChanged:
             row = await self.store.lookup(entry.key)
-            if row is None or entry.is_of(row.meta):  # else it was written, and forgotten, since the body began
+            if row is None or entry.is_of(row.meta):  # else it was overwritten, and forgotten, since the body began
                 await self._forget([entry.key])
             raise

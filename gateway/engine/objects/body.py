@@ -1,7 +1,7 @@
 """The bytes of one answer, block by block: from blobs on disk, from blocks that are still growing, or from the origin.
 
-Each step looks at the present state: a block that was resident when the read began may have been evicted, and a fill that was
-promised may have failed. Only blocks that the disk cannot give are read from the origin directly, without keeping them.
+Each step looks at the present state: a block that was resident when the read began may have been evicted, and an expected fill
+may have failed. Only blocks that the disk cannot supply are read from the origin without being kept.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ class BlockSource(Protocol):
     """The source of a body's blocks; the engine implements it."""
 
     async def block(self, body: Body, number: int) -> OpenBlob | tuple[Fill, GrowingBlob]:
-        """A resident block, held for the caller, or a growing one, joined, with its fill.
+        """A resident block, held for the caller; or a growing block, joined for it, and its fill.
 
         Raises:
             DiskUnavailable: the block cannot be kept on disk.
-            LarderError: it cannot be had at all.
+            LarderError: the block is unavailable everywhere.
         """
 
     async def small_range(self, body: Body) -> bytes | StoredPart | None:
-        """All bytes of a body that is read alone, or the stored part that has them, held for it; ``None``: its blocks are to be
-        filled.
+        """All bytes of a body that is read without its blocks, or the stored part that has them, held for it; ``None`` if its
+        blocks must be filled.
 
         Raises:
-            LarderError: they cannot be had.
+            LarderError: the bytes are unavailable.
         """
 
     async def gathered(self, body: Body, position: int) -> Gathered | None:
-        """Bytes from a position on that items of datasets have; ``None`` if none has the first, or its block is or comes here."""
+        """Bytes from a position on that items have; ``None`` if no item has the first, or its block is here or being filled."""
 
     async def direct(self, body: Body, start: int, stop: int) -> StreamedResponse:
-        """The bytes [start, stop) straight from the origin, kept nowhere."""
+        """The bytes [start, stop) straight from the origin, without keeping them."""
 
 
 class Body:
@@ -56,10 +56,10 @@ class Body:
 
     ``numbers`` are the blocks it needs; ``direct`` says that bytes came from the origin and were kept nowhere. ``data`` has all
     bytes of a range that was read without its blocks, ``stored`` is the blob that has them; ``alone`` says that this reader
-    caused that. ``gathers``: items have the body's bytes, as far as that was looked up. ``prepare`` does everything that can fail
-    before the first byte; ``pieces`` then yields spans (valid until the next one is asked for), and the bytes that are in no
-    file. ``following`` is the first block, joined for this body, and its fill; ``memory`` has all of the body's bytes, if they
-    are in memory beside the file.
+    caused the read. ``gathers``: items have the body's bytes, as far as known. ``prepare`` does everything that can fail before
+    the first byte; ``pieces`` then yields spans (valid until the next one is asked for), or bytes that are in no file.
+    ``following`` is the first block, joined for this body, and its fill; ``memory`` has all of the body's bytes, if they are in
+    memory beside the file.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Body:
                 self._release_ready()
 
     def whole(self) -> tuple[int, int, int, int] | None:
-        """Where one file has all bytes by now: descriptor, offset, count, inode; after ``prepare``, valid until ``close``."""
+        """The part of a file with all bytes, if one has them by now: descriptor, offset, count, inode; valid until ``close``."""
         if self.stored is not None:
             return self.stored.blob.fd, self.start - self.stored.start, self.stop - self.start, self.stored.blob.inode
         if self._ready is None or len(self.numbers) > 1 or self.start == self.stop:
@@ -141,7 +141,7 @@ class Body:
         return None if file is None else (file.fd, self.first, self.stop - self.start, file.inode)
 
     def close(self) -> None:
-        """Release held resources; the fill has one reader less."""
+        """Release held resources; the fill loses one reader."""
         if self.stored is not None:
             self.stored.blob.release()
             self.stored = None
@@ -156,7 +156,7 @@ class Body:
         """Every byte of the body, in order.
 
         Raises:
-            LarderError: the rest cannot be had; the connection must be broken.
+            LarderError: the rest is unavailable; the connection must be broken.
         """
         if self.data is not None:
             yield self.data

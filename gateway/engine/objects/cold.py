@@ -1,12 +1,13 @@
 """Asking the origin about an object of which the cache knows nothing.
 
 One request is enough, whatever the reader wants: its answer has the object's metadata and the bytes that the reader wants, and
-goes to the reader unchanged if nothing of it is kept. A read of the whole is a GET with the reader's conditions; a small range is
-that range; another range is the blocks that it touches; a HEAD is a HEAD. Only a long suffix takes two, because its blocks depend
-on the size. A GET of one byte learns the size; the answer to a HEAD could not say why the object is unavailable.
+goes to the reader unchanged if nothing of it is kept. For the whole object it is a GET with the reader's conditions; for a small
+range, a GET of that range; for another range, a GET of its blocks; for a HEAD, a HEAD. Only a long suffix takes two requests,
+because its blocks depend on the size. A GET of one byte learns the size; the answer to a HEAD could not say why the object is
+unavailable.
 
-Readers of one object share a question. The outcome of conditions and ranges is for the first reader alone; other readers ask
-again.
+Readers of one object share a request. The outcome of conditions and ranges is for the first reader alone; other readers send
+their own.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ _AskOrigin = Callable[[Ask, Caching, int], Coroutine[Any, Any, Answer]]
 
 
 class Learned(NamedTuple):
-    """The origin's answer on an object, with the key's generation and the time from before it was asked.
+    """The origin's answer on an object, with the key's generation and the time, both from before the request.
 
     It counts as confirmed and granted from then on, not from when the answer came: a write that this gateway did not hear of may
     have been accepted in between.
@@ -68,7 +69,7 @@ class Learned(NamedTuple):
 
 
 class ColdReads:
-    """Asks the origin about objects, and makes entries of its answers; ``Reads`` has the rules."""
+    """Asks the origin about objects, and makes entries from its answers; see ``Reads`` for the rules."""
 
     def __init__(self, services: Services, blocks: Blocks, entries: EntryCache, grants: Grants) -> None:
         self._services = services
@@ -79,7 +80,7 @@ class ColdReads:
         self._heads: SingleFlight[tuple[_Slot, str, bool], Found | Relay] = SingleFlight()
 
     def current(self, entry: ObjectEntry) -> bool:
-        """Whether nothing was written since the entry was read."""
+        """Whether the object has not been written since the entry was read."""
         return self._services.store.generations.at(*entry.slots) == entry.generation
 
     def in_memory(self, key: ObjectKey) -> ObjectEntry | None:
@@ -102,7 +103,7 @@ class ColdReads:
         self._grants.grant(entry, identity, rule, learned.generation, learned.asked_at)
 
     def find(self, ask: Ask, rule: Caching) -> Awaitable[Answer]:
-        """Find an object at the origin, for one reader or several; ``None``: look again.
+        """Find an object at the origin, for one or more readers; ``None`` means: look again.
 
         Raises: see ``Reads.open``.
         """
@@ -113,12 +114,12 @@ class ColdReads:
         generation = self._services.store.generations.of(ask.key)
         slot = ask.key, generation
         pending = self._cold.joined(slot)
-        if pending is not None:  # hot: what ``next_source`` says of a read in progress here
+        if pending is not None:  # hot: ``next_source`` decides the same for a read in progress here
             return self._join(ask, pending, reach)
         ask_origin = self._question(ask)
         if ask_origin is None:
             return self._head(ask, rule, generation, by_get=ask.span is not None)
-        # A task that is no reader's: it carries out the fill that comes of the question, too.
+        # A task that belongs to no reader: it also runs the fill that the request starts.
         answer = self._cold.begin(slot, ask_origin(ask, rule, generation))
         return answer if reach is None else reach.result(answer)
 
@@ -131,7 +132,7 @@ class ColdReads:
         self._cold.begin(slot, work)
 
     def _question(self, ask: Ask) -> _AskOrigin | None:
-        """The GET whose answer is that of this reader; ``None``: without one, and a HEAD comes first."""
+        """The GET whose answer also serves this reader; ``None`` if a HEAD must come first."""
         span, block_size = ask.span, self._services.block_size
         if span is None and ask.metadata_first:
             return None
@@ -151,7 +152,7 @@ class ColdReads:
         return partial(self._open_leased, self._open_blocks, span.first // block_size) if leased else self._open_blocks
 
     async def _join(self, ask: Ask, pending: asyncio.Future[Answer], reach: Reach | None) -> Answer:
-        """The outcome of another reader's question, if it answers this one too; ``None``: look again."""
+        """The outcome of another reader's request, if it also answers this reader; ``None`` means: look again."""
         if ask.forced:
             return Forward(Reason.JOINED, miss=True)
         await (asyncio.wait([pending]) if reach is None else reach.wait(pending))
@@ -169,7 +170,7 @@ class ColdReads:
         return joined._replace(reason=reason, fill=None if ask.metadata_first else joined.fill)
 
     async def _head(self, ask: Ask, rule: Caching, generation: int, *, by_get: bool = False) -> Found | Relay | Forward:
-        """Learn an object's metadata without its bytes, together with others who ask the same."""
+        """Learn an object's metadata without its bytes, sharing the request with others that need the same."""
         slot = (ask.key, generation), ask.identity.name, by_get
         if ask.forced:
             self._heads.forget(slot)
@@ -224,7 +225,7 @@ class ColdReads:
             return Relay(response, reason)
         entry, blocks = self.keep(ask, rule, Learned(meta, generation, asked_at)), self._blocks
         fills = blocks.small.fills(entry, *bounds, continues=False)
-        # The bytes are on their way: a large part is worth storing, but for all of an object.
+        # The bytes are already on their way: a large part is worth storing, unless all of the object will be.
         large = is_stored(bounds[1] - bounds[0], entry.record.block_size) and bounds != (0, meta.size)
         if large or not fills:
             blocks.record(entry, bounds[0] // entry.record.block_size, ask.identity)
@@ -241,7 +242,7 @@ class ColdReads:
     async def _open_leased(
         self, ask_origin: _AskOrigin, number: int, ask: Ask, rule: Caching, generation: int
     ) -> Answer:
-        """A question that begins a fill at block ``number``; ``None`` if another worker turned out to have stored the object."""
+        """A request that begins a fill at block ``number``; ``None`` if another worker turns out to have stored the object."""
         leases = self._services.leases
         try:
             await self._blocks.lease(ask.key, number, generation)
@@ -250,7 +251,7 @@ class ColdReads:
         started = False
         try:
             if await self._services.store.lookup(ask.key) is not None:
-                # An entry of this worker's without bytes, made by a small range, would hide the row.
+                # An entry without bytes that a small range left in this worker would hide the row.
                 self._entries.pop(ask.key, None)
                 return None
             opened = await ask_origin(ask, rule, generation)
@@ -261,9 +262,9 @@ class ColdReads:
                 leases.release(ask.key, number, generation)
 
     async def _open_cold(self, ask: Ask, rule: Caching, generation: int) -> Answer:
-        """Ask for the whole object, and carry out the fill that comes of it; this worker has the lease of its first block.
+        """Ask for the whole object, and run the fill of its answer; this worker has the lease of its first block.
 
-        The readers are answered when the fill has its first bytes: they would wait for these next.
+        The readers are answered when the fill has its first bytes, for which they would wait next.
         """
         services, moves = self._services, self._services.moves
         former = [] if moves is None else moves.former(ask.key)
@@ -291,7 +292,7 @@ class ColdReads:
         return await self._fill(ask, rule, learned, response)
 
     async def _open_blocks(self, ask: Ask, rule: Caching, generation: int) -> Answer:
-        """Ask for the blocks of a range, and carry out the fill; this worker has the lease of the first.
+        """Ask for the blocks of a range, and run the fill; this worker has the lease of the first block.
 
         The answer has the object's metadata. The reader is answered when the fill has its first bytes.
         """
@@ -325,7 +326,7 @@ class ColdReads:
     async def _open_whole(
         self, ask: Ask, rule: Caching, learned: Learned, response: StreamedResponse, *, leased: bool
     ) -> Answer:
-        """Fill from a whole object that the origin sent to a reader of a range: it knows no ranges, or ``If-Range`` failed.
+        """Fill from a whole object that the origin sent for a range, because it knows no ranges or ``If-Range`` failed.
 
         ``leased``: the caller has the lease of the first block.
         """
@@ -339,7 +340,7 @@ class ColdReads:
         return await self._fill(ask, rule, learned._replace(meta=replace(meta, checksums=None)), response)
 
     def _unkept(self, meta: ObjectMeta, rule: Caching) -> Reason | None:
-        """Why an answer is not kept: there was room before the origin was asked, but many may have been asking."""
+        """Why an answer is not kept: other fills may have taken the places that were free before the request."""
         overload = None if self._blocks.has_room else Reason.OVERLOAD
         return refusal(meta, rule, self._services.capacity) or overload
 
@@ -353,9 +354,9 @@ class ColdReads:
         *,
         span: tuple[int, int] | None = None,
     ) -> Found:
-        """Carry out the fill of an answer with the whole object, or the bytes ``span`` of it, which are whole blocks.
+        """Run the fill of an answer with the whole object, or with the bytes ``span`` of it, which are whole blocks.
 
-        Its first bytes wake the readers, whose answer has the bytes of an only block for as long as they need them.
+        Its first bytes wake the readers. Their answer holds the bytes of an object's only block for as long as they need them.
         """
         entry = self.keep(ask, rule, learned)
         size = entry.record.block_size
@@ -368,8 +369,7 @@ class ColdReads:
         return answer
 
     def _taken_over(self, ask: Ask, rule: Caching, generation: int, moved: Moved) -> Learned | None:
-        """The former home's statement about an object that it hands over; ``None`` when that cannot be kept, or the reader doubts
-        it."""
+        """The former home's statement about an object handed over; ``None`` if that cannot be kept, or the reader doubts it."""
         meta = entity_headers(moved.headers)
         if self._unkept(meta, rule) is not None or ask.doubts(meta):
             moved.body.abort()
@@ -377,7 +377,7 @@ class ColdReads:
         return Learned(meta, generation, self._services.now() - moved.age)
 
     def keep(self, ask: Ask, rule: Caching, learned: Learned) -> ObjectEntry:
-        """The object's entry in memory: the one that is there, of which fills already know, or a new one."""
+        """The object's entry in memory: the existing one, which fills already use, or a new one."""
         meta = learned.meta
         entry = self.in_memory(ask.key) if ask.key in self._entries else None
         if entry is not None and entry.generation == learned.generation and entry.is_of(meta):
@@ -397,14 +397,14 @@ def _abort(answer: Answer) -> None:
 
 
 def of_head(answer: Relay, ask: Ask) -> Relay | Forward:
-    """An answer without the object's bytes, for one reader: all readers that its header or its document answers share it."""
+    """An answer without the object's bytes. All readers that its header or its document answers share it."""
     if ask.head or answer.document is not None:
         return answer
     return Forward(answer.reason, miss=answer.response.status != 200)
 
 
 async def one_byte(origin: OriginClient, ask: Ask, headers: Sequence[Header]) -> tuple[StreamedResponse, bytes | None]:
-    """The answer to a GET of an object's first byte, with its document if it is an error's: that is the reader's answer too.
+    """The answer to a GET of an object's first byte, with its document if it is an error, which then answers the reader too.
 
     Raises: see ``OriginClient.send``.
     """

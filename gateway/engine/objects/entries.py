@@ -1,8 +1,8 @@
-"""The objects that one worker keeps in memory, which a repeated hit needs without touching the database; and its grants.
+"""The objects that one worker keeps in memory, so that a repeated hit needs no database; and its grants.
 
-Grants of the origin are remembered per object in its entry, and per bucket where a rule shares grants; those are in memory alone.
-A grant is never older news than it seems: it counts from before the origin was asked, and is noted only if neither the object
-was written nor the rights in its bucket were changed since then (``Generations``).
+Grants of the origin are remembered per object in its entry, and per bucket where a rule shares grants; those are in memory
+alone. A grant counts from before the origin was asked, and is recorded only if neither the object nor the rights in its bucket
+have changed since then (``Generations``).
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class KnownValidity(NamedTuple):
 class ObjectEntry:
     """One object in memory.
 
-    ``blobs`` holds the blocks known to be resident, which may be fewer than there are. ``grants`` maps the names of
-    origin identities to the time the origin last said yes to them. ``generation`` is the key's generation when all this was
-    read, ``slots`` are its slots. ``valid`` remembers for how long each identity may be served, by its name. An entry whose
-    ``record.row_id`` is 0 has no bytes yet: it answers HEAD, and conditions that end without bytes.
+    ``blobs`` holds the blocks known to be resident, which may be fewer than there are. ``grants`` maps the names of origin
+    identities to the time of the origin's last grant. ``generation`` is the key's generation when all this was read, ``slots``
+    are its slots. ``valid`` says for how long each identity, by name, may be served. An entry whose ``record.row_id`` is 0 has
+    no bytes yet: it answers HEAD, and conditions that end without bytes.
     """
 
     key: ObjectKey
@@ -51,13 +51,13 @@ class ObjectEntry:
         return self.record.row_id != 0 or bool(self.blobs)
 
     def is_of(self, meta: ObjectMeta) -> bool:
-        """Whether the origin's metadata describes the bytes of this entry; it may lack their size."""
+        """Whether the origin's metadata, which may lack the size, describes the bytes of this entry."""
         known = self.record.meta
         return quoted(known.etag) == quoted(meta.etag) and meta.size in (known.size, -1)
 
 
 class EntryCache(OrderedDict[ObjectKey, ObjectEntry]):
-    """At most ``limit`` entries, the least recently used leaving first.
+    """At most ``limit`` entries; the least recently used leave first.
 
     The caller checks generations, and calls ``move_to_end`` for an entry that it uses.
     """
@@ -91,8 +91,9 @@ class Grants:
         """Replaced by another object at each revocation: entries' memory of grants may be wrong then."""
 
     def widest(self, key: ObjectKey, identity: str, rule: Caching, granted: float | None) -> float | None:
-        """The time of the latest grant to an identity that covers an object; ``granted`` is that of the object itself. If the
-        rule shares grants, those of any object that it matches in the same bucket count too."""
+        """The time of the latest grant to an identity that covers an object; ``granted`` is the object's own. If the rule shares
+        grants, that of any matching object in the bucket counts.
+        """
         if not rule.by_prefix:
             return granted
         shared = self._shared.get((identity, rule.match, key.bucket))
@@ -114,8 +115,7 @@ class Grants:
     def grant(
         self, entry: ObjectEntry, identity: OriginIdentity, rule: Caching, generation: int, asked_at: float
     ) -> None:
-        """Record a grant of the origin; it was asked at ``asked_at``, when the key's generation was ``generation``, under
-        ``rule``."""
+        """Record a grant of the origin: asked at ``asked_at``, under ``rule``, at the key's generation ``generation``."""
         entry.grants[identity.name] = asked_at
         entry.valid.clear()
         if rule.by_prefix and self._services.store.generations.at(*entry.slots) == generation:
@@ -123,7 +123,7 @@ class Grants:
             self._shared[place] = _Shared(asked_at, self._rights_in(entry.key))
 
     async def revoke(self, entry: ObjectEntry, identity: OriginIdentity) -> None:
-        """Revoke one identity's grant. A refusal concerns the caller and not the object, so the bytes stay for other callers."""
+        """Revoke one identity's grant. A refusal concerns that caller alone, so the bytes stay for other callers."""
         rule = self._services.rules.for_path(entry.key.path)
         entry.grants.pop(identity.name, None)
         self.revocation = object()
@@ -132,6 +132,6 @@ class Grants:
             await self._services.store.revoke(entry.record.row_id, identity.name)
 
     def drop(self) -> None:
-        """Forget the grants that no object's row holds: an origin is another store now."""
+        """Forget the grants that no object's row holds, because an origin is another store now."""
         self._shared.clear()
         self.revocation = object()

@@ -4,14 +4,14 @@ Rules
 -----
 1. A fill belongs to the node. It runs in its own task; the client that caused it may leave. Without readers it still completes
    when at most ``LINGER`` bytes remain, and otherwise ends at the next block boundary, keeping what is complete.
-2. The generation of the key is read *before* the origin is asked and handed to ``Store.record``: a fill that was under way
-   when the object was written is served to the readers that already follow it, and not kept.
-3. A block is kept only whole. When the origin breaks off, the fill resumes at the first missing byte with ``Range`` and
-   ``If-Match`` (twice, after a jittered pause), so that a restart of the origin is invisible; then it fails, and the
-   readers' connections break.
+2. The generation of the key is read *before* the origin is asked and passed to ``Store.record``: if the object is written during
+   a fill, the fill serves the readers that already follow it, and is not kept.
+3. Only whole blocks are kept. When the origin breaks off, the fill resumes at the first missing byte with ``Range`` and
+   ``If-Match`` (twice, after a jittered pause), so that a restart of the origin is invisible; then it fails, and the readers'
+   connections break.
 4. When the disk refuses bytes, the fill ends. Its readers read the rest from the origin themselves.
-5. A reader who wants a block far ahead of where the fill is does not wait: the fill is cut short at that block and
-   another takes over from there.
+5. A reader who wants a block far ahead of the fill does not wait: the fill is cut short at that block, and another fill starts
+   there.
 6. Of the workers of a node, the one that holds the lease of a block fills it (store/shared/leases.py). A fill takes the next
    block's lease before it gives up the current one, so waiting siblings stay behind it. It ends before a block that a sibling
    stored in the meantime.
@@ -40,7 +40,7 @@ FAR_AHEAD = 4
 
 
 class FillEnded(LarderError):
-    """The fill stopped before this block, which had no readers; a reader of it starts another fill."""
+    """The fill stopped before this block, which had no readers; its next reader starts another fill."""
 
 
 class FillOwner(Protocol):
@@ -65,16 +65,16 @@ class Fill:
     """One origin read in progress.
 
     Args:
-        owner: has what all fills share.
+        owner: the resources that all fills share.
         entry: the object.
-        span: its first and last block to fill. The caller holds the lease of the first, which is the fill's from now on.
+        span: its first and last block to fill. The fill takes over the caller's lease of the first.
         identity: the keys to read the origin with.
         response: an open answer with the bytes of the blocks; ``None``: the fill asks for them.
         started_at: now, in seconds since the epoch: the first use of the blocks, perhaps long after the object was confirmed.
 
     Attributes:
-        whole: the bytes of the only block, if they came with the head of the answer: it can no longer break off. Not kept while
-            the index is waited for.
+        whole: the bytes of the only block, if they came with the head of the answer, which cannot break off then. Released
+            before the wait for the index.
     """
 
     def __init__(
@@ -111,28 +111,28 @@ class Fill:
         return f"<Fill {self.entry.key.path} blocks {self.current}..{self.last}, {self.readers} readers>"
 
     def serves(self, number: int) -> bool:
-        """Whether a reader of block ``number`` should wait for this fill: it comes to that block, and soon."""
+        """Whether a reader of block ``number`` should wait for this fill, because it will soon reach that block."""
         return number <= self.last and number - self.current <= FAR_AHEAD
 
     def comes_to(self, number: int) -> bool:
-        """Whether this fill still means to fill block ``number``; it does not once it was cut short before it."""
+        """Whether this fill will still reach block ``number``: it has not been cut short before it."""
         return number <= self.last
 
     def cut_short(self, number: int) -> None:
-        """Leave block ``number`` and those that follow to another fill."""
+        """Leave block ``number`` and the following blocks to another fill."""
         self.last = min(self.last, number - 1)
 
     async def run(self) -> None:
-        """Carry the fill to its end. Never raises: failures reach the readers of the blocks concerned."""
+        """Run the fill to its end. Never raises: failures reach the readers of the blocks concerned."""
         block = self.blocks[self.current]
-        # Not an attribute: the stream refers to the fill, and both would be left to the garbage collector.
+        # Not an attribute: fill and stream would refer to each other, and need the garbage collector.
         stream: ByteStream | None = None
         start = self.current * self.entry.record.block_size
         try:
             response = self._response = self._response or await self._reopen(start)
             await self._store.reserve(block)
             if self.whole is None:
-                # The end may have come nearer by then: the fill may have been cut short.
+                # The end may be nearer by now, if the fill was cut short.
                 stream = ByteStream(response, self._stop() - start, lambda offset: self._reopen(start + offset))
             while True:
                 if stream is not None:
@@ -171,7 +171,7 @@ class Fill:
             self._owner.fill_ended(self)
 
     def _reopen(self, start: int) -> Awaitable[StreamedResponse]:
-        """Ask for the bytes from a position of the object on."""
+        """Request the object's bytes from a position on."""
         return self._owner.read_range(self.entry, self._identity, start, self._stop())
 
     def _abort(self, stream: ByteStream | None, failure: LarderError) -> None:
@@ -182,7 +182,7 @@ class Fill:
         self._end_rest(failure)
 
     async def _goes_on(self) -> bool:
-        """Whether to fill the next block too; if so, its lease is taken, and that of the current one given up."""
+        """Whether to fill the next block too; if so, takes its lease and releases that of the current block."""
         following, entry = self.current + 1, self.entry
         if following > self.last:
             return False
@@ -198,7 +198,7 @@ class Fill:
         return goes_on
 
     async def _is_stored(self, number: int) -> bool:
-        """Whether another worker, which may load ahead for a client of this one, has stored a block by now."""
+        """Whether another worker, which may load ahead for a client of this worker, has stored a block by now."""
         entry = self.entry
         if not self._leases.shared:
             return False
@@ -225,7 +225,7 @@ class Fill:
         """Tie a committed block to its object, unless the object was written since the origin was asked.
 
         Raises:
-            DiskUnavailable: disk or index do not take it.
+            DiskUnavailable: the disk or the index does not accept it.
         """
         entry, store = self.entry, self._store
         assert block.ref is not None
@@ -241,8 +241,9 @@ class Fill:
 async def tie(
     store: Store, entry: ObjectEntry, number: int, ref: BlobRef, used_at: float, *, gathers: bool = True
 ) -> bool:
-    """Tie a committed blob to its object, as block ``number``; ``False`` if the index did not take it, or the object was written
-    since the origin was asked. See ``Store.record``."""
+    """Tie a committed blob to its object, as block ``number``; ``False`` if the index refused it, or the object was written
+    since the origin was asked.
+    """
     granted = dict(entry.grants) if entry.record.row_id == 0 else {}
     record = await store.record(
         entry.key,
@@ -260,5 +261,5 @@ async def tie(
     now = entry.record
     entry.record = ObjectRecord(record.row_id, now.meta, now.block_size, now.confirmed_at)
     for identity in granted.keys() - entry.grants.keys():
-        await store.revoke(record.row_id, identity)  # refused while the row was being written
+        await store.revoke(record.row_id, identity)  # the grant was revoked while the row was being written
     return True

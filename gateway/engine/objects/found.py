@@ -1,4 +1,4 @@
-"""A read of an object, and what is found for it.
+"""A read of an object, and its result.
 
 Each read gets one of three values, before any byte is sent:
 
@@ -30,11 +30,11 @@ NO_CACHE: Header = ("Cache-Control", "no-cache")
 class Ask(NamedTuple):
     """A plain read of one object.
 
-    ``metadata_first`` says that the reader wants a range or only the header, so that the size and ETag must be known before it is
-    decided which bytes are needed. ``span`` is the range of a GET. ``conditions`` may end the read without bytes, or name a
-    version that the cache does not know. ``forced`` is a client's ``Cache-Control: no-cache``. ``hasty`` says that the reader has
-    another way to the object, and waits for no origin that is lost (gateway/origin/reach.py). ``within`` limits a load of an
-    object of unknown size to the bytes from the first to before the last.
+    ``metadata_first``: the reader wants a range or only the header, so the size and ETag must be known before the gateway
+    decides which bytes are needed. ``span`` is the range of a GET. ``conditions`` may end the read without bytes, or name a
+    version that the cache does not know. ``forced`` is a client's ``Cache-Control: no-cache``. ``hasty``: the reader has another
+    way to the object, and does not wait for a lost origin (gateway/origin/reach.py). ``within`` limits a load of an object of
+    unknown size to the bytes from the first to before the last.
     """
 
     key: ObjectKey
@@ -48,8 +48,9 @@ class Ask(NamedTuple):
     within: tuple[int, int] | None = None
 
     def bounds(self, meta: ObjectMeta) -> tuple[int, int] | None:
-        """The bytes of this version in the answer, from the first to before the last; ``None`` for an answer without any: to a
-        HEAD, or one that a condition or an unsatisfiable range decides."""
+        """The bytes of this version in the answer, from the first to before the last; ``None`` for one without bytes: for a
+        HEAD, a condition or an unsatisfiable range.
+        """
         conditions, size = self.conditions, meta.size
         if self.head or (
             conditions and conditions.evaluate(meta.etag, meta.last_modified) is not ConditionVerdict.PASS
@@ -60,31 +61,31 @@ class Ask(NamedTuple):
         return self.span.resolve(size) if self.span is not None and self.wants_part(meta) else (0, size)
 
     def wants_part(self, meta: ObjectMeta) -> bool:
-        """Whether the answer is a part of this version of the object."""
+        """Whether the answer is only a part of this version of the object."""
         conditions = self.conditions
         return self.span is not None and (conditions is None or range_applies(conditions.if_range, meta.etag))
 
     def doubts(self, meta: ObjectMeta) -> bool:
-        """Whether the reader names another version than this one."""
+        """Whether the reader names a version other than this one."""
         return self.conditions is not None and self.conditions.doubts(meta.etag, meta.last_modified)
 
     @property
     def lines(self) -> list[Header]:
-        """The header lines by which the origin gives this reader's answer."""
+        """The header lines that make the origin answer this reader's request."""
         lines = [] if self.conditions is None else self.conditions.lines
         return [*lines, NO_CACHE] if self.forced else lines
 
     def settled(self) -> Ask:
-        """The same read after the origin was asked for it: neither force nor condition is a reason to ask again."""
+        """The same read after the origin was asked, so neither force nor a condition requires another request."""
         return self._replace(forced=False, conditions=None)
 
 
 class Found(NamedTuple):
     """The object is known and may be read by this reader.
 
-    ``part`` is the small range whose answer had the object's metadata. ``fill`` came of the question to the origin: it is of the
-    whole object, and has its first bytes, or failed before. ``whole`` has all bytes of its only block, if they came in one piece.
-    ``body`` has the bytes of the answer, of which the first is available; its reader closes it.
+    ``part`` is the small range whose answer had the object's metadata. ``fill`` is the fill that the request to the origin
+    started: it covers the whole object, and has its first bytes, or failed before. ``whole`` has all bytes of its only block, if
+    they came in one piece. ``body`` has the bytes of the answer, of which the first is available; its reader closes it.
     """
 
     entry: ObjectEntry
@@ -101,8 +102,8 @@ class Relay:
     """The origin's own answer to this very read.
 
     ``part`` is set if the origin sent more of the object than was asked for: the first byte that the reader wants, the end, the
-    first byte of the answer, and the size of the object. ``document`` is the body, if it was read: any number of readers may
-    have it.
+    first byte of the answer, and the size of the object. ``document`` is the body, if it was read; any number of readers can
+    share it.
     """
 
     response: StreamedResponse

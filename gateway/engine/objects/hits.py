@@ -1,9 +1,9 @@
 """The path of a repeated hit: no await, no thread, no database.
 
-It compares everything that may have changed since the last hit: the key's generation, the rules, revoked grants, the time, writes
-missed elsewhere, and the files. Anything else is left to ``Reads.open``, which gives the same answers.
+It compares everything that may have changed since the last hit: the key's generation, the rules, revoked grants, the time,
+missed writes of other nodes, and the files. Anything else is left to ``Reads.open``, which gives the same answers.
 
-``find`` computes what to send. ``again`` sends what ``find`` has found before: it compares the same, and computes nothing.
+``find`` computes what to send. ``again`` repeats a result of ``find``: it makes the same comparisons, and computes nothing.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _tuple = tuple.__new__
 
 @dataclass(slots=True, eq=False)
 class ReadyObject:
-    """A whole object in memory that a reader has just got, with everything that ``again`` compares before he gets it again.
+    """A whole object in memory that a reader has just received, and all that ``again`` compares before a repetition.
 
-    ``since``, ``until`` and ``vouched`` are those of the reader's ``Validity``.
+    ``since``, ``until`` and ``vouched`` come from the reader's ``Validity``.
     """
 
     entry: ObjectEntry
@@ -70,7 +70,7 @@ class Hits:
     def find(
         self, key: ObjectKey, client: OriginIdentity, now: float, wanted: ByteRange | None = None
     ) -> HitParts | None:
-        """An object, or a range of it, that may be served at once to this client; or ``None``."""
+        """An object, or a range of it, that may be served to this client at once; otherwise ``None``."""
         entry = self._entries.get(key)
         if entry is None:
             return None
@@ -129,7 +129,7 @@ class Hits:
         return entry, (), (), start, stop, body
 
     def ready(self, key: ObjectKey, client: OriginIdentity) -> ReadyObject | None:
-        """What ``again`` needs of an object that ``find`` has just found whole in memory; ``None`` if it is gone already."""
+        """What ``again`` needs to repeat an object that ``find`` just found whole in memory; ``None`` if it is gone."""
         entry = self._entries.get(key)
         known, ref = (None, None) if entry is None else (entry.valid.get(client.name), entry.blobs.get(0))
         copy = None if ref is None else self._services.store.memory.copy(ref.digest)
@@ -142,7 +142,7 @@ class Hits:
         )  # fmt: skip
 
     def again(self, ready: ReadyObject, now: float, at: float) -> bytes | None:
-        """The bytes of an object that its reader may have again; ``None`` if anything has changed, and ``find`` must decide.
+        """The bytes of an object to send to the same reader again; ``None`` if anything has changed and ``find`` must decide.
 
         Args:
             ready: the object.
@@ -153,7 +153,7 @@ class Hits:
         store, heard = services.store, services.heard
         table = store.generations
         numbers = table.numbers
-        if (  # hot: what ``find`` compares
+        if (  # hot: the same comparisons as in ``find``
             numbers[ready.slot] + numbers[ready.bucket] != ready.generation
             or services.rules is not ready.rules
             or self._grants.revocation is not ready.revocation
@@ -194,7 +194,7 @@ class Hits:
         return entry, blobs, files, start, stop, None
 
     def _validate(self, entry: ObjectEntry, identity: str, now: float) -> bool:
-        """Whether an entry may be served now, by the rules and grants of this moment; for how long is noted in the entry."""
+        """Whether an entry may be served now, by the current rules and grants; the entry stores until when."""
         rules = self._services.rules
         rule = rules.for_path(entry.key.path)
         validity = good(self._grants.standing(entry, identity, rule), obeyed(rule, entry.record.meta.headers))

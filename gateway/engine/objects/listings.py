@@ -1,18 +1,18 @@
-"""Recorded listings of prefixes that a rule calls immutable: pages of XML, kept like objects and answered until a write.
+"""Recorded listings of prefixes that a rule calls immutable: pages of XML, kept like objects and served until a write.
 
 A page is a blob with a row in the index, under a name that no client can ask for, so all workers of a node share it, and it is
-evicted like everything else. Each rule has a slot of its own in the table of generations, per bucket (``_slot_of``). Whatever
+evicted like everything else. Each rule has its own slot per bucket in the table of generations (``_slot_of``). Every event that
 forgets a key bumps the slots of the rules that match it: writes through this node, writes that other nodes announce, and objects
-that the origin shows to have changed. Purges bump every slot, and a change of rights that of the bucket. The row says under which
-generation the origin was asked: it counts only as long as that is the slot's. A row of an older one is replaced or evicted.
+that the origin shows to have changed. Purges bump every slot, and a change of rights bumps the bucket's slot. A row has the
+generation under which the origin was asked, and is valid while the slot has that one. An older row is replaced or evicted.
 
 As with objects, the generation is read before the origin is asked, and a write bumps it before and after it is forwarded. So a
-page that was listed while a write was under way is never answered after the write was acknowledged. All pages that are answered
-under one generation are of one state of the prefix.
+page that was listed during a write is never served after the write was acknowledged. All pages served under one generation show
+one state of the prefix.
 
-Who may list is decided by the origin: a page is for the identities to which it has sent that page within the rule's ``grant``.
-A node that may have missed writes believes no page from before; nor does a worker believe pages from before it began, or from
-before its rules last changed which listings are recorded: writes may have come while nobody noted them.
+The origin decides who may list: a page is served to the identities to which the origin has sent it within the rule's ``grant``.
+A node that may have missed writes trusts no earlier page. Nor does a worker trust pages from before it started, or from before
+its rules last changed which listings are recorded, because it may have recorded no writes then.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SKEW = 10.0
 
 
 class WantedPage(NamedTuple):
-    """A page that is asked for: of which origin and bucket, by which parameters, under which rule."""
+    """A requested page: its origin and bucket, its parameters, and its rule."""
 
     origin: str
     bucket: str
@@ -51,13 +51,13 @@ class WantedPage(NamedTuple):
 
     @property
     def row(self) -> ObjectKey:
-        """The name of its row; no origin has a name like that."""
+        """The name of its row; no origin can have this name."""
         name = sha256(f"{self.rule.match}\0{self.query}".encode()).hexdigest()
         return ObjectKey(f"{self.origin}\x1flistings", self.bucket, name)
 
 
 class AskedPage(NamedTuple):
-    """A page about to be asked of the origin: the generation, and the time in seconds since the epoch, from before."""
+    """A page about to be requested from the origin; generation and time (seconds since the epoch) are from before."""
 
     page: WantedPage
     generation: int
@@ -65,7 +65,7 @@ class AskedPage(NamedTuple):
 
 
 def _slot_of(origin: str, bucket: str, match: str) -> ObjectKey:
-    """The key whose slot stands for the listings under a rule; an object with this key would only cost listings."""
+    """The key whose slot stands for the listings under a rule; a real object with this key would only invalidate listings."""
     return ObjectKey(origin, bucket, f"\0{match}")
 
 
@@ -78,7 +78,7 @@ class RecordedListings:
         self._since = services.now()
 
     def forget(self, keys: Sequence[ObjectKey]) -> None:
-        """Forget the pages in which keys may be; effective at once, for all workers of the node."""
+        """Forget the pages that may contain these keys; effective at once, for all workers of the node."""
         if not (self._recorded or self._services.rules.listings) or not self._notes():
             return
         rules, generations = self._services.rules, self._services.store.generations
@@ -86,19 +86,19 @@ class RecordedListings:
             generations.bump(slot)
 
     def begin(self, page: WantedPage) -> AskedPage:
-        """Note what a page must be recorded under; call it before the origin is asked."""
+        """Note the facts with which a page must be recorded; call it before the origin is asked."""
         self._notes()
         return AskedPage(page, self._services.store.generations.of(page.slot), self._services.now())
 
     def _notes(self) -> bool:
-        """Whether listings are recorded; notices that the rules have changed which."""
+        """Whether listings are recorded; notices when the rules change which listings are."""
         recorded = self._services.rules.listings
         if recorded != self._recorded:
             self._recorded, self._since = recorded, self._services.now() + _SKEW
         return bool(recorded)
 
     async def recall(self, asked: AskedPage, identity: OriginIdentity) -> tuple[tuple[Header, ...], bytes] | None:
-        """The headers and the document of a recorded page, if this identity may have it."""
+        """The headers and the document of a recorded page, if this identity may see it."""
         services, key = self._services, asked.page.row
         known = await services.store.known(key, 1)
         if known is None or known.record.meta.etag != _tag(asked.generation) or 0 not in known.blobs:

@@ -1,4 +1,4 @@
-"""Bytes of one version of an object straight from the origin: exactly those, or a failure that says why not."""
+"""Bytes of one version of an object straight from the origin: exactly those, or a failure that gives the reason."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ObjectChanged(LarderError):
 
 
 class ReaderRefused(ObjectChanged):
-    """The origin refuses the keys with which it was asked for more of the object: that concerns ``identity`` alone."""
+    """The origin refuses these keys the rest of the object; this concerns ``identity`` alone."""
 
     def __init__(self, identity: OriginIdentity, text: str, *, revokes: bool = True) -> None:
         super().__init__(text)
@@ -33,8 +33,8 @@ async def read_range(
     """Ask the origin for the bytes [start, stop) of exactly this version (RFC 9110, 13.1.1 and 14.2).
 
     Raises:
-        ObjectChanged: it is another one now, or gone.
-        ReaderRefused: it is no longer readable with these keys.
+        ObjectChanged: the object was replaced or deleted.
+        ReaderRefused: the object is no longer readable with these keys.
         OriginUnavailable: the origin failed, or did not answer the request.
     """
     etag, size = version
@@ -47,7 +47,7 @@ async def read_range(
         response = await origin.send(identity, "GET", key.raw_path, "", headers)
     except GatewayRefused as refused:
         if refused.own:
-            # Readers with other keys share this fill, and continue with theirs.
+            # Readers with other keys share this fill, and continue with their own keys.
             raise ReaderRefused(identity, str(refused), revokes=refused.revokes) from refused
         raise
     if response.status == (200 if whole else 206) and is_exact(response, version, span):

@@ -45,7 +45,7 @@ Forget = Callable[[Sequence[ObjectKey]], Awaitable[Sequence[Mark] | None]]
 
 
 class Reads:
-    """Finds objects for readers. See the module's text for the rules.
+    """Finds objects for readers. See the module docstring for the rules.
 
     ``forget`` drops keys from this node, after the origin showed that they changed.
     """
@@ -79,7 +79,7 @@ class Reads:
         reason, asked_at, asking = None, math.inf, ask
         for _attempt in range(_ATTEMPTS):
             entry = await self.known(ask.key)
-            # A ranged answer tells no checksums, and the answer to a range needs none.
+            # A ranged answer has no checksums, and the answer to a range needs none.
             complete = entry is not None and (
                 asking.wants_part(entry.record.meta) or entry.record.meta.checksums is not None
             )
@@ -115,7 +115,7 @@ class Reads:
         return Forward(Reason.WRITE_RACE, miss=True)
 
     def _confirms(self, entry: ObjectEntry, ask: Ask, *, complete: bool) -> bool:
-        """Whether a check is enough for a reader of an entry without bytes: else these are asked for at once."""
+        """Whether a check suffices for a reader of an entry without bytes; otherwise the bytes are requested at once."""
         return ask.head or ((complete or ask.metadata_first) and self._blocks.is_filling(entry))
 
     def _serves(self, entry: ObjectEntry, ask: Ask, rule: Caching, asked_at: float) -> bool:
@@ -145,7 +145,7 @@ class Reads:
         return entry
 
     async def adopt(self, version: ReadVersion, row: ObjectRecord) -> None:
-        """Items of an object were tied to its row: a reader whose entry knows no bytes finds them."""
+        """Note that items of an object were tied to its row, so that a reader whose entry has no bytes finds them."""
         entry = self.cold.in_memory(version.key) if version.key in self._entries else None
         if entry is not None and not entry.record.row_id:
             await self._blocks.adopt_row(entry, row)
@@ -182,10 +182,10 @@ class Reads:
     async def _check(
         self, entry: ObjectEntry, ask: Ask, rule: Caching
     ) -> Found | Forward | Relay | Literal[Reason.CHANGED] | None:
-        """Renew freshness and grant with one request, shared by all who need the same. ``None`` means: look again.
+        """Renew freshness and grant with one request, shared by all readers that need it. ``None`` means: look again.
 
-        A reader that insists on a check, or names a version other than the cached one, does not join a check that began earlier:
-        that check may predate a write that only this reader knows of.
+        A reader that forces a check, or names a version other than the cached one, does not join a check already under way: that
+        check may predate a write that this reader knows of.
         """
         meta = entry.record.meta
         alone, slot = ask.forced or ask.doubts(meta), (ask.key, ask.identity.name, ask.head)
@@ -217,7 +217,7 @@ class Reads:
     async def _checked(
         self, ask: Ask, check: Callable[[], Coroutine[Any, Any, ObjectMeta | Relay | Forward | None]], *, stale: bool
     ) -> ObjectMeta | Relay | Forward | None:
-        """Check an object with the origin. The check belongs to no reader, and renews the object whenever its answer comes.
+        """Check an object with the origin. The check belongs to no reader, and renews the object whenever its answer arrives.
 
         A reader who may have stale bytes waits for ``check_timeout`` of the origin, counted from the start of the check, and not
         at all while the origin is silent.
@@ -260,7 +260,7 @@ class Reads:
             return meta
         known = entry.record.meta
         checksums = known.checksums if meta.checksums is None else meta.checksums
-        meta = replace(meta, etag=known.etag, size=known.size, checksums=checksums)  # as the index spells them
+        meta = replace(meta, etag=known.etag, size=known.size, checksums=checksums)  # as the index writes them
         if (forbidden := refusal(meta, rule, services.capacity)) is not None:
             CHECKS.labels("forbidden").inc()
             await self._forget_here([key])
@@ -282,13 +282,13 @@ class Reads:
     ) -> tuple[StreamedResponse, bytes | None]:
         """The origin's answer to a check, and its document if it has one.
 
-        A HEAD tells everything about an object, but not why its reader may not have it. Most checks confirm a grant, so they are
-        HEADs. A reader of bytes without a grant asks by a GET on condition that the object has changed: any answer settles the
-        question.
+        A HEAD describes an object, but does not say why access is denied. Most checks confirm a grant, so they are HEADs. For a
+        reader of bytes without a grant, a conditional GET (if the object has changed) is sent, of which any answer is
+        conclusive.
         """
         origin, meta = self._services.origin, entry.record.meta
         ask_by_get = partial(one_byte, origin, ask, [("If-None-Match", meta.etag), *extra])
-        whole = meta.checksums is not None or ask.wants_part(meta)  # only a HEAD tells the checksums
+        whole = meta.checksums is not None or ask.wants_part(meta)  # only a HEAD has the checksums
         if whole and not (granted or ask.head):
             response, document = await ask_by_get()
             other = response.status == 304 and response.header("Last-Modified") not in (None, meta.last_modified)
@@ -303,8 +303,8 @@ class Reads:
     async def _replace(self, entry: ObjectEntry, identity: OriginIdentity, rule: Caching, learned: Learned) -> None:
         """Forget an object that has changed, and keep the metadata of the new one.
 
-        ``learned.generation`` is still the key's. It is believed under the number that the forgetting leaves, if no write came in
-        between.
+        ``learned.generation`` is still the key's. The new metadata is stored under the generation that forgetting leaves, unless
+        a write came in between.
         """
         key, generations = entry.key, self._services.store.generations
         marks = await self._forget_here([key])

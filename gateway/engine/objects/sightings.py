@@ -1,11 +1,11 @@
-"""Answers that pass the gateway and show that the store has another version of an object than the cache.
+"""Answers that pass the gateway and show that the store and the cache have different versions of an object.
 
-A client that lists and then reads would combine the new version's size and ETag with the old one's bytes. So an entry that
-differs from what the client is about to see is no longer fresh: the next read checks it with the origin. Its grants and bytes
-stay, because a listing says nothing about readers, and may be older than the cache.
+A client that lists and then reads would combine the new version's size and ETag with the old version's bytes. So an entry that
+differs from the passing answer is no longer fresh: the next read checks it with the origin. Its grants and bytes stay, because a
+listing says nothing about readers, and may be older than the cache.
 
-An object's home has its entry. Each home is told of its objects before the answer ends, but for no longer than ``_WITHIN``: a
-node that does not answer in time keeps its entries for the rule's time, as if the answer had not passed.
+An object's entry is at its home. Each home is notified before the answer ends, within ``_WITHIN`` at most: a node that does not
+answer in time keeps its entries for the rule's time, as if the answer had not passed.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ log = logging.getLogger("larder.engine")
 
 
 class Sightings:
-    """Compares passing answers with cached objects, here and at the objects' homes."""
+    """Compares passing answers with cached objects, here and at their homes."""
 
     def __init__(self, services: Services, entries: EntryCache) -> None:
         self._services = services
         self._entries = entries
 
     async def note(self, origin: str, bucket: str, seen: Sequence[SeenVersion]) -> None:
-        """Have entries that differ from these sightings checked by their next readers, in the whole fleet."""
+        """Have entries that differ from these sightings checked at their next read, in the whole fleet."""
         for start in range(0, len(seen), MOST):
             page = self._cached(bucket, seen[start : start + MOST])
             if not page:

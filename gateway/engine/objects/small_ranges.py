@@ -1,8 +1,8 @@
 """Ranges that are read without the blocks around them (gateway/policies/reads/granularity.py decides which).
 
-Such a range is read into memory before its reader gets the first byte, and shared by readers who want the same at that moment. A
-large part is then stored: a blob beside the blocks of its object, which serves all reads within it, and is evicted and forgotten
-like them. A smaller one is kept in memory for a while, and nothing of it reaches the disk.
+Such a range is read into memory before its reader gets the first byte, and concurrent readers of the same range share it. A
+large part is then stored as a blob beside the blocks of its object; it serves all reads within it, and is evicted and forgotten
+like the blocks. A smaller one is kept in memory for a while, and nothing of it reaches the disk.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class StoredPart(NamedTuple):
 
 
 class SmallRanges:
-    """The ranges of one worker that are read alone.
+    """The ranges that one worker reads without their blocks.
 
     Args:
         store: of the node; the workers share its table of ranges.
@@ -79,7 +79,7 @@ class SmallRanges:
         self._under_way = 0
 
     def may_read(self, length: float, block: int) -> bool:
-        """Whether a range of ``length`` bytes may be read without its blocks of ``block`` bytes, and there is memory for it."""
+        """Whether a range of ``length`` bytes may be read without its blocks of ``block`` bytes, and memory allows it."""
         return length <= granularity.longest(block) and self._under_way + length <= _UNDER_WAY
 
     def kept(self, entry: ObjectEntry, start: int, stop: int) -> bytes | None:
@@ -91,11 +91,11 @@ class SmallRanges:
         return piece
 
     def is_under_way(self, entry: ObjectEntry, identity: OriginIdentity, start: int, stop: int) -> bool:
-        """Whether this range is being read with these keys, so that ``read`` joins that."""
+        """Whether this range is being read with these keys, so that ``read`` joins that read."""
         return (_place(entry, start), stop, identity.name) in self._flight
 
     def fills(self, entry: ObjectEntry, start: int, stop: int, *, continues: bool) -> bool:
-        """Whether to fill the blocks of a range, none of which is in the cache; otherwise ``read`` the range alone."""
+        """Whether to fill the blocks of a range, none of which is cached; otherwise ``read`` the range without them."""
         record = entry.record
         asked = SmallRange(_version(entry), start, stop, record.block_size, record.meta.size, continues)
         fills = granularity.fills(self._store.generations.ranges, asked)
@@ -139,7 +139,7 @@ class SmallRanges:
     async def recall(self, entry: ObjectEntry, start: int, stop: int) -> StoredPart | None:
         """A stored part that has the bytes [start, stop); its blob is held for the caller.
 
-        It may begin before them, unless it is longer than what is read alone, as large items of datasets are.
+        It may begin before ``start``, unless it is longer than ranges read alone, as large items of datasets are.
         """
         record, store = entry.record, self._store
         if not record.row_id:
@@ -156,7 +156,7 @@ class SmallRanges:
         return None
 
     async def _stores(self, entry: ObjectEntry, part: Part) -> bool:
-        """Store a large part, unless the disk or the index do not take it."""
+        """Store a large part, unless the disk or the index does not accept it."""
         with suppress(LarderError):
             blob = await self._store.create(len(part.data))
             try:

@@ -1,24 +1,24 @@
-"""Keeping the bytes of an upload that passes, where a rule says ``warm_on_write``: nobody reads them back from the store.
+"""Keeps the bytes of a passing upload where a rule says ``warm_on_write``, so that they need not be read back from the store.
 
-The bytes are written to blobs without a name while the store gets them. When the store has accepted the upload and all caches
-have forgotten the key again, a HEAD tells what the object is now. The blobs are recorded for it only if it is what was uploaded:
-the same entity tag, version and size as in the answer to the upload, and an entity tag or a checksum that was computed here over
-the bytes that passed. Else the object is read back, or, if it cannot be, nothing is kept.
+The bytes are written to unnamed blobs while the store receives them. When the store has accepted the upload and all caches have
+forgotten the key again, a HEAD asks for the object's current state. The blobs are recorded only if the object is what was
+uploaded: the same entity tag, version and size as in the answer to the upload, and an entity tag or a checksum that was computed
+here over the bytes that passed. Else the object is read back, or, if it cannot be, nothing is kept.
 
 Interleavings, with U this upload and W another write of the key, through any gateway:
 1. U fails, breaks off, or its client leaves: its blobs have no name yet, and are dropped.
-2. W ends before the HEAD: the HEAD tells W's entity tag, and U is dropped. If W wrote the same bytes, they are the object's.
+2. W ends before the HEAD: the HEAD returns W's entity tag, and U is dropped, unless W wrote the same bytes.
 3. The HEAD, W begins: forgetting bumps the generation, read before the HEAD, so the recording is refused.
 4. The recording, W begins: forgetting deletes the row, like that of any fill.
-5. W is at the store when U has ended, and the HEAD is before W: W forgets again before it is acknowledged, as in 3 or 4.
+5. W is still at the store when U ends, and the HEAD precedes W: W forgets again before it is acknowledged, as in 3 or 4.
 6. A read between the end of U and the recording: it waits for the recording, here and, by the lease, on the other workers. A
-   read that had begun before holds the slot or the lease, and fills the cache from the store: U is dropped.
+   read that began earlier holds the slot or the lease, and fills the cache from the store: U is dropped.
 7. W past the gateways: as after any fill, the rule's freshness ends it.
 
 If the object's home is another node, that node gets the bytes of a small upload before the uploader is answered. It reads its
 own generation and asks the store itself, so all of the above holds there.
 
-One part of an upload in parts is not an object. What CompleteMultipartUpload makes of them is read back.
+A part of a multipart upload is not an object. The object that CompleteMultipartUpload creates is read back.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class PassingUpload:
     """The bytes of one upload.
 
     Args:
-        store: keeps them.
+        store: keeps the bytes.
         block_size: of its blobs, in bytes.
         length: of the upload, in bytes.
         names: headers of the checksums to compute besides the MD5.
@@ -85,7 +85,7 @@ class PassingUpload:
         self._whole = whole
 
     async def through(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """The same chunks, written as they pass. A failing disk does not fail the upload: its bytes are not kept then."""
+        """The same chunks, written as they pass. A failing disk does not fail the upload: its bytes are then not kept."""
         async for chunk in chunks:
             if not self._dropped:
                 self._count(chunk)
@@ -96,7 +96,7 @@ class PassingUpload:
             yield chunk
 
     def is_of(self, meta: ObjectMeta, accepted: Accepted) -> bool:
-        """Whether what the store says of the object now is about the upload that it accepted, and its bytes those that passed."""
+        """Whether the store's description of the object matches the accepted upload and the bytes that passed."""
         if quoted(meta.etag) != quoted(accepted.etag) or meta.size != self.length:
             return False
         version = next((value for name, value in meta.headers if name.lower() == _VERSION), "")
@@ -110,7 +110,7 @@ class PassingUpload:
         """Give the blobs their names.
 
         Raises:
-            DiskUnavailable: the disk does not take them.
+            DiskUnavailable: the disk does not accept them.
         """
         if self._whole is not None:
             left = memoryview(self._whole)
@@ -126,7 +126,7 @@ class PassingUpload:
         return refs
 
     def drop(self) -> None:
-        """Let go of the bytes; those that are committed stay. May be called again."""
+        """Release the bytes; committed ones stay. Idempotent."""
         self._dropped, self._whole = True, None
         blobs, self._blobs = self._blobs, []
         for blob in blobs:
@@ -142,7 +142,7 @@ class PassingUpload:
         while chunk:
             if not self._blobs or self._blobs[-1].received == self._blobs[-1].length:
                 begun = len(self._blobs) * self._block_size
-                # Nothing is evicted for it: the uploader would wait.
+                # Nothing is evicted for it, because the uploader would wait.
                 self._blobs.append(self._store.begin(min(self._block_size, self.length - begun)))
             blob = self._blobs[-1]
             piece = chunk[: blob.length - blob.received]
@@ -155,7 +155,7 @@ class Uploads:
 
     Args:
         services: of the worker.
-        cold: has readers of an object wait.
+        cold: makes readers of an object wait.
         entries: of the worker.
         warm: reads an object into the cache, in the background.
     """
@@ -173,7 +173,7 @@ class Uploads:
         self._warm = warm
 
     def passing(self, length: int, names: Iterable[str]) -> PassingUpload | None:
-        """An upload of ``length`` bytes that is about to pass; ``None``: it is too large to be kept."""
+        """An upload of ``length`` bytes that is about to pass; ``None`` if it is too large to keep."""
         services = self._services
         size = services.block_size
         if length > min(MOST_BLOCKS * size, services.capacity // 2) or not services.store.usable:
@@ -240,4 +240,4 @@ class Uploads:
         )
         if record is not None:
             FILLS.labels("uploaded").inc()
-            self._entries.pop(key, None)  # one without bytes would hide the row
+            self._entries.pop(key, None)  # an entry without bytes would hide the row

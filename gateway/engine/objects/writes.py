@@ -1,12 +1,12 @@
 """Writes go to the origin; the caches forget the keys before and after.
 
-Before, so that no reader gets bytes older than a write that has begun and no fill that began earlier is kept. After, because
-a fill that began between the two may have read either version. The client hears of the write only when every gateway has
-forgotten: then no later read, through whichever gateway, can give the old object (read-after-write).
+Before, so that no reader gets bytes older than a write that has begun, and no earlier fill is kept. After, because a fill that
+began in between may have read either version. The client gets the answer only when every gateway has forgotten the keys: then no
+later read, through any gateway, can return the old object (read-after-write).
 
 Sequence, with R a read that fills:
-1. forget; 2. R starts, notes the generation, reads the old bytes; 3. the origin accepts the write; 4. forget: R is fenced,
-or, had it been recorded already, deleted; 5. the answer to the write is completed.
+1. forget; 2. R starts, notes the generation, reads the old bytes; 3. the origin accepts the write; 4. forget: R is fenced or, if
+   already recorded, deleted; 5. the answer to the write is completed.
 
 If nothing has read the key between 1 and 4, there is no R, and the index is not asked again (``Generations.unread``).
 """
@@ -44,7 +44,7 @@ class Writes:
         For a key that represents the rights in a bucket (``rights_in``), the bucket's grants are dropped.
 
         Returns:
-            The remaining work to await: the index, and the result of ``Store.forget``.
+            Awaits the index's work; its result is that of ``Store.forget``.
         """
         self._services.store.generations.forgotten.note_keys(keys)
         self._listings.forget(keys)
@@ -71,23 +71,23 @@ class Writes:
         Args:
             keys: of the written objects.
             source: for the metric.
-            marks: the result of ``forget`` for the same keys: while they are unread, this node has nothing more to drop.
+            marks: the result of ``forget`` for the same keys: while the keys are unread, this node has nothing more to drop.
         """
         if not keys:
             return None
         generations = self._services.store.generations
         if marks is not None and generations.unread(marks):
             generations.forgotten.note_keys(keys)
-            self._listings.forget(keys)  # one may have been read without reading a key
+            self._listings.forget(keys)  # listings may be cached although no key was read
         else:
             marks = await self.forget_here(keys, source)
         await self._channel.announce(keys)
         return marks
 
     async def around(self, keys: Sequence[ObjectKey], send: Callable[[], Awaitable[StreamedResponse]]) -> WriteAnswer:
-        """Send a write to the origin between two forgettings.
+        """Send a write to the origin; forget its keys before and after.
 
-        The second one happens even if the client leaves or the origin fails: the write may have been accepted all the same.
+        Forget again even if the client leaves or the origin fails, because the origin may have accepted the write.
 
         Raises:
             OriginUnavailable: the origin could not be reached or broke off.
@@ -103,15 +103,15 @@ class Writes:
     async def change_rights(self, bucket: ObjectKey, send: Callable[[], Awaitable[StreamedResponse]]) -> WriteAnswer:
         """Send a write to the origin that may change who may read the objects of a bucket; its grants are forgotten afterwards.
 
-        Nothing is forgotten before: no bytes change, and the generation invalidates grants made until then. Nor if the origin
-        refuses, so that a caller cannot empty the cache of grants by requests that it may not make.
+        Nothing is forgotten before the write: no bytes change, and the generation invalidates earlier grants. Nothing is
+        forgotten if the origin refuses, so a caller cannot drop grants with requests that it may not make.
 
         Args:
             bucket: the key that ``rights_in`` gives for it.
             send: sends the write.
 
         Raises:
-            OriginUnavailable: the origin could not be reached or broke off; it may have done it all the same.
+            OriginUnavailable: the origin could not be reached or broke off; the write may have succeeded.
         """
         try:
             response = await send()
@@ -134,7 +134,7 @@ _completing: set[asyncio.Future[object]] = set()
 class WriteAnswer:
     """The origin's answer to a write; its last piece is held back until the keys are forgotten again.
 
-    Multipart completion and copy answer 200 at once and the outcome later in the body, so its header proves nothing.
+    Multipart completion and copy answer 200 at once and give the outcome later in the body: the status proves nothing.
     """
 
     def __init__(self, response: StreamedResponse, forget: Callable[[], Awaitable[object]]) -> None:
@@ -147,7 +147,7 @@ class WriteAnswer:
     async def settle(self) -> None:
         """Forget the keys again, once; to be called in any case.
 
-        If the caller is cancelled, they are forgotten once more from the start, in a task that only such a caller needs.
+        If the caller is cancelled, a task of its own forgets them once more, from the start.
         """
         if self._settled:
             return
@@ -163,7 +163,7 @@ class WriteAnswer:
             await following
 
     async def close(self) -> None:
-        """The client has read the answer as far as it wanted, or has left: release the origin, and forget in any case."""
+        """Call this when the client has read as much as it wanted, or has left: release the origin, and forget in any case."""
         self.response.abort()
         await self.settle()
 

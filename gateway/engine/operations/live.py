@@ -1,7 +1,7 @@
-"""Hands a worker's requests to those who follow them live.
+"""Sends a worker's requests to operators who follow them live.
 
-Without followers a request costs one look at an empty mapping, and the worker asks Redis once a second for followers. With
-followers it hands over four times a second. It drops and counts requests beyond the limit, and no request waits.
+Without followers a request costs one look-up in an empty mapping, and the worker asks Redis once a second for followers. With
+followers it sends requests four times a second. It drops and counts those beyond the limit. No request waits.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class LiveRequests:
         return _BUSY if self.followers else _IDLE
 
     async def run_once(self) -> None:
-        """Hand over the kept requests, and update the followers. Raises one of ``DOWN`` if Redis is down."""
+        """Send the kept requests, and update the followers. Raises one of ``DOWN`` if Redis is down."""
         kept, self._kept = self._kept, {}
         dropped, self._dropped = self._dropped, {}
         for follower, requests in kept.items():

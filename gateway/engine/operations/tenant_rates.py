@@ -1,6 +1,6 @@
 """Holds the tenants of one worker to their limits (gateway/policies/fleet/tenant_rates.py).
 
-Without limits a request costs one look at an empty mapping. A worker whose tenants with limits ask nothing tells Redis nothing.
+Without limits a request costs one look-up in an empty mapping. A worker reports to Redis only if limited tenants send requests.
 While Redis is down, every worker keeps its share.
 """
 
@@ -18,7 +18,7 @@ EVERY = 1.0
 
 
 class Demand(Protocol):
-    """Reports of how many requests the workers of a zone were asked."""
+    """Reports of how many requests each worker of a zone received."""
 
     async def send(self, node: str, report: dict[str, int]) -> None:
         """Report the requests of one worker, by tenant."""
@@ -67,7 +67,7 @@ class TenantRates:
             raise RateLimited(seconds)
 
     def count(self, tenant: str) -> None:
-        """Count a request that is never refused, and uses nothing of the limit."""
+        """Count a request that is never refused and does not use the limit."""
         allowance = self.limits.get(tenant)
         if allowance is not None:
             allowance.asked += 1

@@ -1,10 +1,10 @@
 """Counts a worker's S3 requests by tenant and bucket, and its misses by folder.
 
-A request costs one look-up and two additions, which the edge makes itself (gateway/api/s3/accounting.py); a miss is also appended
-to a list. Twice a second the sums go to the metrics, where those of all workers meet; the misses go to Redis, as folders are too
-many for metrics. Tenants and buckets are labels of metrics, so their number is bounded: a worker names the first ``MOST`` pairs
-that have a successful request. A made-up bucket has none. The other requests of a tenant count together, under its name: no
-tenant is hidden by the buckets of another.
+A request costs one look-up and two additions, which the edge makes itself (gateway/api/s3/accounting.py); a miss is also
+appended to a list. Twice a second the sums go to the metrics, where those of all workers meet; the misses go to Redis, as
+folders are too many for metrics. Tenants and buckets are labels of metrics, so their number is bounded: a worker names the first
+``MOST`` pairs with a successful request, which an invented bucket never has. The other requests of a tenant count together under
+its name, so no tenant's buckets hide another tenant.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SILENCE = 6 * EVERY
 
 @dataclass(slots=True)
 class Traffic:
-    """The counts of one kind of request that the metrics do not have yet; ``sent``: bytes of objects."""
+    """The counts of one kind of request that are not in the metrics yet; ``sent``: bytes of objects."""
 
     requests: int
     sent: int
@@ -72,7 +72,7 @@ class TrafficTally:
         return traffic
 
     def report(self) -> MissReport:
-        """The misses of the last minutes, as of the last ``publish``."""
+        """The misses of the last minutes, up to the last ``publish``."""
         return self._misses.report(self._clock())
 
     def publish(self) -> None:

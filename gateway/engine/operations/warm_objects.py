@@ -1,8 +1,7 @@
 """Loads objects into the cache of their homes, for an operator, in the background lane.
 
-The home of an object loads it as if a reader had requested it, with that reader's rights; the node that runs the warm-up asks it
-to, and gets the result. A home answers at once, and then every second while it is loading, so that a large object does not look
-like a dead node.
+The node that runs the warm-up asks an object's home to load it, as if a reader had requested it, with that reader's rights. The
+home answers at once, and then every second while it loads, so that a large object does not look like a dead node.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _LONGEST = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Warmed:
-    """The result of a load: ``size`` bytes are cached now, and were before if ``there``; or the reason why not (``failure``)."""
+    """The result of a load: ``size`` bytes are cached now (before the load too if ``there``), or ``failure`` says why not."""
 
     size: int = 0
     there: bool = False
@@ -46,7 +45,7 @@ class Warmed:
 
 
 class WarmObjects:
-    """Loads objects on this node, and asks other nodes to load those whose homes they are.
+    """Loads objects on this node, and asks other homes to load theirs.
 
     Args:
         engine: of this worker.
@@ -67,8 +66,8 @@ class WarmObjects:
     ) -> Warmed:
         """Load an object, or a span of it, at its home. Raises nothing but cancellation.
 
-        A home that cannot be reached has a successor. One that answers with an error is still home: its failure is the result,
-        because readers would not look for the object anywhere else.
+        If a home is unreachable, its successor is asked. A home that answers with an error stays home: its failure is the
+        result, because readers would not look elsewhere.
         """
         if self._fleet is None:
             return await self.here(key, identity, span, kind)
@@ -131,7 +130,7 @@ class WarmObjects:
 
 
 def _phrase(reason: Reason) -> str:
-    """A reason as part of a sentence."""
+    """A reason, worded as part of a sentence."""
     return reason.meaning[0].lower() + reason.meaning[1:].removesuffix(".")
 
 

@@ -36,8 +36,9 @@ _MOST_DATASETS = 500
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """The sources of a node's status. ``contents`` are the open datasets, ``stopping`` tells whether the node is about to end,
-    ``parts`` returns the current problems of this worker's parts, ``origins`` what it last met at each origin."""
+    """The sources of a node's status. ``contents`` are the open datasets, ``stopping`` says whether the node is about to end,
+    ``parts`` returns the current problems of this worker's parts, ``origins`` its latest experience with each origin.
+    """
 
     store: Store
     contents: Callable[[], Iterable[Content]]
@@ -94,7 +95,7 @@ class NodeWatch:
         await repeat("collecting node status", self.run_once, lambda: EVERY if self.speaks else _SOON)
 
     async def stop(self) -> None:
-        """Let another worker speak at once, and withdraw the report of a node that stops. Never raises for Redis."""
+        """Let another worker speak at once, and withdraw the report of a stopping node. Never raises for Redis."""
         self.speaks = False
         try:
             await self._samples.silent(self._me.node, self._me.worker)
@@ -133,7 +134,7 @@ class NodeWatch:
         return await self._samples.speaks(self._me.node, self._me.worker)
 
     def _hear(self, document: Mapping[str, Any]) -> None:
-        """Adopt the report of the worker that speaks for this node: only one of them counts."""
+        """Adopt the report of the worker that speaks for this node: only one worker's reports count."""
         if document.get("boot") != self._me.boot:
             return
         self.document = document
@@ -179,7 +180,7 @@ class NodeWatch:
         }
 
     def _lately_answered(self) -> dict[str, Any]:
-        """Answers of about the last minute, and how many seconds that was."""
+        """Answers of about the last minute, and the exact seconds."""
         (begun, before), (ended, after) = self._answers[0], self._answers[-1]
         return {"for": round(ended - begun, 3), **after.since(before).to_json()}
 
@@ -196,7 +197,7 @@ class NodeWatch:
         )
 
     def _started(self) -> float:
-        """When the node started; a worker may have been replaced since."""
+        """When the node started, even if a worker has been replaced since."""
         started = self._seen.store.directory.started_ns / 1e9
         return min(started, self._began) if started else self._began
 

@@ -10,7 +10,7 @@ from gateway.policies.space.plan import Plan
 
 
 def changes(before: Plan, after: Plan, now: float) -> list[dict[str, Any]]:
-    """One document per change; ``at`` is ``now``, in seconds; nothing when ``after`` is ``before``.
+    """One document per change; ``at`` is ``now``, in seconds; none if ``after`` equals ``before``.
 
     Of a dataset: ``what`` is allocated or released. Of a job: ``what`` is judged, with its phase and whether it uses the
     cache, or gone.

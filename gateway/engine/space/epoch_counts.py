@@ -1,6 +1,6 @@
 """Counts the whole epochs that jobs report, each once, in the metric of the zone's leader.
 
-A leader that takes over does not count the epochs that it finds: the last leader has.
+A new leader does not count the epochs that it finds: the previous leader counted them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class EpochCounts:
         self._named: set[tuple[str, str]] = set()
 
     def note(self, jobs: Sequence[KnownJob]) -> None:
-        """Count what is new among the reports of the zone's jobs."""
+        """Count the new epochs in the reports of the zone's jobs."""
         before, self._last = self._last, {}
         readers: dict[str, int] = {}
         for job in jobs:

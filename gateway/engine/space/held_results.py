@@ -15,7 +15,7 @@ class HeldReporter:
 
     Args:
         store: of the node.
-        report: tells the zone what this node holds, by the pools' names.
+        report: sends the zone this node's pools, by name.
     """
 
     def __init__(self, store: Store, report: Callable[[dict[str, PoolReport]], Awaitable[None]]) -> None:
@@ -24,7 +24,7 @@ class HeldReporter:
         self._reported = False
 
     async def run_once(self) -> None:
-        """Report, unless this report and the last one are empty. Raises as ``report``."""
+        """Report, unless this report and the previous one are both empty. Raises like ``report``."""
         if not self._store.directory.locked:
             return
         held = held_of(await self._store.pools.usage())

@@ -1,4 +1,4 @@
-"""Importance on one node: rank cached items by the scores that jobs send, and load the items that the next epoch draws most.
+"""Importance on one node: rank cached items by the scores that jobs send, and load the items most drawn in the next epoch.
 
 The keeper does it once per heartbeat (SHADE, section 4.2.2). The scores are in memory that all workers share, whichever worker
 received them (store/shared/importance.py). When the scores or the plan have changed:
@@ -6,9 +6,9 @@ received them (store/shared/importance.py). When the scores or the plan have cha
 - Resident items whose rank has changed get their new rank, in pages of ``_PAGE`` rows and at most ``_PAGES`` pages a turn, so
   that neither the event loop nor a fill waits long. An item stored in the meantime gets its rank from the worker that stores it.
 - The most important missing items of the next epoch's list are loaded in the background lane, as many as fit into the pool's
-  target. Each is a read of the origin, and counted as one.
+  target. Each load is counted as a read of the origin.
 
-The node reports to the fleet which scores it has of each job, and how its items' bytes are distributed over scores;
+The node reports to the fleet which scores of each job it has, and how its items' bytes are distributed over scores;
 policies/space/importance.py derives one threshold from these reports.
 """
 
@@ -71,7 +71,7 @@ class ImportanceLinks:
 class _Ranked:
     """The ranking of one dataset.
 
-    ``stamp`` identifies the parts, weights and homes that the scores were combined from; ``loaded`` is the stamp, with the space,
+    ``stamp`` identifies the parts, weights and homes from which the scores were combined; ``loaded`` is the stamp and the space
     for which items were last loaded ahead. ``ranks`` are those in the index, NaN for none; ``home`` marks the items whose home
     is this node.
     """
@@ -142,7 +142,7 @@ class ImportanceRanking:
         await stop([task for ranking in ranked.values() for task in ranking.loads])
 
     def _living(self, content: Content) -> list[JobTable]:
-        """The tables of current jobs; those that are too old, or of a job that is gone, are dropped."""
+        """The tables of current jobs; drops tables that are too old, or whose job is gone."""
         living = []
         known = self._links.plan().jobs
         for table in self._scores.tables.of(content.id, content.items):
@@ -179,7 +179,7 @@ class ImportanceRanking:
         return at_home
 
     def _combine(self, content: Content, tables: list[JobTable], known: _Ranked) -> None:
-        """The scores by the plan's weights; before there are weights, one job's scores give the distribution of bytes."""
+        """The scores combined by the plan's weights; without weights yet, one job's scores give the distribution of bytes."""
         known.scores = (
             self._scores.all(content) if self._scores.of_jobs(content) else tables[0].scores.astype(np.float32)
         )
@@ -253,7 +253,7 @@ def _weights(order: ImportanceOrder | None) -> list[tuple[str, float]] | None:
 
 
 def _lengths(content: Content) -> NDArray[np.uint64]:
-    """In bytes; 0 where the digest file has no length."""
+    """Lengths in bytes; 0 where the digest file has none."""
     lengths: NDArray[np.uint64] = content.lengths[:].copy()
     lengths[lengths == UNKNOWN_LENGTH] = 0
     return lengths

@@ -1,7 +1,7 @@
-"""Importance scores, which every worker asks for when it stores an item, and before it reads one that is not cached.
+"""Importance scores. Each worker looks them up when it stores an item, and before it reads an uncached one.
 
 Scores are those of all jobs that the plan counts, combined by its weights (policies/items/importance.py). The plan also decides
-whether a dataset's pool is in this order at all; of other datasets nothing is asked, and every item may enter.
+whether a dataset's pool is in this order; for other datasets nothing is looked up, and every item may enter.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ItemScores:
         self._known: dict[str, _SeenTables] = {}
 
     def order(self, dataset: str) -> ImportanceOrder | None:
-        """The plan for a dataset whose pool is in the order of importance; ``None`` for any other."""
+        """The plan for a dataset whose pool is ordered by importance; ``None`` for any other."""
         order = self._plan().of(dataset)
         return None if order is None or order.eviction != Importance.name else order.importance
 
@@ -59,14 +59,14 @@ class ItemScores:
         self._known.pop(dataset, None)
 
     def of_jobs(self, content: Content) -> list[tuple[JobTable, float]]:
-        """The tables that count, each with its factor."""
+        """The tables of jobs that count, each with its factor."""
         order = self.order(content.id)
         if order is None:
             return []
         return [(table, order.jobs[table.job].factor) for table in self._tables(content) if table.job in order.jobs]
 
     def of(self, content: Content, index: int) -> float | None:
-        """The score of an item; ``None`` where the dataset is in another order, or no job that counts has scored it."""
+        """The score of an item; ``None`` if the dataset has another order, or no job that counts has scored the item."""
         total = None
         for table, factor in self.of_jobs(content):
             score = float(table.scores[index])

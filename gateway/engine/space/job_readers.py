@@ -1,4 +1,4 @@
-"""The identities with which a node reads items while no client waits: those of registered jobs."""
+"""The identities with which a node reads items for no client: those of registered jobs."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _SOON = 0.5
 
 @dataclass(frozen=True, slots=True)
 class OpenDatasets:
-    """The datasets of this node: ``find`` gives a tenant's by name or id, ``contents`` all that are open here.
+    """The datasets of this node: ``find`` gives a tenant's dataset by name or id, ``contents`` all that are open here.
 
-    ``signs_as`` says whether this node's configuration has an origin identity; other nodes' jobs may name any.
+    ``signs_as`` says whether this node's configuration has an origin identity; jobs of other nodes may name unknown ones.
     """
 
     find: FindRegistration
@@ -77,7 +77,7 @@ class JobReaders:
         return list(readers.values())
 
     async def registration(self, tenant: str, name: str) -> Registration | None:
-        """A registration, if it is available soon: copying one must not delay the other datasets."""
+        """A registration, if it is available soon: copying it must not delay the other datasets."""
         within = 0.0 if (tenant, name) in self._finding else _SOON
         finding = self._finding.join((tenant, name), partial(self._find, tenant, name))
         done, _ = await asyncio.wait([finding], timeout=within)
@@ -91,4 +91,4 @@ class JobReaders:
         try:
             return await self._shelves.find(tenant, name)
         except (*DOWN, LarderError):
-            return None  # it is still being copied from another node, or Redis is lost: looked for again later
+            return None  # it is still being copied from another node, or Redis is lost: try again later

@@ -1,13 +1,13 @@
-"""The manager's loop: once per heartbeat the leader of the zone decides which pool gets which space, and every node follows.
+"""The manager's loop: once per heartbeat the zone's leader decides how much space each pool gets, and every node follows.
 
 Every worker of a node that is READY tries for the lease (gateway/fleet/jobs/leadership.py). The leader reads the jobs and the
 nodes' reports of what they hold, and takes the operators' overrides from its catalog. ``policies.space.manager.decide`` makes
 the next plan from the last one. The plan is the only state, so another leader continues from it. Time is Redis's, which is one
 clock for all leaders.
 
-Redis lost: no gateway leads and every node keeps its plan. Redis emptied: the jobs are unknown until they register again, which
-they do when a heartbeat is answered UnknownJob. A plan made before that would take the space of all of them. So the next leader
-publishes the plan that it knows, and decides again when the jobs in it have returned, or after the time in which a silent job
+If Redis is lost, no gateway leads and every node keeps its plan. If Redis is emptied, the jobs are unknown until they register
+again, when a heartbeat is answered UnknownJob. A plan made before that would take all their space. So the next leader publishes
+the last plan that it knows, and decides again when the plan's jobs have returned, or after the time in which a silent job
 expires.
 """
 
@@ -130,7 +130,7 @@ class Electorate:
     may_lead: Callable[[], bool]
 
     def ready(self) -> list[Node]:
-        """The READY nodes, which are home of something."""
+        """The READY nodes, which are home of some objects."""
         return [node for node in self.nodes() if node.state is NodeState.READY]
 
 
@@ -171,7 +171,7 @@ class Manager:
 
     @property
     def leads(self) -> bool:
-        """Whether this worker leads, to its own knowledge."""
+        """Whether this worker leads, as far as it knows."""
         return self._parts.leadership.fence > 0
 
     async def run_once(self) -> None:
@@ -235,7 +235,7 @@ class Manager:
         try:
             taken = await self._parts.plans.write(plan, events)
         except DOWN:
-            # Redis may have accepted it all the same: read it again before any further decision.
+            # Redis may have accepted it nevertheless: read it again before any further decision.
             self._fence = 0
             raise
         if taken:
@@ -287,7 +287,7 @@ def _needs(
     bidders: Iterable[ResultsUse],
     overrides: Overrides,
 ) -> dict[str, ResultsNeed]:
-    """The needs of pools of results; one without a known element has none yet, unless a pipeline bids for it."""
+    """The needs of result pools; a pool without a known element has none yet, unless a pipeline bids for it."""
     sizes = {bidder.pool: (bidder.tenant, 0) for bidder in bidders}
     sizes |= {f"{RESULTS}{name}": (used.tenant, used.size) for name, used in uses.items() if used.size}
     return {
@@ -297,7 +297,7 @@ def _needs(
 
 
 def _show(plan: Plan) -> None:
-    """Bring the metrics of the plan that is followed up to date."""
+    """Update the metrics of the plan in force."""
     metrics.PLAN_VERSION.set(plan.version)
     phases = [order.phase for order in plan.jobs.values()]
     for phase in Phase:
@@ -310,7 +310,7 @@ def _show(plan: Plan) -> None:
 
 
 def _show_pipelines(pipelines: Collection[KnownPipeline]) -> None:
-    """Bring the metric of pipelines up to date."""
+    """Update the metric of pipelines."""
     decisions = [known.decision for known in pipelines if known.decision is not None]
     waiting = sum(decision.reason is CacheReason.PROFILING for decision in decisions)
     caching = sum(decision.stage != COMPUTE for decision in decisions)
@@ -333,7 +333,7 @@ def _results(jobs: Iterable[KnownJob], pipelines: Mapping[str, KnownPipeline]) -
         own = max(0.0, seconds - waited) / items if items else 0.0
         workers = sum(profile.workers for profile in known.profiles.values())
         if (profiled := len(known.profiles)) == DETAILED < job.record.ranks:
-            workers = workers * job.record.ranks // profiled  # the others are not known
+            workers = workers * job.record.ranks // profiled  # the other ranks send no profile
         uses.append(
             ResultsUse(decision.pools[decision.stage], decision, own, workers, job.record.gpus, job.record.tenant)
         )
@@ -352,7 +352,7 @@ def _claimed(records: Iterable[JobRecord]) -> dict[str, tuple[int, int, str]]:
     """Size in bytes, items, and requested mode of each dataset that jobs read.
 
     Sizes are claims, and tenants may claim different ones for the same dataset; one tenant's claim must not decide for the
-    others. So the size is the lower median of the tenants' claims. If jobs request different modes, none of them counts.
+    others. So the size is the lower median of the tenants' claims. Requested modes that differ are ignored.
     """
     of_dataset: dict[str, list[JobRecord]] = {}
     for record in records:

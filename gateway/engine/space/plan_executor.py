@@ -44,7 +44,7 @@ class PlanExecutor:
         shelves: the registered datasets.
         exchange: the fleet.
         eviction: order of the pool ``default``.
-        scores: how important items are.
+        scores: the importance of items.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class PlanExecutor:
             return  # sent again with the next heartbeat
 
     async def stop(self) -> None:
-        """Let go of the datasets."""
+        """Release the datasets."""
         await self._jobs.stop()
         self._placed.clear()
         self._wanted = frozenset()

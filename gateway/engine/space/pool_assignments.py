@@ -1,16 +1,16 @@
-"""The node's pools follow the fleet's plan: which there are, and which blobs are charged to them.
+"""Makes the node's pools follow the fleet's plan: which pools exist, and which blobs are charged to them.
 
-A dataset that the plan speaks of is a pool (policies/pools.py); one without jobs is not, and its items are in ``default`` like
-everything else. Items stored later enter their pool at once (engine/items/fetch.py). Items that were here before are charged a
-few at a time, because a dataset may have ten million; so are items stored again, and all items after a change of the plan.
+A dataset in the plan is a pool (policies/pools.py); the items of a dataset without jobs are in ``default``, like everything
+else. Items stored later enter their pool at once (engine/items/fetch.py). Items that were here before are charged a few at a
+time, because a dataset may have ten million; so are items stored again, and all items after a change of the plan.
 
-Pools of access streams hold objects. New blobs enter the pool of their stream by their key (store/index/pool_rows.py); older ones
-are charged to it page by page. A stream that has ended has the target 0 in the plan. It is evicted whole as soon as other streams
-could use its room: when the cache is nearly full, or free space is less than their targets let them grow. Until then it stays, as
-a job may come back.
+Pools of access streams hold objects. New blobs enter the pool of their stream by their key (store/index/pool_rows.py); older
+ones are charged to it page by page. A stream that has ended has the target 0 in the plan. It is evicted whole once other streams
+could use its room: when the cache is nearly full, or when free space is less than their targets allow them to grow. Until then
+it stays, because a job may return.
 
-Bytes that are items of several datasets are charged to one: to one that has space rather than to one that has none, then to the
-first by id. The index keeps pools over a restart, and they stay until a plan is known again.
+Bytes shared by items of several datasets are charged to one dataset: preferably one with space, then the first by id. The index
+keeps pools across a restart until a plan is known again.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class PoolAssignments:
         keeps: whether the plan has space for a dataset.
         order: eviction order of the pool ``default``.
         node: this node's id.
-        scores: how important items are.
+        scores: the importance of items.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class PoolAssignments:
         return {content.digest(index): score for index, score in scored if score is not None}
 
     def _goes_before(self, other: Content, content: Content) -> bool:
-        """Whether bytes of both datasets are charged to the other one."""
+        """Whether the other dataset is charged for bytes of both."""
         given = self._given.get(dataset_pool(other.id), False)
         return given and (not self._given[dataset_pool(content.id)] or other.id < content.id)
 

@@ -1,7 +1,8 @@
-"""Loading items before jobs need them, in the background lane: the most important ones of a list (SHADE, section 4.2).
+"""Loads items in the background lane before jobs need them: the most important ones of a list (SHADE, section 4.2).
 
-An item that the origin cannot give now is tried again, as another job's reader if there is one. One that the origin has not, or
-refuses to all readers, is left out. Nodes that have an item already are asked before the origin (gateway/engine/base/homes.py).
+An item that the origin cannot supply now is tried again, with another job's rights if possible. An item that the origin lacks,
+or refuses to all readers, is left out. Nodes that have an item already are asked before the origin
+(gateway/engine/base/homes.py).
 """
 
 from __future__ import annotations
@@ -58,12 +59,12 @@ class Preloader:
         self._lane = lane
 
     async def load(self, readers: Sequence[Reader], indices: Indices, purpose: Purpose) -> int:
-        """Bring items into the cache that are not there; how many could not be had.
+        """Load items that are not cached; returns how many were unavailable.
 
         Args:
-            readers: of the same content, at least one.
-            indices: whose home is here.
-            purpose: why. They are loaded in the order given, because there may be no time for all.
+            readers: at least one, of the same content.
+            indices: of items at home here.
+            purpose: why. Items are loaded in the given order, because there may not be time for all.
         """
         content = readers[0].registration.content
         left = missing_of(content, indices)
@@ -77,14 +78,14 @@ class Preloader:
         return len(left)
 
     async def _round(self, reader: Reader, indices: Indices, purpose: Purpose) -> Indices:
-        """Try each item once; returns those that may succeed later, or by another reader."""
+        """Try each item once; returns those that may succeed later, or for another reader."""
         failed: list[int] = []
         neighbours, content = self._fetches.neighbours, reader.registration.content
         scout = HolderLookup(neighbours, reader.registration, indices.tolist()) if neighbours else None
 
         async def fetch(index: int) -> int:
             if content.states.flags[index] in (RESIDENT, VERIFIED):
-                return 0  # a job has brought it
+                return 0  # a job has loaded it
             status = await self._fetch(reader, index, scout, purpose)
             if status in (ItemStatus.ORIGIN_ERROR, ItemStatus.REFUSED):
                 failed.append(index)

@@ -41,7 +41,7 @@ class ReadTally:
     def hear(self, accesses: Sequence[Access]) -> None:
         """Record reads (store/shared/accesses.py)."""
         datasets = {access.key for access in accesses if isinstance(access.key, str)}
-        # Asked once for all of these reads, which every hit pays for.
+        # Asked once for all these reads, because every hit pays for it.
         counted = {dataset for dataset in datasets if self._scores.order(dataset) is not None}
         if counted:
             room = _MOST - len(self._seen)
@@ -66,7 +66,7 @@ class ReadTally:
         try:
             self.reads.add(content.id, counts.astype(np.uint64))
         except OSError:
-            return  # there is no memory for what only informs
+            return  # there is no memory for what is only informative
 
 
 def _sample(items: int) -> Places:

@@ -1,9 +1,9 @@
-"""Parts of scores on their way to the homes of their items.
+"""Forwards parts of scores to the homes of their items.
 
-A client that reaches the nodes splits its scores by home, as it does with batches. One that reaches a single gateway sends all of
-them there; that gateway sends each other home its items. A home that is unreachable is left out: it does not know the base of the
-part after that, and the client, which learns of that, sends everything again. Nothing is applied here before the other homes have
-taken theirs, so once a part is accepted all live homes have it.
+A client that reaches the nodes splits its scores by home, as it does with batches. One that reaches a single gateway sends all
+scores there, and that gateway forwards each other home its items. An unreachable home is skipped; it will not know the base of
+the next part, and the client, which learns of that, sends everything again. Nothing is applied here before the other homes have
+accepted their shares, so once a part is accepted, all live homes have it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ScoreExchange:
         self._now = now
 
     async def receive(self, sender: ScoreSender, content: Content, body: bytes, *, forwarded: bool = False) -> Receipt:
-        """Take a part.
+        """Accept a part.
 
         Args:
             sender: the sender of the scores.
@@ -99,7 +99,7 @@ class ScoreExchange:
         return receipt
 
     async def _forward(self, sender: ScoreSender, content: Content, part: ScorePart) -> int | None:
-        """Send other homes their items; the sequence that one of them has, if it does not know the base of this part."""
+        """Forward each home its items; returns the sequence of a home that does not know the base of this part."""
         if self._fleet is None or self._fleet.members.alone:
             return None
         members = self._fleet.members
@@ -107,7 +107,7 @@ class ScoreExchange:
         of_listed, others = await asyncio.to_thread(members.homes, keys_of(content, part.listed))
         if nodes != others or not ((of_scored >= 0).any() or (of_listed >= 0).any()):
             return None
-        # To each of them, if only an empty one: the next part adds to this one everywhere.
+        # Send to each home, even an empty share: the next part adds to this one everywhere.
         parts = {
             node: part.only(of_scored == number, of_listed == number)
             for number, node in enumerate(nodes)

@@ -56,8 +56,8 @@ class StreamLinks:
     """The rest of the gateway.
 
     ``rules`` are those in force, ``send`` sends the zone what this node sees, ``target`` gives the bytes that the plan grants a
-    pool on all nodes, ``prefetch`` loads ahead of streams; ``None``: nothing does. ``record`` hears every read that reaches the
-    keeper.
+    pool on all nodes, ``prefetch`` loads ahead of streams, ``None`` if nothing does. ``record`` receives every read that reaches
+    the keeper.
     """
 
     rules: Callable[[], Rules]
@@ -139,7 +139,7 @@ class StreamLearner:
                 await loader.close()
 
     async def _fold(self, reads: list[ObjectRead]) -> int:
-        """Learn from reads; returns how many there was time for."""
+        """Learn from reads; returns how many could be processed in the available time."""
         since = 0
         for number, read in enumerate(reads):
             if since >= _MOST_BLOCKS:
@@ -198,7 +198,7 @@ class StreamLearner:
         return NodeStreams(seen, held)
 
     def _rooms(self, pools: Iterable[PoolRow]) -> dict[str, PoolRoom]:
-        """The room in the fleet's pools of streams, of which this node has a part."""
+        """The room in the fleet's pools of streams; this node has a part of it."""
         return {
             row.pool.name.removeprefix(STREAM): PoolRoom(row.pool.target, row.ledger.size).spread_over(
                 self._links.target(row.pool.name)
@@ -215,7 +215,7 @@ class StreamLearner:
 
 
 def _records(read: ObjectRead, block_size: int) -> Iterator[tuple[str, str, int, int, float, int, bool, int, float]]:
-    """The records of a read for the tree, block by block; all blocks count the same wait."""
+    """The records of a read for the tree, block by block; each block is charged the same wait."""
     key, start, stop, size, hit, at, _, client, waited = read
     bucket, blocks = stream_bucket(key), max(1, -(-size // block_size))
     numbers = block_span(start, stop, block_size) or range(1)

@@ -1,17 +1,17 @@
 """Prefetch for access streams: their next reads are loaded before clients ask (gateway/policies/streams/prefetch.py decides).
 
 It runs beside the tree, in the keeper. It loads the siblings after the last read of a sequential stream: the next blocks of a
-large object, the next objects of a prefix, or below the next prefixes what was read below those before. Where names below
-prefixes differ, as those of images in class folders, it is the next objects of all of them. Siblings are listed a page at a time,
-as the reader advances. If the origin refuses to list, or its listing does not advance, the names seen so far are used instead.
+large object, the next objects of a prefix, or the same names below the next prefixes. Where names below prefixes differ, such as
+images in class folders, it loads the next objects of all prefixes. Siblings are listed a page at a time, as the reader advances.
+If the origin refuses to list, or its listing does not advance, the names seen so far are used instead.
 
-An object of too few blocks to be a stream has its next four blocks loaded after four in a row, unless they hit.
+For an object with too few blocks to be a stream, the next four blocks are loaded after four reads in a row, unless those hit.
 
-Loads wait for their turn in one bounded queue; one that its reader has passed by then is left out.
+Loads wait for their turn in one bounded queue; a load that its reader has passed by then is skipped.
 
-Listings and loads have the rights of the stream's reader: a load is that reader's read at the object's home, in the background
-lane, behind readers. Nothing here fails a read. A failed listing or load is logged once per stream and counts as a wasted load; a
-stream that wastes too much rests.
+Listings and loads have the rights of the stream's reader: a load acts as that reader's read at the object's home, in the
+background lane, behind readers. Nothing here fails a read. A failed listing or load is logged once per stream and counts as a
+wasted load; a stream that wastes too much rests.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class PrefetchLinks:
         principal: finds the principal of an access key; ``None`` for a key that is no longer known.
         rules: in force.
         block_size: of new objects, in bytes.
-        most_bytes: most bytes that may be loaded ahead of one stream and not be read yet.
+        most_bytes: most unread bytes that may be loaded ahead of one stream.
     """
 
     objects: WarmObjects
@@ -82,7 +82,7 @@ class PrefetchLinks:
     most_bytes: int
 
     def permits(self, principal: Principal, path: str, without: Collection[str] = (OFF,)) -> bool:
-        """Whether a principal may read ``bucket/key``, and the rule lets it be loaded; ``without``: patterns that forbid it."""
+        """Whether a principal may read ``bucket/key`` and the rule permits loading it; ``without``: patterns that forbid it."""
         rule = self.rules().for_path(path)
         return principal.may_touch(path) and rule.cache and rule.pattern not in without
 
@@ -110,11 +110,11 @@ class _Ahead:
 
     Attributes:
         deep: whether siblings are all objects below the stream's prefix, by the rest of their keys, rather than its children.
-        listed: siblings after the reader, as the listing names and orders them; ``True`` for objects.
-        end: the last sibling of all, once the listing has come to it.
+        listed: siblings after the reader, with the listing's names and order; ``True`` for objects.
+        end: the very last sibling, once the listing has reached it.
         list_at: when the next page may be listed, in seconds of the loop's clock.
         seen: siblings that were read, in the order of a listing.
-        loaded: bytes loaded of siblings that were not read yet.
+        loaded: bytes loaded, by sibling not read yet.
         last: the last sibling that each client read.
         gains: whether the last read missed, or hit data loaded ahead.
         logged: whether a failure was logged.
@@ -135,7 +135,7 @@ class _Ahead:
     logged: bool = False
 
     def read(self, sibling: Segment, read: ObjectRead, *, folder: bool = False) -> None:
-        """Record a read of a sibling, or below it (``folder``); consecutive reads of one sibling by a client count once."""
+        """Record a read of a sibling, or below it (``folder``); consecutive reads of one sibling by one client count once."""
         if self.last.get(read.client) == sibling:
             return
         if len(self.last) >= MOST_CLIENTS:
@@ -158,7 +158,7 @@ class _Ahead:
                 del self.seen[0]
 
     def look(self, stream: Stream, reader: _Reader, *, deep: bool) -> None:
-        """Switch between all objects below a prefix and its children, forgetting the siblings listed so far."""
+        """Switch between all objects below a prefix and its children; forgets the siblings listed so far."""
         if deep is not self.deep:
             segment, rest = _child(stream, reader.key.key)
             reader.latest = rest if deep or rest == segment else f"{segment}/"
@@ -224,7 +224,7 @@ class StreamPrefetcher:
             return
         ahead_of = self._blocks.pop((name, block), None)
         _USED.inc(ahead_of or 0)
-        # A read of many blocks loads those before its last one itself.
+        # A read of many blocks itself loads the blocks before its last one.
         self._wanted.pop(name, None)
         size = self._links.block_size
         begins = block == read.start // size
@@ -255,9 +255,10 @@ class StreamPrefetcher:
             self._loads.start(self._load_waiting())
 
     def _sequential(self) -> list[Stream]:
-        """The streams to load ahead of, those first that were read last, and then beginnings.
+        """The streams to load ahead of, the last read first, and then beginnings.
 
-        A beginning is left out while its reader hits, and below folders whose ends a scan is followed over: each would be listed.
+        A beginning is skipped while its reader hits, and below folders where a scan is followed across their ends: each folder
+        would be listed.
         """
         rules = self._links.rules()
         deep = [name for name, ahead in self._ahead.items() if ahead.deep and not ahead.policy.resting]
@@ -274,7 +275,7 @@ class StreamPrefetcher:
         ]
 
     def report(self, stream: str) -> AheadReport:
-        """The outcome of the children of a stream that were loaded ahead."""
+        """The outcome of loading ahead, by children of a stream."""
         known = self._ahead.get(stream)
         return (
             AheadReport() if known is None else AheadReport(known.policy.loaded, known.policy.used, known.policy.wasted)
@@ -333,7 +334,7 @@ class StreamPrefetcher:
     def _siblings(
         self, stream: Stream, ahead: _Ahead, reader: _Reader, principal: Principal, kinds: Collection[bool]
     ) -> tuple[list[Segment], int]:
-        """The siblings after the reader, objects or not as ``kinds`` say, and the mean size of those that are objects."""
+        """The siblings after the reader (``kinds`` says which are objects), and the mean size of the objects."""
         latest = str(reader.latest)
         ahead.listed = [sibling for sibling in ahead.listed if sibling[0] > latest]
         now = asyncio.get_running_loop().time()
@@ -353,7 +354,7 @@ class StreamPrefetcher:
         return ahead.siblings(name for name, is_object, _ in ahead.listed if is_object in kinds), mean
 
     async def _list(self, stream: Stream, ahead: _Ahead, reader: _Reader, principal: Principal) -> None:
-        """List the next page of siblings, once more at the end of those that are known."""
+        """List the next page of siblings; at the end of the known ones, list once more."""
         deep = ahead.deep
         after = ahead.listed[-1][0] if ahead.listed else str(reader.latest)
         try:
@@ -428,7 +429,7 @@ class StreamPrefetcher:
         ahead.settle()
 
     async def _load_block(self, name: str, read: ObjectRead, number: int) -> None:
-        """Load a block of an object that is no stream yet, unless its reader has passed it."""
+        """Load a block of an object that is not a stream yet, unless its reader has passed it."""
         principal = self._links.principal(read.principal)
         if principal is None or not self._runs.wants(name, number):
             return
@@ -442,7 +443,7 @@ class StreamPrefetcher:
             self._blocks.pop((name, number), None)
         elif not done.failure:
             _LOADED.inc(done.size)
-            # A reader may have come to it since.
+            # A reader may have reached it since.
             used = (name, number) not in self._blocks
             _USED.inc(done.size if used else 0)
             if not used:
@@ -458,11 +459,11 @@ def pattern_of(stream: Stream, rules: Rules) -> Pattern | None:
 
 
 def _child(stream: Stream, key: str) -> tuple[str, str]:
-    """The child of a stream that an object is, or is below; and the object's name below the stream."""
+    """The child of a stream that is or contains an object; and the object's name below the stream."""
     return levels(key)[stream.level - 1], key[len(stream.prefix) :]
 
 
 def _names(page: ListingPage, prefix: int) -> list[tuple[str, bool, int]]:
-    """Names of objects and common prefixes in the order of the listing, whether they are objects, and the sizes of those."""
+    """Names of objects and common prefixes in the listing's order, whether each is an object, and the objects' sizes."""
     objects = [(listed.key[prefix:], True, listed.size) for listed in page.objects if len(listed.key) > prefix]
     return sorted([*objects, *((name[prefix:], False, 0) for name in page.prefixes)])

@@ -19,7 +19,7 @@ _DISK_STATES = (BreakerState.NORMAL, BreakerState.UNSTABLE, BreakerState.DOWN)
 
 
 class SweepLoop:
-    """Acquires the node lock, then keeps the store within its bounds."""
+    """Acquires the node lock, then keeps the store within its limits."""
 
     def __init__(self, store: Store, blocks: Blocks) -> None:
         self._store = store
@@ -32,13 +32,13 @@ class SweepLoop:
     async def run(self) -> None:
         """Loop until cancelled.
 
-        ``ready`` is set once recovery is done, or once another worker is known to do it; ``recovered`` only when it is done, and
-        only in the worker that has done it.
+        ``ready`` is set once recovery is done, or once another worker is known to do it; ``recovered`` only in the worker that
+        has done the recovery.
         """
         await repeat("keeper", self.run_once, _PAUSE)
 
     async def run_once(self) -> None:
-        """One pass: take the lock if it is free, recover once, keep the store within its bounds."""
+        """One pass: take the lock if it is free, recover once, keep the store within its limits."""
         if await self._store.try_lock() and not self.recovered.is_set():
             report = await self._store.recover()
             self.recovered.set()
@@ -48,19 +48,19 @@ class SweepLoop:
         self._tell_of_room(self._store.status())
 
     def _tell_of_room(self, status: StoreStatus) -> None:
-        """Log once that the file system has no room for the capacity, and once that it has again."""
+        """Log once that the file system lacks room for the capacity, and once that it has room again."""
         if not status.keeper or status.state is BreakerState.DOWN:
             return
         if status.shortage and not self._short:
             self._short = True
             log.warning("%(error)s", {"error": status.shortage})
         elif self._short and status.room >= Watermarks().high * (status.capacity - status.datasets):
-            # Not as soon as the room suffices: running fills would take it, and the log would repeat both messages.
+            # Not as soon as there is enough room: running fills would take it, and the log would repeat both messages.
             self._short = False
             log.info("the file system has room for cache.capacity again")
 
     def publish(self) -> None:
-        """Bring the metrics of store and fills up to date."""
+        """Update the metrics of store and fills."""
         status = self._store.status()
         metrics.CACHE_BYTES.set(status.bytes)
         metrics.CACHE_BLOBS.set(status.blobs)

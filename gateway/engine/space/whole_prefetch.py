@@ -1,13 +1,13 @@
 """Loads random streams whole, within the space of their pools (gateway/policies/streams/prefetch.py decides how much).
 
 It runs beside the tree, in the keeper. The objects of a prefix are listed twice, a page at a time. The first walk adds up their
-sizes; once the pool cannot hold half of them it pauses, until the pool may hold more. The second loads them: from a place that a
-reader chose at random, to the end and then from the beginning, so that several gateways that see one stream begin at different
-places. The blocks of a large object are loaded in order. An object that is its own stream, or is below another one, is left to
-that stream.
+sizes; once they exceed twice what the pool can hold, it pauses until the pool may hold more. The second walk loads them, from a
+place that a reader chose at random to the end and then from the beginning, so that several gateways that see one stream begin at
+different places. The blocks of a large object are loaded in order. An object that is a stream itself, or is below another
+stream, is left to that stream.
 
-Loads are reads of the stream's latest reader at the objects' homes, in the background lane, a few at once. Rights and rules are
-looked at again before each. A listing that is refused, or endless, and loads that fail end in a rest. Loaded blocks are
+Loads act as reads of the stream's latest reader at the objects' homes, in the background lane, a few at once. Rights and rules
+are checked again before each. After a refused or endless listing, or failed loads, the stream rests. Loaded blocks are
 remembered until they are read, to know whether loading helped.
 """
 
@@ -63,14 +63,14 @@ class _Walk:
     """One walk through the children of a stream.
 
     Attributes:
-        first: the key at which it began; empty for one from the beginning.
+        first: the key at which it began; empty for the beginning.
         after: the last key that was listed.
         token: continues the listing.
-        pages: that were listed.
+        pages: listed pages.
         wrapped: whether it reached the end and continued from the beginning.
-        ended: whether nothing is left to be found.
-        units: that were found and are not loaded yet.
-        block: of a large object that is next.
+        ended: whether nothing is left to find.
+        units: listed units that are not loaded yet.
+        block: the next block of a large object.
     """
 
     first: str = ""
@@ -89,13 +89,13 @@ class _Whole:
 
     Attributes:
         items, size: its objects or blocks, and their bytes, counted so far.
-        before: items of the last count that found all.
-        blocks: of these, and of those that are left to streams below it.
-        counted: whether that is all.
-        counted_at: reads of the stream before the last of them was counted.
-        names: of the stream's children among them.
-        since: bytes that were loaded after its room was looked at.
-        logged: whether it was logged why nothing is loaded.
+        before: items in the last complete count.
+        blocks: those among the items, and those left to streams below it.
+        counted: whether the count is complete.
+        counted_at: reads of the stream before the count was completed.
+        names: names of the stream's children among the items.
+        since: bytes loaded since its room was last checked.
+        logged: whether the reason why nothing is loaded was logged.
     """
 
     stream: Stream
@@ -114,7 +114,7 @@ class _Whole:
 
     @property
     def population(self) -> int:
-        """Items that clients choose from, as of the last count until the next one comes so far."""
+        """Items that clients choose from: those of the last count, until the next count exceeds it."""
         return max(self.items, self.before)
 
     def begin(self) -> None:
@@ -124,7 +124,7 @@ class _Whole:
 
     @property
     def patience(self) -> int:
-        """Reads before the next count: as many as listed objects, so that listings are rare in comparison."""
+        """Reads before the next count: as many as there are listed objects, so that listings are comparatively rare."""
         return max(REST, self.items)
 
     def rest(self, reads: int = REST) -> None:
@@ -230,12 +230,12 @@ class WholeStreams:
         await self._tasks.stop()
 
     def _outdated(self, whole: _Whole) -> bool:
-        """Whether too little fitted when a stream was counted long ago: its prefix may have become smaller."""
+        """Whether too little fitted when a stream was counted, long ago: its prefix may be smaller now."""
         fits = whole_stream(Pattern.RANDOM, self._rooms[whole.stream.name].target, max(1, whole.size))
         return not fits and whole.stream.draws >= whole.counted_at + whole.patience
 
     def _allowance(self, whole: _Whole) -> int:
-        """Bytes of a stream that may be loaded now; before all of it is counted, whether it may be looked at."""
+        """Bytes of a stream that may be loaded now; until it is counted, positive if counting may go on."""
         stream, room = whole.stream, self._rooms.get(whole.stream.name)
         if room is None or self._tree.named(stream.name) is not stream or stream.name not in self._readers:
             return 0
@@ -269,7 +269,7 @@ class WholeStreams:
         return chosen
 
     async def _advance(self, whole: _Whole, walk: _Walk) -> bool:
-        """Find more children; returns whether the walk continues."""
+        """List more children; returns whether the walk continues."""
         stream, reader = whole.stream, self._readers[whole.stream.name]
         principal = self._links.principal(reader.principal)
         if principal is None or walk.ended:
@@ -303,9 +303,9 @@ class WholeStreams:
     def _count(self, whole: _Whole, walk: _Walk, listed: Sequence[_Unit]) -> None:
         """Add up. Once all is counted, load the stream, or leave it if readers read only parts of it.
 
-        If too little fits, counting or loading continues once the pool may hold more (``_allowance``). The stream has the reads
-        of streams below it among its own, so their objects are counted among its items. A listing of nothing does not say how
-        many there are: they were deleted, or are empty.
+        If too little fits, counting or loading continues once the pool may hold more (``_allowance``). The stream's reads
+        include those of streams below it, so their objects count among its items. An empty listing does not tell their number:
+        they were deleted, or are empty.
         """
         whole.items += len(listed)
         whole.size += sum(unit.size for unit in listed)
@@ -335,14 +335,14 @@ class WholeStreams:
         page = await self._links.listings.list_page(
             principal.identity, reader.key.bucket, stream.prefix, start_after=walk.after, token=walk.token
         )
-        # Without a token the next page is asked for by name: a name that does not advance would be listed forever.
+        # Without a token, the next page is requested by name: a name that does not advance would be listed forever.
         by_name = not (walk.token or page.token)
         objects = [listed for listed in page.objects if not by_name or listed.key > walk.after]
         last = not page.truncated or not objects
         if objects:
             walk.after = objects[-1].key
         if walk.wrapped:
-            # Not by comparison: SeaweedFS lists in another order than that of the keys' bytes.
+            # Not by comparison, because SeaweedFS does not list in the order of the keys' bytes.
             come_round = [at for at, listed in enumerate(objects) if f"{listed.key}/".startswith(f"{walk.first}/")]
             walk.ended = last or bool(come_round)
             objects = objects[: come_round[0] + 1] if come_round else objects
@@ -375,6 +375,6 @@ class WholeStreams:
         STREAM_PREFETCHED.labels("loaded").inc(done.size)
         if waiting:
             self._unread[place] = whole, done.size, whole.stream.draws
-        else:  # its reader came while it was loaded
+        else:  # its reader arrived while it was loaded
             whole.policy.read(hit=True)
             STREAM_PREFETCHED.labels("used").inc(done.size)
