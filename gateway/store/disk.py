@@ -42,7 +42,7 @@ log = logging.getLogger("larder.store")
 
 
 class Estranged(DiskFault):
-    """The directory is used by workers that map another table of generations: they would not learn of this worker's writes."""
+    """The directory is used by workers that map another table of generations, so they would not notice this worker's writes."""
 
     def __init__(self, directory: CacheDirectory) -> None:
         super().__init__(
@@ -56,21 +56,21 @@ class RunsWork(Protocol):
     """Runs blocking work on files in a thread; see ``Threads.submit``."""
 
     def __call__(self, work: Callable[[], T], abandoned: Callable[[T], None] = ..., /) -> asyncio.Future[T]:
-        """Raises DiskFault: the disk failed or hangs, or the directory was replaced; and OSError from the work."""
+        """Raises DiskFault if the disk failed or hangs, or the directory was replaced; and any OSError from the work."""
 
 
 class Runs(Protocol):
     """Runs an operation on the index."""
 
     def __call__(self, operation: Operation[T], /) -> asyncio.Future[T]:
-        """Raises DiskFault, at once or by the future: it was not done."""
+        """Raises DiskFault, at once or from the future, if the operation was not done."""
 
 
 class RunsEach(Protocol):
-    """Runs an operation on the index for an argument."""
+    """Runs an operation on the index, called once for many arguments."""
 
     def __call__(self, operation: SharedOperation[A, T], argument: A, gathers: bool = True, /) -> asyncio.Future[T]:
-        """Raises DiskFault, at once or by the future: it was not done. ``gathers``: a write may wait for others."""
+        """Raises DiskFault, at once or from the future, if it was not done. ``gathers``: a write may wait for others."""
 
 
 class Disk:
@@ -122,11 +122,11 @@ class Disk:
         """First use of the directory. A failure leaves the breaker DOWN.
 
         Raises:
-            ConfigError: another gateway has the directory, and does not end.
+            ConfigError: another gateway has the directory and does not exit.
         """
         threading.Thread(target=_remove_dead, name="larder-dead-tables", daemon=True).start()
         with suppress(OSError):
-            # Before any disk access, so that workers that start on a hung disk share invalidations too.
+            # Before any disk access, so that workers that start on a hung disk also share invalidations.
             self.generations.attach(self.directory.generations, self.directory.root)
         self.removed.attach(self.directory.removals)
         try:
@@ -141,9 +141,9 @@ class Disk:
             self.report(Failed(FailureKind.HUNG, total=True))
 
     async def _mount_alone(self) -> None:
-        """Mount the directory as soon as no gateway has it that would not hear of this worker's writes: it would serve old bytes.
+        """Mount the directory once no gateway holds it that would miss this worker's writes, and so serve old bytes.
 
-        Such a gateway may be ending, and its successor waits for it.
+        Such a gateway may be about to exit; its successor waits for it.
         """
         looks = int(_MOUNT_PATIENCE / 2 / _LOOK_AGAIN)
         for look in range(looks):
@@ -158,7 +158,7 @@ class Disk:
             await asyncio.sleep(_LOOK_AGAIN)
 
     async def close(self) -> None:
-        """Finish posted operations and release everything; afterwards the disk counts as not in use."""
+        """Finish posted operations and release everything; afterwards the disk counts as unused."""
         self._closed, self.in_use = True, False
         if self._probe is not None:
             await asyncio.wait([self._probe], timeout=HUNG_AFTER)
@@ -181,7 +181,7 @@ class Disk:
         return step is Step.USE
 
     async def try_again(self) -> bool:
-        """``usable``, after a probe that is due or in progress, unless it hangs."""
+        """``usable``, after any probe that is due or in progress, unless it hangs."""
         if not self.usable() and self._probe is not None:
             await asyncio.wait([self._probe], timeout=HUNG_AFTER)
         return self.usable()
@@ -206,7 +206,7 @@ class Disk:
             log.info("cache disk normal: %(path)s", facts)
 
     def wrote(self, seconds: float) -> None:
-        """Report the time of a write, which the breaker wants to know if it was slow, or others were before."""
+        """Report the duration of a write to the breaker, which needs it if this write or earlier ones were slow."""
         if seconds > self.breaker.slow_write or not self.normal:
             self.report(Wrote(seconds))
 
@@ -217,7 +217,7 @@ class Disk:
         self.report(Failed(fault.kind))
 
     def waits_for(self, seconds: float) -> bool:
-        """Whether the disk is in use, and has not answered for ``seconds``."""
+        """Whether the disk is in use and has not answered for ``seconds``."""
         return self.in_use and self._watch.waits_for(seconds)
 
     def require(self) -> None:
@@ -236,7 +236,7 @@ class Disk:
             self._database.post(operation, undone)
 
     async def bounded(self, work: Callable[[], T], abandoned: Callable[[T], None] = lambda result: None) -> T:
-        """``run``, even while the disk is not in use or its directory is gone, in threads that do not delay fills."""
+        """``run``, even while the disk is not in use or its directory is missing, in threads that do not delay fills."""
         return await self._reading.submit(work, abandoned=abandoned)
 
     async def verify(self, work: Callable[[], T], patience: float) -> T:
@@ -307,7 +307,7 @@ class Disk:
             self.generations.attach(self.directory.generations, self.directory.root)
             self.removed.attach(self.directory.removals)
             if not self.generations.join(self.directory.start):
-                self.directory.leave()  # else the others' successors could never begin a start
+                self.directory.leave()  # otherwise the others' successors could never begin a start
                 raise Estranged(self.directory)
             self.directory.probe()
             if ensure_index(self.directory.index, self._condemned):
@@ -315,7 +315,8 @@ class Disk:
             self._condemned = None
 
     def _begin(self, boot: int, previous: DirectoryStart) -> bytes:
-        # The last worker of the previous start may have removed the table; under the lock, no process removes this one.
+        # The last worker of the previous start may have removed the table; the lock keeps other processes from removing this
+        # one.
         self.generations.attach(self.directory.generations, self.directory.root)
         self.generations.begin(boot, previous, self.now())
         self._remove_twins()

@@ -3,9 +3,9 @@
 Order of effects. Evicting deletes rows, commits, then unlinks: a crash in between leaves a file without a row, which
 ``recover`` or a later audit removes. So no row ever refers to incomplete bytes.
 
-Recently created files are skipped. A blob file gets its row a moment after its name, so a file without a row is an orphan only if
-it is older than this start of the node (``recover``), or older than ten minutes (the audit that goes round the 256 shards
-while the node runs). The transaction that unlinks checks again that there is no row.
+Recently created files are skipped. A blob file gets its row a moment after its name, so a file without a row is an orphan only
+if it is older than this start of the node (``recover``), or older than ten minutes (the audit that goes round the 256 shards
+while the node runs). The transaction that unlinks checks again that the row is missing.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class Evictor:
     async def drop_items(self, digests: Sequence[bytes]) -> int:
         """Drop these items, and objects of the same bytes; returns the number of blobs.
 
-        They are not counted as evicted: that count shows how much a cache is too small, and these make room for items that more
+        They are not counted as evicted: that count shows that a cache is too small, whereas these make room for items that more
         jobs need.
 
         Raises:
@@ -197,7 +197,7 @@ class Evictor:
             for key in gone.objects:
                 self._disk.generations.evicted.add(key)
             freed = gone.size
-            # Release the space only after the files are gone, else blobs and fills together could exceed the capacity.
+            # Release the space only after the files are gone; otherwise blobs and fills together could exceed the capacity.
             self._space.learn(counts)
             self._space.leaving += freed
         digests = [digest for digest, _ in gone.blobs]
@@ -241,7 +241,7 @@ class Evictor:
     async def _disbelieve(self) -> None:
         """Revoke confirmations and grants from the future, in the index and in every worker's memory.
 
-        Once the clock has passed those times, they could no longer be told from genuine ones.
+        Once the clock has passed those times, they could no longer be distinguished from genuine ones.
         """
         now = self._disk.now()
         if await self._disk.write(lambda connection: objects.disbelieve(connection, now + AHEAD)):
@@ -263,7 +263,7 @@ class Evictor:
         return orphans, broken
 
     async def _remove(self, digests: Sequence[bytes]) -> None:
-        """Unlink files without a row; those that cannot be unlinked now, with the next call."""
+        """Unlink files without a row; retries on the next call those that cannot be unlinked now."""
         self._rowless.update(digests)
         for batch in _batches(list(self._rowless)):
             await self._disk.write(_removal(batch, self._disk.directory, None))

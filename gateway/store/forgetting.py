@@ -42,8 +42,8 @@ class Forgetter:
         """Make every worker of the node forget these objects; effective whatever the disk's state.
 
         Returns:
-            Done when they are forgotten, which does not depend on its waiter: he may be cancelled. As long as
-            ``Generations.unread`` is true of the result, they need not be forgotten again; ``None``: they must be.
+            Done when the objects are forgotten, even if its waiter is cancelled. While ``Generations.unread`` is true of the
+            result, they need not be forgotten again; with ``None`` they must be.
         """
         marks = []
         for key in keys:
@@ -72,9 +72,10 @@ class Forgetter:
         return await asyncio.shield(self._forget_pages(partial(objects.forget_origin_page, origin=origin)))
 
     async def held(self, origin: str, bucket: str, prefix: str) -> PrefixTotals:
-        """The objects that ``forget_prefix`` would forget, including those that this worker has yet to record; none while the
-        disk is down."""
-        await attempt(self._disk.write, _nothing, None)  # written after what waits to be recorded
+        """The objects that ``forget_prefix`` would forget, including unrecorded ones of this worker; none while the disk is
+        down.
+        """
+        await attempt(self._disk.write, _nothing, None)  # written after the pending records
         look = partial(objects.held, origin=origin, bucket=bucket, prefix=prefix)
         return await attempt(self._disk.read, look, PrefixTotals())
 
@@ -86,7 +87,7 @@ class Forgetter:
         """Make every worker of the node forget the grants in a bucket, the result of ``rights_in``; its objects stay.
 
         As with objects, *bump, delete, bump*: the first bump fences grants being learned, the second invalidates rows read from
-        the index before the deletion. While the index cannot be written, all of it is distrusted. Effective when cancelled.
+        the index before the deletion. While the index cannot be written, all of it is distrusted. Effective even when cancelled.
         """
         await asyncio.shield(self._withdraw(bucket))
 
@@ -154,7 +155,7 @@ class Forgetter:
         forgotten: asyncio.Future[Sequence[Mark] | None],
         done: asyncio.Future[tuple[list[bytes], Counts | None]],
     ) -> None:
-        """The rows are deleted, or the disk failed."""
+        """Wait for the deletion of the rows, or a failure of the disk."""
         error = done.exception()
         unread = error is None and self._generations.unread(marks)
         if not unread:
@@ -169,7 +170,7 @@ class Forgetter:
                 forgotten.set_exception(error)
 
     def _fence(self, keys: Sequence[ObjectKey], *, trusted: bool) -> None:
-        """Invalidate readers' knowledge of the keys; ``trusted``: the index no longer has their rows."""
+        """Invalidate what readers know of the keys; ``trusted``: the index no longer has their rows."""
         for key in keys:
             if not trusted:
                 self._generations.distrust(key)
@@ -177,7 +178,7 @@ class Forgetter:
 
     async def _forget_pages(self, page: Operation[tuple[int, list[bytes]]]) -> int:
         self._generations.bump_all()
-        # Only the rows that are left tell keys below a prefix, and evicted objects have none.
+        # Only the remaining rows have the keys below a prefix; evicted objects have none.
         self._generations.evicted.clear()
         forgotten = 0
         try:

@@ -1,4 +1,4 @@
-"""Many small items stored in one step of a thread and one transaction: each step costs more than writing a small file."""
+"""Stores many small items in one thread step and one transaction, because each costs more than writing a small file."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ class ItemBatches:
         self._space = space
 
     async def store(self, items: Sequence[NewItem], *, reserved: bool = False) -> list[BlobRef | None]:
-        """Store items, after evicting others if necessary; by item the blob, ``None`` if its bytes are wrong or have no room.
+        """Store items, after evicting others if necessary; returns each item's blob, ``None`` if it is wrong or lacks room.
 
         Args:
             items: the items.
             reserved: whether the caller holds reservations for them.
 
         Raises:
-            DiskUnavailable: none of them is stored.
+            DiskUnavailable: no item is stored.
         """
         room = await self._host.create(0 if reserved else sum(len(item.data) for item in items))
         try:
@@ -118,7 +118,7 @@ class ItemBatches:
 
 
 def _write(host: BatchHost, items: Sequence[NewItem]) -> tuple[list[tuple[BlobRef, int] | None], float]:
-    """Write each item whose bytes are right under its name: blob and modification time; and the seconds that one took."""
+    """Write each item with correct bytes under its name; returns blobs and modification times, and the seconds per item."""
     began, written = time.monotonic(), list[tuple[BlobRef, int] | None]()
     with disk_faults():
         for digest, data, *_ in items:

@@ -67,7 +67,7 @@ class ItemBlobs:
         self._surveys: SingleFlight[Content, None] = SingleFlight()
         self._random = np.random.default_rng()
 
-    # --- what stores and evictions tell
+    # --- news of stores and evictions
 
     def stored(self, ref: BlobRef, mtime_ns: int) -> None:
         """Record a blob that was just published; it was hashed while it was written."""
@@ -91,12 +91,12 @@ class ItemBlobs:
         states.flags[index] = flag
 
     def doubt(self, content: Content, indices: NDArray[np.uint32]) -> None:
-        """Record that these items could not be opened: those that still seem verified are looked at when they are read next."""
+        """Note that these items could not be opened: those still marked as verified are checked at their next read."""
         flags = content.states.flags
         flags[indices[flags[indices] == VERIFIED]] = RESIDENT
 
     def distrust(self, digest: bytes) -> None:
-        """Have a blob verified when it is opened next: it was read, and its bytes are not those of its digest."""
+        """Have a blob verified when it is next opened, because bytes that were read do not match its digest."""
         self._opener.doubt(digest)
         for content in tuple(self._contents.values()):
             self.doubt(content, content.indices_of(digest))
@@ -109,13 +109,13 @@ class ItemBlobs:
     # --- datasets
 
     def others(self, content: Content, digest: bytes) -> Iterator[tuple[Content, NDArray[np.uint32]]]:
-        """Other datasets, of those open here, that have an item with these bytes, with the indices of those items."""
+        """Other datasets open here that have an item with these bytes, with the indices of those items."""
         for other in tuple(self._contents.values()):
             if other is not content and (indices := other.indices_of(digest)).size:
                 yield other, indices
 
     def least_needed(self, most: int) -> dict[str, list[bytes]]:
-        """By pool, cached items of datasets that are kept by demand: the first ``most`` to evict if the pool has to shrink."""
+        """By pool, cached items of datasets that are kept by demand: the first ``most`` to evict if the pool must shrink."""
         return {
             dataset_pool(content.id): content.digests_of(needless)
             for content in tuple(self._contents.values())
@@ -123,7 +123,7 @@ class ItemBlobs:
         }
 
     def _needless(self, content: Content, most: int) -> NDArray[np.uint32]:
-        """Residents of a window of a dataset, the least needed first; none while no job reads it by demand."""
+        """Residents in a window of a dataset, the least needed first; none while no job reads it by demand."""
         table = content.demand()
         if table is None or not (active := table.active()):
             return np.empty(0, np.uint32)
@@ -134,18 +134,18 @@ class ItemBlobs:
             order = leaving(need_of(table.bits[residents], active), _CONSIDERED * most, self._random)
         else:
             order = np.argsort(-uses.of(residents.astype(np.int64), table.bits[residents]), kind="stable")
-        # The bytes of the first ones only are looked up in all datasets: that costs a search for each.
+        # Only the first ones' bytes are looked up in all datasets, because each look-up is a search.
         first: NDArray[np.uint32] = residents[order[: _CONSIDERED * most]]
         need = [self._need(content, content.digest(index), own=uses is None) for index in first.tolist()]
         return first[np.argsort(need, kind="stable")[:most]]
 
     def _need(self, content: Content, digest: bytes, *, own: bool) -> int:
-        """How often bytes are needed, as items of other datasets and, if ``own``, of this one: a sum over jobs."""
+        """How often bytes are needed, as items of other datasets and, if ``own``, of this dataset: a sum over jobs."""
         need = 0
         here = ((content, content.indices_of(digest)),) if own else ()
         for holder, indices in (*here, *self.others(content, digest)):
             table = holder.demand()
-            # How the jobs of a dataset read that is not held by demand is not known. One of them may come.
+            # It is unknown how jobs read a dataset that is not kept by demand; one of them may want the item.
             need += int(need_of(table.bits[indices], table.active()).sum()) if table is not None else len(indices)
         return need
 
@@ -182,7 +182,7 @@ class ItemBlobs:
         content.states.surveyed = True
 
     async def confirm(self, content: Content, indices: NDArray[np.uint32]) -> None:
-        """Check that the items marked as resident, among these, have a file, and clear the marks of those without.
+        """Check that those items marked as resident have a file, and clear the marks of the others.
 
         A closed dataset does not learn of evictions, and a worker does not notify datasets that only other workers have open.
         """
@@ -229,9 +229,9 @@ class ItemBlobs:
     def _check(
         content: Content, indices: NDArray[np.uint32], files: list[ItemFile | None], opened: Iterable[tuple[int, int]]
     ) -> None:
-        """Store each open file that is still the verified one; close the others."""
+        """Store each open file that is still the verified file; close the others."""
         flags, fstat = content.states.flags, os.fstat
-        # One look at each array for all items: a look for every item costs a quarter of this loop.
+        # One look at each array for all items: one per item would cost a quarter of this loop.
         stamps, crcs = content.states.stamp[indices].tolist(), content.states.crc32[indices].tolist()
         for place, fd in opened:
             if fd < 0:
@@ -242,14 +242,14 @@ class ItemBlobs:
             modified = status.st_mtime_ns
             if (modified ^ (modified >> 32)) & 0xFFFFFFFF == stamps[
                 place
-            ]:  # stamp_of in place: a call less for each item
+            ]:  # ``stamp_of`` inline, to save a call for each item
                 files[place] = ItemFile(fd, status.st_size, crcs[place], status.st_ino)
             else:
                 closer.close_files([fd])
                 flags[indices[place]] = RESIDENT
 
     async def look(self, content: Content, index: int) -> ItemFile | None:
-        """``open_all`` for one item, falling back to the index; the file is verified if that was not done since the start."""
+        """``open_all`` for one item, falling back to the index; the file is verified unless that was done since the start."""
         digest = content.digest(index)
         if (file := (await self.open_all(content, np.array([index], np.uint32), [digest]))[0]) is not None:
             return file
@@ -275,7 +275,7 @@ class ItemBlobs:
         return None if row is None else row.ref
 
     async def among(self, digests: Sequence[bytes]) -> set[bytes]:
-        """The digests among some that have a blob in the index; none while it cannot be read."""
+        """Those digests that have a blob in the index; none while it cannot be read."""
         present: set[bytes] = set()
         for start in range(0, len(digests), _PAGE):
             page = list(dict.fromkeys(digests[start : start + _PAGE]))
@@ -288,12 +288,12 @@ class ItemBlobs:
 
 
 async def open_blobs(disk: Disk, wanted: Mapping[K, bytes], receive: Callable[[Iterable[tuple[K, int]]], None]) -> None:
-    """Open blobs: those whose path the kernel has in memory directly, the rest in one go in a thread.
+    """Open blobs: those whose path the kernel has in memory directly, the others together in a thread.
 
     Args:
         disk: of the node.
         wanted: digests, by the caller's names.
-        receive: gets names with descriptors, which it owns; negative ones where nothing was opened.
+        receive: gets names with descriptors, which it then owns; negative descriptors where nothing was opened.
 
     Raises:
         DiskFault: the disk hangs.

@@ -1,21 +1,21 @@
-"""Small blobs in the memory of one worker, which are sent without touching their files.
+"""Small blobs in the memory of one worker, from which they are sent without touching their files.
 
 The kernel's page cache has the bytes too, but a hit from there costs an fstat, a read or sendfile, and an open file, of which a
-worker has a few hundred (``cache.open_files``). ``cache.memory`` is the budget of a node, of which each worker has an equal part
+worker has a few hundred (``cache.open_files``). ``cache.memory`` is the node's budget, shared equally by its workers
 (``share``). policies/reads/memory.py decides which blobs enter and stay.
 
-A blob enters on a hit from its open, verified file. It is hashed once more on the way, so the bytes in memory match their digest,
-whatever happens to the file later.
+A blob enters on a hit from its open, verified file. It is hashed again then, so the bytes in memory match their digest, whatever
+happens to the file later.
 
-It leaves with the blob. The node's workers share a table of removals (shared/removed.py): removing a blob's file changes a number
-there, in a slot of the digest. A copy is valid while the number is the one that was read before the copy was made. The number
-changes after the file is unlinked, and a copy is made only of a file that is linked after the number was read. So a copy of a
-removed blob always has an old number. If another blob's removal changes the number, a read of the file is the only cost.
+It leaves when the blob is removed. The node's workers share a table of removals (shared/removed.py): removing a blob's file
+changes the number in the digest's slot. A copy is valid while the slot has the number that was read before copying. The number
+changes after the file is unlinked, and only a file that is still linked after the number was read is copied. So a copy of a
+removed blob always has an old number. If another blob's removal changes the number, the only cost is a read of the file.
 
 The budget bounds the growth of the process: each blob is charged ``OVERHEAD`` on top of its bytes, for the objects around them.
 Answers that clients take slowly do not copy the bytes (``Channel.write_now``).
 
-Memory is not asked while the disk's open files may not be read: a node whose disk fails answers from the origin, in one way.
+Memory is not used while the disk's open files may not be read: a node with a failed disk always answers from the origin.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _UNLIMITED = 1 << 60
 
 
 def share(budget: int | None, workers: int) -> int:
-    """The bytes of one worker; without a ``budget``, a sixteenth of the machine's memory, at most 1 GiB, is the node's."""
+    """The bytes for one worker. Without a ``budget``, the node gets a sixteenth of the machine's memory, at most 1 GiB."""
     if budget is None:
         budget = min(_MOST, machine_memory() // _PART)
     return budget // workers
 
 
 def machine_memory() -> int:
-    """The bytes of memory that this process may use: the machine's, or fewer in a container with a limit."""
+    """The bytes of memory that this process may use: the machine's, or less in a container with a limit."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
@@ -63,7 +63,7 @@ def machine_memory() -> int:
 
 @dataclass(slots=True)
 class CopiedBlob(Copied):
-    """A blob in memory; ``number`` was in its ``slot`` of the removals before it was copied."""
+    """A blob in memory; ``number`` was read from its ``slot`` of the removals before copying."""
 
     slot: int = 0
     number: int = 0
@@ -103,16 +103,16 @@ class MemoryBlobs:
         return len(self._copies)
 
     def __contains__(self, digest: bytes) -> bool:
-        """Whether ``get`` would find it."""
+        """Whether ``get`` would find the blob."""
         copy = self._copies.get(digest)
         return copy is not None and self._disk.removed.numbers[copy.slot] == copy.number
 
     def copy(self, digest: bytes) -> CopiedBlob | None:
-        """A blob that ``get`` has just found."""
+        """The copy of a blob that ``get`` has just found."""
         return self._copies.get(digest)
 
     def holds(self, copy: CopiedBlob) -> bool:
-        """Whether a copy that ``get`` has found before may be sent again, which is counted as a hit."""
+        """Whether a copy that ``get`` found earlier may be sent again; if so, counts a hit."""
         disk = self._disk
         if disk.removed.numbers[copy.slot] != copy.number or not copy.body or not disk.readable:
             return False
@@ -121,7 +121,7 @@ class MemoryBlobs:
         return True
 
     def get(self, digest: bytes) -> bytes | None:
-        """The bytes of a blob, if they are here, and the blob was not removed since they came."""
+        """The bytes of a blob, if they are in memory and the blob was not removed since."""
         copy = self._copies.get(digest)
         if copy is None:
             return None
@@ -132,7 +132,7 @@ class MemoryBlobs:
         return None
 
     def offer(self, digest: bytes, blob: OpenBlob) -> bytes | None:
-        """A blob is about to be sent from its file; returns its bytes if it enters the memory, which sends them then."""
+        """Offer a blob that is about to be sent from its file; returns its bytes if it is kept, to be sent instead."""
         reads = self._order.enters(digest, blob.size)
         if not reads:
             return None
@@ -157,7 +157,7 @@ class MemoryBlobs:
         self._order.discard(digest)
 
     def trim(self) -> None:
-        """Drop the blobs that were removed since they came."""
+        """Drop the blobs removed since they were copied."""
         numbers = self._disk.removed.numbers
         for digest in [digest for digest, copy in self._copies.items() if numbers[copy.slot] != copy.number]:
             self._order.discard(digest)
@@ -168,7 +168,7 @@ class MemoryBlobs:
 
 
 def _read_at_once(blob: OpenBlob) -> bytes | None:
-    """All bytes of a blob, if the kernel has them in memory."""
+    """All bytes of a blob, if the kernel has them cached."""
     buffer = bytearray(blob.size)
     try:
         count = os.preadv(blob.fd, (buffer,), 0, os.RWF_NOWAIT)

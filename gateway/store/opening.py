@@ -1,8 +1,8 @@
 """The slow path to a blob: open its file and, once per start of the node, verify it.
 
-A file counts as verified if its row says so for its modification time and this start.
-So each blob is read through once after each start, by the worker that needs it first, and again whenever its
-modification time changes. A wrong blob is dropped with all its rows before the caller learns that it is gone.
+A file counts as verified if its row says so for its modification time and this start. So each blob is read in full once after
+each start, by the first worker that needs it, and again whenever its modification time changes. A wrong blob is dropped with all
+its rows before the caller learns that it is gone.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Opener:
         return await self._flight.result(ref.digest, partial(self._open, ref))
 
     def doubt(self, digest: bytes) -> None:
-        """Have a blob verified when it is opened next: its bytes were read, and do not match its digest."""
+        """Have a blob verified when it is next opened, because its bytes do not match its digest."""
         self._cache.discard(digest)
         self._disk.post(lambda connection: blob_rows.note_verified(connection, digest, 0, 0))
 
@@ -125,7 +125,7 @@ class Opener:
                 )
             )
         except DiskFault:
-            # Its rows stay until the disk is back; later openings will fail in the same way.
+            # Its rows stay until the disk is back; until then, openings fail in the same way.
             return
 
     def _report_fault(self, error: BaseException) -> None:

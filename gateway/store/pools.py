@@ -19,7 +19,7 @@ _AT_ONCE = 10_000
 
 
 class Pools:
-    """Pool operations, for the worker with the node lock; those that only read, for any. No-ops while the disk is down."""
+    """Pool operations for the worker with the node lock, and read-only ones for any worker. No-ops while the disk is down."""
 
     def __init__(self, disk: Disk, evictor: Evictor) -> None:
         self._disk = disk
@@ -33,7 +33,7 @@ class Pools:
         return await succeeds(self._disk.write, partial(pool_rows.define, wanted=pools))
 
     async def settle(self) -> int:
-        """Move some blobs of retired pools to those of their names, else to ``default``; returns their number, 0 when done."""
+        """Move blobs of retired pools to the pools of their names, else to ``default``; returns their number, 0 when done."""
         return await attempt(
             self._disk.write, lambda connection: pool_rows.settle(connection, self._disk.now(), _AT_ONCE), 0
         )
@@ -41,7 +41,7 @@ class Pools:
     async def charge(self, digests: Sequence[bytes], pool: str, scores: Mapping[bytes, float] | None = None) -> bool:
         """Move blobs to a pool, except those already in it; returns whether the index accepted it.
 
-        ``scores`` are the importance of some of them.
+        ``scores`` gives the importance of some blobs.
         """
         return await succeeds(
             self._disk.write,
@@ -53,7 +53,7 @@ class Pools:
         return await succeeds(self._disk.write, partial(score_rows.rank, name=pool, scores=scores))
 
     async def level(self, pool: str) -> PoolLevel | None:
-        """Fill level of a pool; ``None`` if there is none with this name, or while the index cannot be read."""
+        """Fill level of the pool with this name; ``None`` without such a pool, or while the index cannot be read."""
         return await attempt(self._disk.look, partial(score_rows.level, name=pool), None)
 
     async def charge_below(self, place: ObjectKey, after: str, limit: int) -> str | None:

@@ -1,7 +1,7 @@
 """The catalog's purges that a node has applied, recorded in its index.
 
-They are in the index for a reason: at a power failure SQLite loses the latest transactions, so if the record survives, the
-earlier deletions survive too; and with a lost index, both are gone.
+They are in the index deliberately. At a power failure SQLite loses only the latest transactions, so if the record survives, the
+earlier deletions survive too. If the index is lost, both are.
 
 Purges are applied in the catalog's order. A purge that the node received directly is recorded as applied ahead of
 its turn.
@@ -29,7 +29,7 @@ _MOST_AHEAD = 256
 
 
 class Applied(NamedTuple):
-    """The last purge applied in order, empty if none; and those applied ahead of their turn."""
+    """The last purge applied in order, empty if none; and the purges applied ahead of their turn."""
 
     last: str = ""
     ahead: tuple[str, ...] = ()

@@ -1,8 +1,8 @@
-"""Results of pipelines on this node's disk: put many at a time, and opened many at a time.
+"""Results of pipelines on this node's disk: stored and opened many at a time.
 
-A result is an object of one block (store/index/result_rows.py), so it is evicted, verified and counted as every blob is. The
-difference is their number: elements are small, and come a few hundred at a time. So the files of a PUT are written in one step of
-a thread and recorded in one transaction, and those of a GET are found by one query and opened in one step.
+A result is an object of one block (store/index/result_rows.py), so it is evicted, verified and counted like every blob. Only its
+numbers differ: elements are small, and come by the hundred. So the files of a PUT are written in one thread step and recorded in
+one transaction; those of a GET are found by one query and opened in one step.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WITHOUT_EVICTION = Watermarks(high=Watermarks().low)
 
 
 class ResultHost(BlobHost, Protocol):
-    """The store as its results use it."""
+    """The store, as seen by its results."""
 
     async def create(self, size: int) -> GrowingBlob:
         """See ``Store.create``."""
@@ -65,12 +65,12 @@ class ResultBlobs:
     # --- reading
 
     async def find(self, collection: str, indices: Iterable[int]) -> dict[int, BlobRow]:
-        """The rows of the stored ones among some results, by index; none while the index cannot be read."""
+        """The rows of those results that are stored, by index; none while the index cannot be read."""
         look = partial(result_rows.find, collection=collection, indices=list(indices))
         return await attempt(self._disk.look, look, dict[int, BlobRow]())
 
     async def open(self, rows: Mapping[int, BlobRow]) -> dict[int, ItemFile]:
-        """The verified files of results, by index; those that are gone or corrupt are left out. The caller closes them."""
+        """The verified files of results, by index, without missing or corrupt ones. The caller closes them."""
         files: dict[int, ItemFile] = {}
         boot = self._disk.directory.boot if self._disk.readable else -1
         verified = {index: row.digest for index, row in rows.items() if row.boot == boot}
@@ -90,7 +90,7 @@ class ResultBlobs:
     def _keep_verified(
         rows: Mapping[int, BlobRow], files: dict[int, ItemFile], opened: Iterable[tuple[int, int]]
     ) -> None:
-        """Keep the files that are unchanged since they were verified."""
+        """Keep the files that have not changed since they were verified."""
         for index, fd in opened:
             if fd < 0:
                 continue

@@ -79,8 +79,9 @@ class SpaceMeter:
 
     @contextmanager
     def evicting(self) -> Iterator[None]:
-        """While rows are being deleted, counts read from the index are ignored: the rows may be gone while their files are
-        still there."""
+        """While rows are being deleted, counts read from the index are ignored: the rows may be gone while their files still
+        exist.
+        """
         self._evicting += 1
         try:
             yield
@@ -92,11 +93,11 @@ class SpaceMeter:
         self._free, self._free_at = self._disk.directory.free(), time.monotonic()
 
     def measure_if_due(self) -> bool:
-        """``measure``, unless the last result is recent, and leaves more room than can be filled while it is.
+        """``measure``, unless the last result is recent and leaves more room than can be filled in that time.
 
         Returns:
-            Whether the file system has room for the reserved bytes, by the last measurement. The capacity is not looked at:
-            bytes that others are being evicted for may exceed it until those have gone.
+            Whether the file system has room for the reserved bytes, by the last measurement. The capacity is not checked: during
+            an eviction, the reserved bytes may exceed it.
         """
         free = self._free
         roomy = free is not None and free.bytes - self._settings.reserve > _ROOMY
@@ -134,11 +135,11 @@ class SpaceMeter:
         return MARKS if self._free is None else marks_of(self.current())
 
     def spare_for_good(self) -> int:
-        """Bytes that fit without any eviction, now or later; below 0 if there are none."""
+        """Bytes that fit without any eviction, now or later; negative if there is no room."""
         return 0 if self._free is None else spare_for_good(self.current())
 
     def note_steady(self, tag: str, size: int) -> None:
-        """Record the bytes that a dataset holds whose residents replace each other, for all workers and for the next start."""
+        """Record the bytes held by a dataset whose residents replace each other, for all workers and for the next start."""
         now = self._disk.now()
         known, noted_at = self._noted.get(tag, (0, -_STEADY_FOR))
         if abs(size - known) <= self._settings.capacity // _STEADY_STEPS and now < noted_at + _STEADY_FOR / 24:
@@ -153,7 +154,7 @@ class SpaceMeter:
         return max(0, self._settings.capacity - max(0, self.datasets - _UNCOUNTED))
 
     def room(self) -> int:
-        """Bytes of blobs that the node can hold at most; 0 while the disk is not in use."""
+        """The most bytes of blobs that the node can hold; 0 while the disk is not in use."""
         if self._disk.breaker.state is BreakerState.DOWN:
             return 0
         try:
@@ -180,7 +181,7 @@ class SpaceMeter:
         self._learned += 1
 
     async def refresh(self) -> Space:
-        """Query the file system and the index. Counts from a transaction that ended in between are newer, and are kept.
+        """Query the file system and the index. Counts from a transaction that ended meanwhile are newer, and are kept.
 
         Raises:
             DiskFault: the disk does not answer.

@@ -13,9 +13,9 @@ from gateway.policies.watermarks import falls_short
 class StoreStatus:
     """``bytes``, ``blobs``, ``capacity``, ``datasets``, ``reserve`` and ``room`` are the node's; the counters are this worker's.
 
-    ``bytes`` are those of blobs, ``datasets`` the bytes of registrations that count against the capacity. ``skipped_files``
-    could not be removed. ``room`` is the bytes of blobs that the file system allows, at most ``capacity`` less ``datasets``; 0
-    while the disk is not in use.
+    ``bytes`` are those of blobs, ``datasets`` the bytes of registrations that count against the capacity. ``skipped_files`` are
+    files that could not be removed. ``room`` is the bytes of blobs that the file system allows, at most ``capacity`` less
+    ``datasets``; 0 while the disk is not in use.
     """
 
     bytes: int

@@ -139,7 +139,7 @@ class Store:
     # --- index
 
     async def lookup(self, key: ObjectKey) -> ObjectRecord | None:
-        """The index's row of an object; ``None`` also while the disk is down."""
+        """The index's row of an object; ``None`` if there is none or the disk is down."""
         if not self.generations.trusts(key):
             return None
         return await attempt(self._disk.look, partial(objects.lookup, key=key), None)
@@ -174,9 +174,9 @@ class Store:
     ) -> ObjectRecord | None:
         """Tie committed blobs to an object, in one transaction.
 
-        A row of the same ETag, size and block size gains the blocks and the newer headers; another row is replaced. Blocks
-        whose files have vanished are left out; an object without blocks is not stored. Nor are blobs stored that would exceed the
-        node's capacity, as concurrent fills of several workers may.
+        A row of the same ETag, size and block size gains the blocks and the newer headers; another row is replaced. Blocks whose
+        files have vanished are left out; an object without blocks is not stored. Blobs that would exceed the node's capacity are
+        not stored either; concurrent fills of several workers can cause that.
 
         Args:
             key: the object.
@@ -185,7 +185,7 @@ class Store:
             blocks: committed blobs by block number.
             generation: ``generations.of(key)`` from before the origin was asked.
             confirmed_at: when the origin was asked, in seconds since the epoch.
-            grants: as ``grant`` for each, in the same transaction.
+            grants: recorded like ``grant``, in the same transaction.
             used_at: the last use of the blocks, if later than ``confirmed_at``.
             gathers: whether the transaction may wait for others.
 
@@ -205,14 +205,14 @@ class Store:
             recorded, counts = await self._disk.write_each(self._record, wanted, gathers)
             return self.settle(recorded, counts)
         except DiskFault:
-            # On a full disk the index may have no room for the row of a blob that was written: its file must go again.
+            # On a full disk the index may lack room for the row of a written blob, whose file must then be removed.
             self._loose.update(ref.digest for ref in blocks.values())
             return None
         finally:
             self._space.filling -= size
 
     async def confirm(self, key: ObjectKey, meta: ObjectMeta, confirmed_at: float) -> None:
-        """The origin confirmed the object again: update time and headers, if the row has the same ETag and size."""
+        """Record that the origin confirmed the object again: update time and headers, if the row has the same ETag and size."""
         now = self._disk.now()
         with suppress(DiskFault):
             await self._disk.write(lambda connection: objects.confirm(connection, key, meta, confirmed_at, now))
@@ -239,20 +239,20 @@ class Store:
         """Open a blob, and verify it in a thread if necessary.
 
         Raises:
-            BlobGone: missing, short or wrong (its rows and file have been dropped), or the disk is failing.
+            BlobGone: the blob is missing, short or wrong (its rows and file have been dropped), or the disk is failing.
         """
         return self.resident(ref) or await self._opener.open(ref)
 
     async def keep_item(self, ref: BlobRef, entering: Entering, *, for_good: bool = False) -> bool:
-        """Keep a committed blob for its own sake, independent of objects.
+        """Keep a committed blob as an item, independent of objects.
 
         Args:
             ref: from ``GrowingBlob.commit``.
-            entering: why, and for which pool; ``default`` if there is no such pool.
-            for_good: only if this causes no eviction, see ``admits``.
+            entering: why, and for which pool; ``default`` if that pool does not exist.
+            for_good: keep it only if this causes no eviction, see ``admits``.
 
         Returns:
-            ``False`` if it was not kept: evicted already, no room, or the disk is failing. Its file is removed then.
+            ``False`` if it was not kept: already evicted, no room, or the disk is failing. Its file is then removed.
         """
         capacity = self._settings.capacity
         if for_good:
@@ -293,7 +293,7 @@ class Store:
         """``begin``, after evicting blobs if necessary.
 
         Raises:
-            DiskUnavailable: as ``begin``.
+            DiskUnavailable: like ``begin``.
         """
         blob = GrowingBlob(self, size)
         await self.reserve(blob)
@@ -303,7 +303,7 @@ class Store:
         """Reserve the bytes of a blob about to grow, after evicting others if necessary.
 
         Raises:
-            DiskUnavailable: as ``begin``.
+            DiskUnavailable: like ``begin``.
         """
         size = blob.length
         if not self._disk.in_use:
@@ -325,8 +325,7 @@ class Store:
     async def make_room(self, size: int) -> bool:
         """Evict if necessary; returns whether capacity and reserve allow ``size`` more bytes.
 
-        The worker with the node lock evicts; another one requests it for that worker's next ``sweep``, and waits up to two
-        seconds.
+        The worker with the node lock evicts. Another worker requests it for the next ``sweep``, and waits up to two seconds.
         """
         try:
             if size > self._space.capacity or not self._disk.usable():
@@ -339,7 +338,7 @@ class Store:
             if not self.directory.locked:
                 return await self._wait_for_keeper(size)
             await self._evictor.free(size)
-            self.opened.trim()  # an unlinked file's space is free once it is closed
+            self.opened.trim()  # an unlinked file's space is free only once it is closed
             with suppress(TimeoutError):
                 async with asyncio.timeout(HUNG_AFTER):
                     await closer.done()
@@ -378,7 +377,7 @@ class Store:
     # --- the keeper's duties
 
     async def try_lock(self) -> bool:
-        """Become or stay the worker that does the keeper's work; ``False`` also while the disk is down."""
+        """Become or stay the worker that does the keeper's work; ``False`` while the disk is down."""
         try:
             return await self._disk.run(self.directory.try_lock)
         except (OSError, DiskFault):
@@ -396,12 +395,12 @@ class Store:
             else:
                 await self._space.refresh()
             if self._space.counts.blobs < blobs or self._evictor.evicted_blobs != evicted:
-                self.opened.trim()  # otherwise it is a chore: it looks at every open file
+                self.opened.trim()  # otherwise it is a chore, because it checks every open file
         except DiskFault:
             return
 
     async def recover(self) -> RecoveryReport:
-        """Make index and disk consistent, whatever ended the last start.
+        """Make index and disk consistent, however the last start ended.
 
         While the disk is failing the report is empty, and a later ``sweep`` does the work.
         """
@@ -456,7 +455,7 @@ class Store:
         return Kept(ref, self.directory.blob_path, mtime_ns, self.directory.start.boot)
 
     def settle(self, recorded: Recorded, counts: Counts | None) -> ObjectRecord | None:
-        """Take note of the totals, and remove files without a row."""
+        """Adopt the totals, and remove files without a row."""
         if counts is not None:
             self._space.learn(counts)
         if recorded.loose or self._loose:

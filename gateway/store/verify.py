@@ -1,7 +1,7 @@
 """``larder-gateway verify``: compares every blob with its digest, and the index with the disk.
 
-It only reads, so it may run beside a gateway: files younger than a minute are skipped, because a blob gets its row a moment after
-its file. Repairs need the node lock, and are the store's own: recovery, and the verification at first opening.
+It only reads, so it may run beside a gateway: files younger than a minute are skipped, because a blob gets its row a moment
+after its file. Repairs need the node lock, and use the store's own means: recovery, and verification at first opening.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ Name = tuple[str, str]
 
 
 class AnnouncedRegistration(NamedTuple):
-    """A registration in the fleet's table; entries of one name are the same if ``tag`` and ``stamp`` are."""
+    """A registration in the fleet's table; entries of one name are equal if their ``tag`` and ``stamp`` are."""
 
     tag: str
     stamp: str
@@ -30,7 +30,7 @@ class AnnouncedRegistration(NamedTuple):
 
 
 def known_of(document: Mapping[str, Any]) -> AnnouncedRegistration:
-    """The identity of a registration. The name of its locations file is unique to it, and the same on all nodes."""
+    """The identity of a registration: the name of its locations file, which is unique and the same on all nodes."""
     stamp = f"{document.get('locations')}/{document.get('caching')}"
     return AnnouncedRegistration(str(document.get("content")), f"{stamp}/{PAYS}" if document.get(PAYS) else stamp)
 

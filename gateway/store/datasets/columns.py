@@ -45,8 +45,9 @@ class BadFile(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Some rows. ``keys`` are the distinct ones, in order of appearance; ``key_numbers`` has the index of each row's key, and
-    ``buckets`` the number of each row's bucket."""
+    """Some rows. ``keys`` are the distinct keys, in order of appearance; ``key_numbers`` has the index of each row's key,
+    ``buckets`` the number of its bucket.
+    """
 
     digests: NDArray[np.uint8]
     lengths: NDArray[np.uint64]
@@ -77,7 +78,7 @@ def members_of(metadata: Mapping[bytes, bytes], items: int) -> int:
     """Number of adjacent rows of a sample: one for each member that the file's metadata names, else 1.
 
     Raises:
-        BadFile: there are too many, or the rows are no whole number of samples.
+        BadFile: there are too many, or the rows do not form whole samples.
     """
     members = metadata[MEMBERS].count(b",") + 1 if MEMBERS in metadata else 1
     if members > MAX_MEMBERS:

@@ -4,8 +4,8 @@ Everything is mapped, so ten million items take no memory until they are touched
 pages. Two registrations share a ``Content`` if digests *and* lengths agree: lengths are claims, and one tenant's must not affect
 another.
 
-The states are written in the event loop, so they are mapped from memory (a twin of the file, in ``/dev/shm``), where no disk can
-delay a write; if memory has no room for them, from the file itself.
+The states are written in the event loop, so a twin of the file in memory (``/dev/shm``) is mapped, where no disk can delay a
+write. Without room in memory, the file itself is mapped.
 
 A ``Content`` holds a shared lock on its states file as long as it lives; removing unused contents requires it exclusively.
 The lock belongs to the open file, which the mapping keeps, and ends with the process (flock(2)).
@@ -47,8 +47,8 @@ origin by some worker."""
 class ItemStates:
     """One element per item, shared by the workers of the node. All values are hints.
 
-    ``flags`` is one of NOT_KNOWN, RESIDENT, VERIFIED, FETCHING; ``crc32`` is that of the item's bytes; ``stamp`` is the folded
-    modification time of the verified file. Writes are single aligned stores; of several, the flag is written last.
+    ``flags`` is one of NOT_KNOWN, RESIDENT, VERIFIED, FETCHING; ``crc32`` covers the item's bytes; ``stamp`` is the folded
+    modification time of the verified file. Writes are single aligned stores, with the flag last.
     """
 
     def __init__(self, table: mmap.mmap, items: int) -> None:
@@ -90,7 +90,7 @@ class Content:
         size: bytes of all items of known length.
         digests: (items, 32), read-only.
         lengths: in bytes, ``UNKNOWN_LENGTH`` where the digest file has none; read-only.
-        digest, digests_of: the SHA-256 of one item's bytes, of several; IndexError for an invalid index.
+        digest, digests_of: the SHA-256 of an item's bytes, or of several items'; IndexError for an invalid index.
         indices_of: all items with these bytes, in ascending order.
         states: the shared hints about the items.
 
@@ -140,7 +140,7 @@ class Content:
         self._demand: DemandTable | None = None
 
     def demand(self, *, make: bool = False) -> DemandTable | None:
-        """The items that jobs have consumed; ``None`` if that is unknown. ``make``: make the table if no worker has."""
+        """The items that jobs have consumed; ``None`` if that is unknown. ``make``: create the table if no worker has done so."""
         if self._demand is None and self._table is not None and (make or self._table.exists()):
             self._demand = open_demand(self._table, self.items, self.members)
             if self._demand is None:
@@ -198,7 +198,7 @@ def twin_of(directory: Path) -> Path:
 
 
 def demand_of(twin: Path) -> Path:
-    """The path of the record of items that jobs have consumed of a content, next to its twin."""
+    """The path of the record of a content's items that jobs have consumed, next to its twin."""
     return twin.with_name(f"{twin.name}{DEMAND}")
 
 
@@ -207,7 +207,7 @@ def _beside_generations(path: Path) -> bool:
 
 
 def _twin(file: mmap.mmap, path: Path) -> mmap.mmap | None:
-    """The twin of a states file, created if missing; ``None`` if it is impossible.
+    """The twin of a states file, created if missing; ``None`` if that is impossible.
 
     It requires a table of generations: the twins of a table are removed with it.
     """

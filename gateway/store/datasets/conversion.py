@@ -84,7 +84,7 @@ async def convert(parquet: Path, draft: Path, limits: Limits, grant: Grant, turn
         draft: the folder in which ``content/`` and ``locations`` are made.
         limits: resources of the conversion.
         grant: limits of the result.
-        turns: locks: first the tenant's only one, then the node's, any one of which is needed.
+        turns: locks: first the tenant's lock, then the node's locks, of which any one suffices.
 
     Raises:
         ApiError: InvalidDigestFile, TooLarge, AccessDenied; SlowDown if others are still in progress; NotImplemented without

@@ -5,8 +5,8 @@ the process may be killed for its memory or its time. ``FOLDER/job.json`` has it
 come, then one line of JSON: the content of the file, or the error in it. Its output in FOLDER (``content/``, ``locations``) is
 complete only with status 0.
 
-The file is read in batches, so memory is that of a batch and of the remembered keys (writing.py), and at the end that of
-sorting the digests: 40 bytes per item.
+The file is read in batches, so it needs memory for one batch and the remembered keys (writing.py), and at the end for sorting
+the digests: 40 bytes per item.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """The items of a dataset that jobs have consumed in their current epochs, on one node.
 
 A table in memory (``/dev/shm``), beside the twin of the item states (``content.py``) and removed with it: up to ``JOBS`` jobs,
-and for each item a bit per job. All workers of the node map it. It is made with the first batch of a job; without memory for it,
-items are kept as without jobs.
+and for each item a bit per job. All workers of the node map it. It is created with the first batch of a job. Without memory for
+it, items are kept as if there were no jobs.
 
-Jobs that follow an order exactly name it; their orders are in files beside the table (``known_orders.py``), and the table has how
-far each job is, and its pace. So the next use of each item is known.
+Jobs that follow an order exactly name it; their orders are in files beside the table (``known_orders.py``), and the table
+records each job's position and pace. So the next use of each item is known.
 
-Everything in it is a hint, and it is written without locks. A job's slot is claimed by writing its key; if another worker claims
-it for another job at the same moment, the next batch of the loser claims another one. A lost bit costs a read of the origin.
+Everything in it is a hint, and it is written without locks. A job's slot is claimed by writing its key. If two workers claim one
+slot for different jobs, the loser claims another slot with its next batch. A lost bit costs a read of the origin.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class DemandTable:
         return mask
 
     def bit_of(self, reader: ReadingJob) -> int:
-        """The bit of a job in its current epoch, which a request of the job keeps active; 0 if none can be had.
+        """The bit of a job in its current epoch, which each request of the job keeps active; 0 if none is free.
 
         A later epoch than the known one clears the job's bits. A rank that lags behind in an earlier epoch has no bit.
         """
@@ -134,7 +134,7 @@ class DemandTable:
     # --- next uses
 
     def unknown(self, reader: ReadingJob, bit: int) -> KnownOrder | None:
-        """The file to ``fill`` with a job's orders; ``None`` if they are known, or the job follows none."""
+        """The file to ``fill`` with a job's orders; ``None`` if they are known, or the job follows no order."""
         if not bit or not reader.followed:
             return None
         order = self._order(bit.bit_length() - 1)
@@ -146,8 +146,8 @@ class DemandTable:
         """The next uses of items; ``None`` unless a job's order is known, and another job is active.
 
         Args:
-            residents: some items that are cached.
-            stands_for: for how many cached items each of them stands.
+            residents: a selection of the cached items.
+            stands_for: the number of cached items that each represents.
         """
         active = self.active()
         if not self._followed.any() or active.bit_count() < 2:
@@ -181,14 +181,14 @@ class DemandTable:
         return self._orders[slot]
 
     def _advance(self, slot: int, reader: ReadingJob, indices: NDArray[np.integer] | int) -> None:
-        """Note how far a job is, and at what pace: in positions of its order, or in items."""
+        """Record a job's position and pace: in positions of its order, or in items."""
         if not self._followed.any():
             return
         order = self._order(slot) if reader.followed else None
         if order is None:
             self._progress[slot] += np.size(indices)
         elif not np.size(indices) or not order.has(reader.key, reader.followed, reader.epoch):
-            return  # it is not known yet how far that is
+            return  # its position is not known yet
         else:
             front = reader.epoch * order.length + int(np.max(order.positions(reader.epoch)[indices])) + 1
             self._progress[slot] = max(front, self._progress[slot])
@@ -201,7 +201,7 @@ class DemandTable:
 def open_demand(
     path: Path, items: int, members: int = 1, clock: Callable[[], float] = time.monotonic
 ) -> DemandTable | None:
-    """The table at a path, created if missing; ``None`` if it cannot be had."""
+    """The table at a path, created if missing; ``None`` if that fails."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError:

@@ -6,9 +6,9 @@
     lock                              held while a folder is renamed into place or removed
     turns/                            locks of conversions: ``READERS`` for the node, and one per tenant
 
-Everything is written in a draft and renamed under the lock; ``registration.json`` comes last, and files that it does not name do
-not count. A draft's folder is locked by the process that fills it, so an unlocked one is a leftover. flock(2) drops the locks
-of a killed process.
+Everything is written in a draft and renamed under the lock; ``registration.json`` comes last, and files that it does not name
+are ignored. A draft's folder is locked by the process that fills it, so an unlocked draft is a leftover. flock(2) drops the
+locks of a killed process.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Folders:
         self._turns = root / "turns"
 
     def create(self) -> None:
-        """Create missing folders, except the cache directory itself: without one there is no cache."""
+        """Create missing folders, except the cache directory itself: without it there is no cache."""
         self.root.mkdir(mode=0o700, exist_ok=True)
         for folder in (self.contents, self.tenants, self._tmp, self._turns):
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -92,7 +92,7 @@ class Folders:
         return Draft(path, descriptor)
 
     def clear_away(self, into: Path) -> bool:
-        """Move contents that no registration names into a draft. Call it under the lock.
+        """Move contents that no registration names into a draft. Requires the lock.
 
         Contents that a worker has open stay: it may be about to name them in a new registration.
 
@@ -172,7 +172,7 @@ def move(path: Path, into: Path) -> None:
 
 
 def _is_open(content: Path) -> bool:
-    """Whether a process has the states mapped (content.py holds a shared lock as long)."""
+    """Whether a process has the states mapped, for which time content.py holds a shared lock."""
     try:
         return is_locked(content / STATES)
     except (FileNotFoundError, NotADirectoryError):

@@ -30,9 +30,9 @@ class Incoming:
     Args:
         path: of the file.
         file: open for writing.
-        limit: most bytes of the file.
+        limit: maximum size of the file, in bytes.
         reserve: bytes of the file system to keep free.
-        room: bytes that all such files of the worker may have; ``None``: not limited.
+        room: limits the bytes of all such files of the worker; ``None``: not limited.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Incoming:
         return self._hash.hexdigest()
 
     def expect(self, size: int) -> None:
-        """Take the room for a file of an announced size.
+        """Reserve room for a file of an announced size.
 
         Raises:
             ApiError: TooLarge; SlowDown, because other files have the room.
@@ -78,7 +78,7 @@ class Incoming:
         self._held = size
 
     def leave(self) -> None:
-        """Give the room back."""
+        """Return the room."""
         if self._room is not None and self._held:
             self._room.give_back(self._holder, self._held)
             self._held = 0
@@ -115,7 +115,7 @@ class Incoming:
 
 @asynccontextmanager
 async def incoming(path: Path, limit: int, reserve: int, room: Shares | None = None) -> AsyncIterator[Incoming]:
-    """A new file, closed at the end, when its room is given back; ``path`` must not exist. The other arguments are those of
+    """A new file, which is closed at the end and returns its room; ``path`` must not exist. The other arguments are those of
     ``Incoming``.
 
     Raises:

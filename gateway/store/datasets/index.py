@@ -1,4 +1,4 @@
-"""An ``index`` file, opened: the digests and lengths of a dataset, mapped, in either form of the file."""
+"""Opens an ``index`` file: the digests and lengths of a dataset, mapped, in either form of the file."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def total_of(lengths: NDArray[np.uint64]) -> int:
 
 
 def _numbers(table: mmap.mmap | bytes, start: int, width: int, count: int) -> NDArray[Any]:
-    """Stored numbers; at width 0 a single 64-bit number is the value of all."""
+    """Stored numbers; at width 0, a single 64-bit number is the value of all items."""
     if width:
         return np.frombuffer(table, f"<u{width}", count, start)
     return np.broadcast_to(np.frombuffer(table, np.uint64, 1, start), (count,))

@@ -1,7 +1,7 @@
 """The orders of one job on one dataset, for this epoch and the next, in memory that all workers of the node map.
 
 A file beside the table of consumption (``demand.py``), one per slot of that table. The worker that first hears of an epoch fills
-it, in a thread. It is a hint like the table: what is being rewritten is not used, and a torn read costs a read of the origin.
+it, in a thread. It is a hint like the table: orders being rewritten are not used, and a torn read costs a read of the origin.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class KnownOrder:
         table: the mapped file.
         descriptor: of the file, locked while it is filled; owned.
         items: of the dataset.
-        members: adjacent items that are one sample, which orders are of.
+        members: adjacent items that form a sample, the unit of orders.
     """
 
     def __init__(self, table: mmap.mmap, descriptor: int, items: int, members: int) -> None:
@@ -52,16 +52,16 @@ class KnownOrder:
             os.close(self._descriptor)
 
     def has(self, key: int, followed: int, epoch: int) -> bool:
-        """Whether the positions of an epoch of a job's order are here."""
+        """Whether the file has the positions of a job's order for an epoch."""
         return bool(self._marks[epoch % _AHEAD].tolist() == [key, followed, epoch + 1])
 
     def positions(self, epoch: int) -> ItemPositions:
-        """By item, its position in an epoch."""
+        """Each item's position in an epoch."""
         positions: ItemPositions = self._positions[epoch % _AHEAD]
         return positions
 
     def fill(self, reader: ReadingJob) -> None:
-        """Compute the orders of a job's epoch and the next; takes seconds. Nothing happens while another worker does it."""
+        """Compute the orders of a job's epoch and the next, in seconds; skipped while another worker does so."""
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -83,7 +83,7 @@ class KnownOrder:
 
 
 def open_order(path: Path, items: int, members: int) -> KnownOrder | None:
-    """The file at a path, created if missing; ``None`` if it cannot be had, or the dataset is too large."""
+    """The file at a path, created if missing; ``None`` if that fails, or the dataset is too large."""
     if items > MOST_ITEMS:
         return None
     try:

@@ -76,7 +76,7 @@ class Damaged(LarderError):
 
 
 class Hashed(Protocol):
-    """A hash of hashlib."""
+    """A hash object of hashlib."""
 
     def update(self, data: bytes, /) -> None:
         """Add bytes."""

@@ -54,7 +54,7 @@ class Locations(Protocol):
         """
 
     def digest(self) -> bytes:
-        """SHA-256 of the file: equal ones list equal locations. Reads all of it; blocks."""
+        """SHA-256 of the file: equal digests mean equal locations. Reads all of it; blocks."""
 
     def check(self) -> None:
         """Validate the whole file.
@@ -87,7 +87,7 @@ def open_locations(path: Path) -> Locations:
 
 
 def items_of(locations: Locations, bucket: str, key: str) -> list[int]:
-    """The items that lie in one object. Reads all keys: blocks.
+    """The items in one object. Reads all keys, so it blocks.
 
     Raises:
         Damaged: the file is malformed.
@@ -184,7 +184,7 @@ class PackedLocations:
         return columns
 
     def keys(self, page: int) -> list[bytes]:
-        """The keys of a page.
+        """The keys on a page.
 
         Raises:
             Damaged: there is no such page.
@@ -214,7 +214,7 @@ class PackedLocations:
         return items
 
     def _common(self, page: int) -> bytes:
-        """The common prefix of the keys of a page."""
+        """The common prefix of the keys on a page."""
         at = int(self._key_pages[page])
         try:
             size = KEY_PAGE.unpack_from(self._table, at)[0]
@@ -226,7 +226,7 @@ class PackedLocations:
         """Validate every page.
 
         Raises:
-            Damaged: one is malformed.
+            Damaged: a page is malformed.
         """
         for page in range(len(self._row_pages)):
             keys, buckets, _, _ = self.rows(page)
@@ -243,7 +243,7 @@ class PackedLocations:
         return common + body[2 * count + start : 2 * count + end]
 
     def _key_page(self, page: int) -> tuple[bytes, bytes, int]:
-        """The common prefix, the rests, and the number of keys."""
+        """The common prefix, the remainders of the keys, and the number of keys."""
         at = int(self._key_pages[page])
         size, deflated, length = KEY_PAGE.unpack_from(self._table, at)
         at += KEY_PAGE.size

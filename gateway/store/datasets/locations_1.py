@@ -1,4 +1,4 @@
-"""Locations in version 1 of their file: a record per item, and every key in full. Read, but no longer written."""
+"""Locations in version 1 of the file: a record per item, and every key in full. Still read, but not written."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Locations1:
         """Validate every record.
 
         Raises:
-            Damaged: one is malformed.
+            Damaged: a record is malformed.
         """
         end = 0
         for start in range(0, self.items, _PAGE):

@@ -46,7 +46,7 @@ class Registration:
     pays: bool = False
 
     def read_by(self, identity: OriginIdentity) -> OriginIdentity:
-        """The identity that reads the items from the origin, for a reader with this one."""
+        """The identity that reads the items from the origin for a reader with ``identity``."""
         return identity.paying() if self.pays else identity
 
 
@@ -93,7 +93,7 @@ class OpenRegistrations:
         return list(self._contents.values())
 
     def close(self) -> None:
-        """Drop everything; contents in use are closed with their last user."""
+        """Drop everything; contents in use are closed by their last user."""
         self._open.clear()
 
     def forget(self, tenant: str, name: str) -> None:

@@ -1,6 +1,6 @@
 """The transfer of a registration to another node: a TAR of its document, the content's index and the locations, as on disk.
 
-The receiver checks it like a possibly damaged file of its own: magic numbers, sizes, that the digests match the id and the
+The receiver checks it as if it were a damaged file of its own: magic numbers, sizes, that the digests match the id and the
 lengths the tag, that the sorted order is correct, and that every location is within the keys. The states file is not sent: it
 describes a node's own cache.
 """
@@ -61,7 +61,7 @@ class Parcel:
 
     Attributes:
         pieces: bytes, and spans of files (descriptor, offset, count, inode), in order.
-        size: of all of them.
+        size: total bytes.
     """
 
     def __init__(self, document: dict[str, Any], index: Path, locations: Path) -> None:
@@ -116,7 +116,7 @@ class _Stream:
         self._buffer = b""
 
     async def some(self, most: int) -> bytes:
-        """At least one byte, at most ``most``."""
+        """Between one and ``most`` bytes."""
         if not self._buffer:
             self._buffer = await self._next_chunk()
             if not self._buffer:

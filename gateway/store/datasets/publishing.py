@@ -1,9 +1,9 @@
 """Registrations on disk: put in place, replaced, expired and removed, within the quota of their tenant.
 
-A *content name* ends in ``-`` and the first 16 digits of its dataset's id. While a tenant has that dataset, no other one gets a
-name with that ending, and nothing displaces it. Any other name, also one that only looks like a content name, goes to the
-last dataset registered under it; while the previous dataset is in use, it stays under its content name, and jobs that read it by
-its id continue. Programs register content names, so these expire when unused.
+A *content name* ends in ``-`` and the first 16 digits of its dataset's id. While a tenant has that dataset, no other dataset
+gets a name with that ending, and nothing displaces it. Any other name, even one that looks like a content name, goes to the last
+dataset registered under it. The previous dataset stays under its content name while in use, so jobs that read it by id continue.
+Programs register content names, so these expire when unused.
 
 The time of the last use is the modification time of the locations file. Everything here may block, and runs in threads.
 """
@@ -48,7 +48,7 @@ def content_name(name: str, identity: str) -> str:
 
 
 def foreign_digits(name: str, identity: str) -> str:
-    """The digits that make a name the content name of another dataset; empty if there are none."""
+    """The digits of another dataset's id if the name is that dataset's content name; otherwise empty."""
     match = _CONTENT_NAME.fullmatch(name)
     return "" if match is None or identity.startswith(match[2]) else match[2]
 
@@ -95,7 +95,7 @@ class Publisher:
         return used
 
     def known(self, tenant: str, name: str, terms: Terms | None, fingerprint: str, allow: tuple[str, ...]) -> bool:
-        """Whether the name already has this very file; if only the terms differ, they are updated (not to ``None``)."""
+        """Whether the name already has this very file; if only the terms differ, they are updated (but not to ``None``)."""
         path = self.folders.of_tenant(tenant) / name / REGISTRATION
         document = read_document(path)
         if not fingerprint or document is None:
@@ -154,7 +154,7 @@ class Publisher:
         return True
 
     def drop(self, tenant: str, name: str, known: AnnouncedRegistration) -> bool:
-        """Forget a name if its registration is still ``known``; returns whether it was."""
+        """Forget a name if its registration is still ``known``; returns whether it was forgotten."""
         path = self.folders.of_tenant(tenant) / name / REGISTRATION
         with self.folders.locked():
             document = read_document(path)
@@ -202,7 +202,7 @@ class Publisher:
                     yield path, document
 
     def _outlives(self, folder: Path, before: dict[str, Any], after: dict[str, Any]) -> bool:
-        """Whether the present holder of the name is in use, so that it stays under its content name."""
+        """Whether the current holder of the name is in use, and so stays under its content name."""
         if AnnouncedRegistration(str(before.get("content")), "").id == AnnouncedRegistration(after["content"], "").id:
             return False
         kept = folder.with_name(content_name(folder.name, str(before.get("content"))))

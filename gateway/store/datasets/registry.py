@@ -1,8 +1,8 @@
 """The registered datasets of this node, by tenant and name on disk, opened on demand.
 
-Registrations are soft state. One that cannot be read, or has the wrong size, counts as not registered and is removed; the client
-registers it again. Workers do not communicate: each checks a registration's small file, at most once a second while batches
-use it and always when the registration itself is requested, and so notices changes and removals by other workers.
+Registrations are soft state. A registration that cannot be read, or has the wrong size, is treated as missing and removed; the
+client registers it again. Workers do not communicate: each checks a registration's small file, at most once a second while
+batches use it and always when the registration itself is requested, and thus notices changes and removals by other workers.
 """
 
 from __future__ import annotations
@@ -71,14 +71,14 @@ class DiskWork(Protocol):
     """Threads for work that may block on the cache disk. Both methods raise DiskFault while it hangs."""
 
     async def glance(self, work: Callable[[], T]) -> T:
-        """Do small work, in order."""
+        """Do short work, in order."""
 
     async def chore(self, work: Callable[[], T]) -> T:
         """Do work that may take long."""
 
 
 class _Inline:
-    """Runs small work inline, and the rest in any thread: for a disk that does not hang."""
+    """Runs short work inline, and other work in any thread: for a disk that does not hang."""
 
     async def glance(self, work: Callable[[], T]) -> T:
         return work()
@@ -138,12 +138,12 @@ class Registry:
     async def get(self, tenant: str, name_or_id: str, *, now: bool = False) -> Registration | None:
         """A tenant's dataset by its name or id; ``None`` if it is not registered.
 
-        Of several names with one id, it is one that is open, else the first by name. ``now`` takes changes by other workers up to
-        this moment into account; without it, a check within the last second counts, which is enough for a batch. While the disk
-        hangs, the last known state is returned.
+        If several names have the id, an open one is preferred, then the first by name. With ``now``, changes by other workers up
+        to this moment count; without it, a check within the last second suffices, as for a batch. While the disk hangs, the last
+        known state is returned.
 
         Raises:
-            DiskFault: the disk hangs, and the registration is not known.
+            DiskFault: the disk hangs, and the registration is unknown.
         """
         registration = None if now else self._opened.believed(tenant, name_or_id, BELIEVED)
         try:
@@ -174,7 +174,7 @@ class Registry:
         return self._opened.contents()
 
     def close(self) -> None:
-        """Drop everything; contents in use are closed with their last user."""
+        """Drop everything; contents in use are closed by their last user."""
         self._opened.close()
 
     # --- changing
@@ -306,7 +306,7 @@ class Registry:
         return Grant(allow, min(MAX_ITEMS, allowed.items), allowed.bytes)
 
     async def drop(self, tenant: str, name: str, known: AnnouncedRegistration) -> bool:
-        """Forget a name if its registration is still ``known``; returns whether it was.
+        """Forget a name if its registration is still ``known``; returns whether it was forgotten.
 
         Raises:
             DiskFault: the disk cannot be written.
@@ -316,7 +316,7 @@ class Registry:
 
     @property
     def expired(self) -> set[Name]:
-        """Content names that have expired here. The caller removes them, after notifying the fleet."""
+        """Content names that have expired here. The caller notifies the fleet, then removes them."""
         return self._publisher.expired
 
     # --- how
@@ -331,7 +331,7 @@ class Registry:
             )
 
     async def _known(self, tenant: str, name: str, caching: str, source: DigestSource) -> Registration | None:
-        """The registration of this very file, if it exists under this name, or a content name that begins with it."""
+        """The existing registration of this very file under the name, or under a content name that begins with it."""
         look = self._publisher
         names = await self.work.chore(partial(look.content_names, tenant, name)) if source.content_name else [name]
         for written_as in names:

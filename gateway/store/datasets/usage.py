@@ -1,4 +1,4 @@
-"""The disk usage of registrations: of a tenant for its quota, of all for the cache's space."""
+"""The disk usage of registrations: per tenant for the quota, and in total for the cache's space."""
 
 from __future__ import annotations
 

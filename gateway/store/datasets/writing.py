@@ -38,7 +38,7 @@ class Budget:
         self._reserve = reserve
 
     def spend(self, size: int) -> None:
-        """Account for final bytes.
+        """Charge final bytes to the budget.
 
         Raises:
             BadFile: the budget is exceeded.
@@ -63,7 +63,7 @@ class Output:
 
     Args:
         path: of the file, which must not exist.
-        budget: shared by all files of the job; ``put`` does not spend from it.
+        budget: shared by all files of the job; ``put`` is not charged.
     """
 
     def __init__(self, path: Path, budget: Budget) -> None:
@@ -195,7 +195,7 @@ def sort_digests(digests: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], NDArra
     prefixes = prefixes[order]
     again = np.flatnonzero(prefixes[1:] == prefixes[:-1])
     if len(again):
-        # Only equal prefixes need the rest of the digest; short of an attack, only duplicates have them.
+        # Only equal prefixes need the rest of the digest; without an attack, only duplicates have equal prefixes.
         tied = np.union1d(again, again + 1)
         items = order[tied]
         rest = words[items]

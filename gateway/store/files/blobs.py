@@ -1,9 +1,8 @@
 """Open blob files: descriptors of verified bytes, kept open while in use or recently used.
 
 Ownership. An ``OpenBlob`` closes its descriptor when the last reference to it is gone. The cache of open files holds a reference
-until the blob is evicted from it, and ``hold`` creates one for users that keep only the number, such as a transport in
-the middle of a sendfile. So a descriptor cannot be closed, and its number reused for another file, between getting the blob and
-holding it.
+until it evicts the blob, and ``hold`` creates one for users that keep only the number, such as a transport during a sendfile. So
+a descriptor cannot be closed, and its number reused for another file, between ``get`` and ``hold``.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class OpenBlob:
         self._holders = 0
 
     def hold(self) -> None:
-        """Keep the descriptor open until ``release`` is called as often."""
+        """Keep the descriptor open until ``release`` has been called equally often."""
         self._holders += 1
         _held.add(self)
 
@@ -48,7 +47,7 @@ class OpenBlob:
             _held.discard(self)
 
     def intact(self) -> bool:
-        """Whether the file is still linked, and is the file that was verified."""
+        """Whether the file is still linked and is the verified file."""
         status = os.fstat(self.fd)
         return status.st_size == self.size and status.st_mtime_ns == self.mtime_ns and status.st_nlink > 0
 
@@ -95,12 +94,12 @@ class OpenBlobs:
         return blob
 
     def has(self, ref: BlobRef) -> bool:
-        """Whether ``get`` would find it. Read-only, so any thread may call it."""
+        """Whether ``get`` would find the blob. Read-only, so any thread may call it."""
         blob = self._open.get(ref.digest)
         return blob is not None and blob.size == ref.size and blob.intact()
 
     def add(self, digest: bytes, blob: OpenBlob) -> None:
-        """Keep a blob open; the least recently used one is closed."""
+        """Keep a blob open; closes the least recently used one."""
         self._open[digest] = blob
         self._open.move_to_end(digest)
         if len(self._open) > self._limit:
@@ -111,7 +110,7 @@ class OpenBlobs:
         self._open.pop(digest, None)
 
     def trim(self) -> None:
-        """Drop unlinked files: their bytes stay allocated while they are open."""
+        """Drop unlinked files, whose bytes stay allocated while they are open."""
         for digest in [digest for digest, blob in self._open.items() if not blob.intact()]:
             del self._open[digest]
 

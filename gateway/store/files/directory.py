@@ -1,18 +1,18 @@
 """The cache directory: its layout, its locks and its plain file operations, without the index.
 
     blobs/ab/cdef…   the bytes whose SHA-256 is abcdef…
-    tmp/             blobs being written; those that take several steps are locked by their writer, so an old one without a lock
+    tmp/             blobs being written; those that take several steps are locked by their writer, so an old unlocked file
                      is abandoned
     index.db         see ../index/schema.py
     boot             identifies this start of the node and its table of generations, and tells whether it ended cleanly; locked in
                      shared mode by every worker
     keeper.lock      locked by the worker that does the keeper's work
 
-A *start* begins when a worker opens a directory that no other worker has open: it gets the exclusive lock on ``boot``,
-writes a fresh random number, and continues with a shared lock. Later workers find the lock shared and read the
-number. The change from exclusive to shared is not atomic (flock(2)), so the number is read only under the shared lock.
-The kernel drops the locks of a killed process, so a crash leaves nothing to clean up. The table of generations
-(../shared/generations.py) is not part of the directory; ``begin`` is called with the starts under the exclusive lock.
+A *start* begins when a worker opens a directory that no other worker has open: it gets the exclusive lock on ``boot``, writes a
+fresh random number, and continues with a shared lock. Later workers find the lock shared and read the number. The change from
+exclusive to shared is not atomic (flock(2)), so the number is read only under the shared lock. The kernel releases the locks of
+a killed process, so a crash leaves nothing to clean up. The table of generations (../shared/generations.py) is not part of the
+directory; ``begin`` is called under the exclusive lock with this start and the previous one.
 
 Everything here is accessible to the gateway's user only, whatever the umask: a digest is the right to read its content.
 """
@@ -60,7 +60,7 @@ _call.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p,
 
 
 class Free(NamedTuple):
-    """The free space and the size of a file system, in bytes and in inodes; 0 inodes where it does not count them."""
+    """The free space and the size of a file system, in bytes and in inodes; 0 inodes if it does not count them."""
 
     bytes: int
     of_bytes: int
@@ -184,7 +184,7 @@ class CacheDirectory:
         return f"{self._blobs}/{name[:2]}/{name[2:]}"
 
     def create_temporary(self, *, lasting: bool = False) -> tuple[int, str]:
-        """A new file for a blob: descriptor and path; locked if it is ``lasting``, for others would take it for abandoned."""
+        """A new file for a blob: descriptor and path; locked if ``lasting``, or others would consider it abandoned."""
         path = f"{self._tmp}/{self._unique}{next(self._serial):x}"
         descriptor = os.open(path, _NEW_FILE, 0o600)
         if lasting:
@@ -250,7 +250,7 @@ class CacheDirectory:
         return os.open(self.blob_path(digest), os.O_RDONLY | os.O_CLOEXEC)
 
     def open_at_once(self, digests: Iterable[bytes]) -> list[int]:
-        """A descriptor for each blob whose path is in the kernel's cache, -1 for the others.
+        """A descriptor for each blob whose path is in the kernel's cache; -1 for the others.
 
         Uses openat2(2) with RESOLVE_CACHED; with kernels before 5.12 all are -1.
         """
@@ -316,7 +316,7 @@ class CacheDirectory:
             except FileNotFoundError:
                 continue
         for path in self.root.glob("generations*"):
-            # Earlier releases kept the table here; it still is here if there is no other place.
+            # Earlier releases kept the table here, and it still is here if there is no other place.
             if path not in (self.generations, self.leases, self.removals) and path.stat().st_mtime_ns <= before_ns:
                 removed += self._unlink(str(path))
         return removed
@@ -331,7 +331,7 @@ class CacheDirectory:
 
 
 def _start_in(descriptor: int) -> DirectoryStart:
-    """The record: the number in 8 bytes, a byte for the clean end, and the table's identity."""
+    """The record of a start: the number in 8 bytes, a byte for the clean end, and the table's identity."""
     recorded = os.pread(descriptor, 64, 0)
     return DirectoryStart(int.from_bytes(recorded[:8], "little"), recorded[_TABLE_AT:], recorded[8:_TABLE_AT] == _CLEAN)
 

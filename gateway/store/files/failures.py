@@ -75,7 +75,7 @@ def disk_fault(error: BaseException) -> DiskFault | None:
     if isinstance(error, sqlite3.Error):
         code = getattr(error, "sqlite_errorcode", None)
         if code is None and isinstance(error, sqlite3.OperationalError):
-            # Raised by the driver itself, for a text that it could not decode.
+            # Raised by the driver itself for a text that it could not decode.
             return DiskFault(FailureKind.CORRUPT, str(error))
         primary = (sqlite3.SQLITE_IOERR if code is None else code) & 0xFF
         return DiskFault(_SQLITE.get(primary, FailureKind.IO), str(error))
@@ -85,7 +85,7 @@ def disk_fault(error: BaseException) -> DiskFault | None:
 
 
 async def attempt(work: Callable[[A], Awaitable[T]], argument: A, otherwise: D) -> T | D:
-    """The result of work on the disk, or ``otherwise`` if the disk fails."""
+    """Do work on the disk; returns its result, or ``otherwise`` if the disk fails."""
     try:
         return await work(argument)
     except DiskFault:
@@ -102,7 +102,7 @@ async def succeeds(work: Callable[[A], Awaitable[object]], argument: A) -> bool:
 
 
 class disk_faults:
-    """Raises errors of the disk or the index inside as ``DiskFault``; a class, because it is entered for each write."""
+    """Converts errors of the disk or the index inside to ``DiskFault``; a class, because it is entered for each write."""
 
     __slots__ = ()
 

@@ -1,8 +1,8 @@
 """A blob that is being written: its file, and the readers that follow it.
 
-Threads of the disk access the file, one step at a time, and do the hashing, which costs more than writing. A step costs
-a thread switch. So the first step creates the file, and a caller that has all bytes of a blob passes them to ``commit``, which
-creates, writes, hashes and names the file in one step.
+Threads of the disk access the file, one step at a time, and do the hashing, which costs more than writing. A step costs a thread
+switch. So the first write creates the file, and a caller with all bytes of a blob passes them to ``commit``, which creates,
+writes, hashes and names the file in one step.
 
 ``end`` may be called at any time. It does not wait: a file without a name is removed after the step in progress.
 """
@@ -57,17 +57,17 @@ class BlobHost(Protocol):
     def published(self, ref: BlobRef, blob: OpenBlob | None, reserved: int, *, item: bool) -> None:
         """Report that a blob, for which these bytes were reserved, got its name; ``None`` if it was cached already.
 
-        ``item``: its readers open it by its digest, each for himself.
+        ``item``: each reader opens the blob by its digest.
         """
 
     def create_temporary(self, *, lasting: bool) -> tuple[int, str]:
-        """A new file, descriptor and path; raises DiskUnavailable without room, and OSError. Runs in a thread.
+        """A new file: descriptor and path; raises DiskUnavailable without room, and OSError. Runs in a thread.
 
-        ``lasting``: it gets its name in a later step.
+        ``lasting``: the file is named in a later step.
         """
 
     def settled(self, reserved: int) -> None:
-        """Report that a blob, for which these bytes were reserved, is given up."""
+        """Report that a blob, for which these bytes were reserved, is abandoned."""
 
     def is_open(self, ref: BlobRef) -> bool:
         """Whether this blob is open here and verified; called in threads."""
@@ -77,10 +77,10 @@ class ByteSource(Protocol):
     """The bytes of a blob as they arrive; see ``gateway.engine.base.fetching.ByteStream``."""
 
     async def next_chunk(self, most: int | None = None) -> bytes:
-        """The next bytes, at most ``most``, at least one of them before the end."""
+        """The next bytes: at most ``most``, and at least one unless the blob has ended."""
 
     def at_once(self, length: int) -> bytes | memoryview | None:
-        """All ``length`` bytes, if they are here in one piece."""
+        """All ``length`` bytes, if they have arrived in one piece."""
 
 
 class _Written(NamedTuple):
@@ -94,8 +94,8 @@ class _Written(NamedTuple):
 class GrowingBlob:
     """Block ``number`` of an object, an item or a result on its way to the disk.
 
-    Whoever made it fills it, by ``fill`` or by ``write`` and ``commit``, and calls ``end`` in any case. A reader calls ``join``,
-    waits until enough is ``available``, reads it by ``part``, and calls ``leave``. The file is open until all of them are gone.
+    Its creator fills it with ``fill``, or with ``write`` and ``commit``, and always calls ``end``. A reader calls ``join``,
+    waits until enough is ``available``, reads it with ``part``, and calls ``leave``. The file is open until all have left.
 
     Args:
         host: the store.
@@ -104,11 +104,11 @@ class GrowingBlob:
         clock: seconds, monotonic.
 
     Attributes:
-        reserved: bytes that the store has reserved for it.
+        reserved: bytes that the store has reserved for the blob.
         received: bytes that readers may read.
-        fd: descriptor of the file; -1 before the first step, and when it is closed.
+        fd: descriptor of the file; -1 before the first step and after closing.
         path: of the file while it has no name.
-        ref: its name, once it is committed.
+        ref: the blob's name, once it is committed.
         inode: of the file, once it is committed.
         failure: why no more bytes will come.
         waiters: get their results when more bytes arrive, or the blob ends.
@@ -127,7 +127,7 @@ class GrowingBlob:
         self.failure: LarderError | None = None
         self._host = host
         self._clock = clock
-        self._took = 0.0  # seconds, by the last write
+        self._took = 0.0  # seconds taken by the last write
         self.path = ""
         self._written = self._crc32 = 0
         self._gathered = b""
@@ -135,16 +135,16 @@ class GrowingBlob:
         self.blob: OpenBlob | None = None
         """Owns the descriptor from when the blob has its name; ``None`` before, and if it was cached already."""
         self.waiters: list[tuple[asyncio.Future[Any], object]] = []
-        self._users = 1  # the one who fills it
+        self._users = 1  # the creator
         self._ended = False
         self._using = threading.Lock()
 
-    # --- for the one who fills it
+    # --- for the creator
 
     async def fill(self, source: ByteSource, digest: bytes | None = None) -> BlobRef:
         """Write the whole blob; the caller calls ``progress`` once it has recorded the reference.
 
-        So a reader that gets the last bytes and reads again gets a hit.
+        This order ensures that a reader who has the last bytes and reads again gets a hit.
 
         Args:
             source: positioned at the blob's first byte.
@@ -179,9 +179,9 @@ class GrowingBlob:
         self._host.wrote(self._took)
 
     async def commit(self, last: bytes | memoryview = b"", digest: bytes | None = None) -> BlobRef:
-        """Append the last bytes and name the blob, in one step: a reader that has all bytes finds it by its name.
+        """Append the last bytes and name the blob in one step, so that a reader with all bytes finds it by its name.
 
-        If verified bytes of the blob are cached already, those are kept.
+        If the blob is already cached and verified, the existing file is kept.
 
         Args:
             last: of the blob's bytes.
@@ -241,7 +241,7 @@ class GrowingBlob:
         """Wait until more than ``beyond`` bytes are available; returns their number.
 
         Raises:
-            LarderError: why the blob ended before.
+            LarderError: the reason why the blob ended earlier.
         """
         while self.received <= beyond:
             if self.failure is not None:
@@ -260,14 +260,14 @@ class GrowingBlob:
     # --- in threads
 
     def _step(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Do a step; skipped if the blob has been ended by the time the thread gets to it."""
+        """Do a step, unless the blob has ended by the time the thread gets to it."""
         with self._using, disk_faults():
             if self._ended:
-                raise DiskUnavailable("disk", "the blob was aborted")  # no fault of the disk
+                raise DiskUnavailable("disk", "the blob was aborted")  # not a fault of the disk
             return work(*args, **kwargs)
 
     def _append(self, data: bytes | memoryview, *, lasting: bool = False) -> None:
-        # Measured here and not by who waits: a step that waits for a thread of a busy machine says nothing of the disk.
+        # Measured here and not by the waiter: waiting for a thread of a busy machine says nothing about the disk.
         began = self._clock()
         if self.fd < 0:
             self.fd, self.path = self._host.create_temporary(lasting=lasting)
@@ -311,7 +311,7 @@ class GrowingBlob:
     # ---
 
     def _name(self, written: _Written, *, item: bool = False) -> None:
-        """The blob has its name."""
+        """Record that the blob has its name."""
         ref, self.inode, mtime_ns = written
         if mtime_ns is not None:
             self.blob = OpenBlob(self.fd, ref, self.inode, mtime_ns)
@@ -327,7 +327,7 @@ async def commit_all(host: BlobHost, blobs: Sequence[tuple[GrowingBlob, memoryvi
         blobs: each with all of its bytes, of which none are written yet.
 
     Raises:
-        DiskUnavailable: one could not be written. Files that have their names already have no row.
+        DiskUnavailable: a blob could not be written. Files that already have names have no row.
     """
 
     def write() -> list[_Written]:

@@ -10,13 +10,13 @@ from pathlib import Path
 
 
 def open_lock(path: Path | str) -> int:
-    """Open a file that only its owner may open; a missing one is created."""
+    """Open a file that only its owner may open; creates a missing one."""
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Wait for the lock of a file, and hold it."""
+    """Wait for the lock of a file and hold it."""
     descriptor = open_lock(path)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,9 +1,9 @@
 """Threads for everything that may block on the cache disk, and the watch over them.
 
-A system call on a hung disk does not return, and cannot be cancelled. So the event loop makes no such call: one of a few
-threads makes it, and the loop waits for a future. If a call takes longer than its patience, the watch fails
-all waits at once and reports the hang; the threads stay blocked until the disk answers. Their number bounds the resources that
-a hung disk holds.
+A system call on a hung disk does not return, and cannot be cancelled. So the event loop makes no such call: one of a few threads
+makes it, and the loop waits for a future. If a call takes longer than its patience, the watch fails all waits at once and
+reports the hang; the threads stay blocked until the disk answers. The number of threads bounds the resources that a hung disk
+ties up.
 
 The threads are daemons: a blocked one does not keep the process from exiting.
 """
@@ -62,11 +62,11 @@ class Station:
         self.deadline = self.patience = math.inf
 
     def begin(self, patience: float) -> None:
-        """A call begins that should return within ``patience`` seconds."""
+        """Note that a call begins that should return within ``patience`` seconds."""
         self.patience, self.deadline = patience, time.monotonic() + patience
 
     def end(self) -> None:
-        """The call returned."""
+        """Note that the call has returned."""
         self.deadline = math.inf
 
 
@@ -93,7 +93,7 @@ class HangWatch:
         return station
 
     def look(self) -> None:
-        """Look at the threads regularly, as long as there are waits; called when one was added and ``looks`` is false."""
+        """Check the threads regularly while there are waits; called when a wait was added and ``looks`` is false."""
         self.looks = True
         self._timer = self._loop.call_later(_LOOK_EVERY, self._look)
 
@@ -103,7 +103,7 @@ class HangWatch:
         return any(station.deadline <= now for station in self._stations)
 
     def waits_for(self, seconds: float) -> bool:
-        """Whether a small call has not returned for ``seconds``, less than ``HUNG_AFTER``."""
+        """Whether a short call has not returned for ``seconds``, less than ``HUNG_AFTER``."""
         late = time.monotonic() + HUNG_AFTER - seconds
         return any(station.patience == HUNG_AFTER and station.deadline <= late for station in self._stations)
 
@@ -144,8 +144,8 @@ class Threads:
         name: of each, followed by its number.
         watch: ends the waits for them; ``None`` for work that may take any time.
         failed: called in the event loop with disk faults that the work raised, even if no one still waits for the work.
-        before: for small work, of which one thread does several jobs in a row while the disk is quick: called in the thread
-            before each row; its exception fails the row.
+        before: called in the thread before each row of jobs; its exception fails the row. (For short work: while the disk is
+            quick, one thread does several jobs in a row.)
         gate: refuses work while the disk is not in use; ``None``: nothing is refused.
     """
 
@@ -187,7 +187,7 @@ class Threads:
         Args:
             work: the blocking call.
             abandoned: called in the thread with the result if the waiter has left.
-            patience: seconds that it may take once it has begun.
+            patience: seconds that the work may take once it has begun.
 
         Raises:
             DiskFault: the gate is closed.
@@ -205,8 +205,8 @@ class Threads:
         return future
 
     def _flush(self) -> None:
-        """Hand over the submitted jobs: all at once, unless the disk is quick. Then one thread does a row, and the next one after
-        it: threads that make short calls wait for the interpreter more than for the disk.
+        """Hand over the submitted jobs: all at once, unless the disk is quick. Then one thread does row after row, because
+        threads that make short calls wait more for the interpreter than for the disk.
         """
         self._hand_over = None
         if self._before is None or self._pace >= _QUICK:
@@ -345,7 +345,7 @@ def _drop(job: _Job, result: Any, error: BaseException | None) -> None:
 
 
 class Closer:
-    """One thread for closing and unlinking in the background: the last close of an unlinked file writes to its disk."""
+    """One thread for closing and unlinking in the background, because the last close of an unlinked file writes to its disk."""
 
     def __init__(self) -> None:
         self._work: SimpleQueue[Callable[[], object]] = SimpleQueue()
@@ -359,7 +359,7 @@ class Closer:
         self._work.put(work)
 
     def close_files(self, descriptors: Iterable[int]) -> None:
-        """Close descriptors: here if that cannot block, because the file still has a name, else in the thread."""
+        """Close descriptors: at once if the file still has a name, because that cannot block; otherwise in the thread."""
         for descriptor in descriptors:
             if os.fstat(descriptor).st_nlink:
                 os.close(descriptor)
@@ -382,7 +382,7 @@ class Closer:
 
 
 def close_passed(descriptors: Iterable[int]) -> None:
-    """Close descriptors that were just passed to another process: it has them open, so that this is seldom the last close.
+    """Close descriptors that were just passed to another process. It has them open, so this is seldom the last close.
 
     Descriptors opened together mostly have consecutive numbers, and cost one call (close_range(2)).
     """
@@ -392,7 +392,7 @@ def close_passed(descriptors: Iterable[int]) -> None:
             runs[-1][1] += 1
         else:
             runs.append([descriptor, descriptor + 1])
-    # Never an empty range: Python would close everything from its start on.
+    # Never an empty range: for that, Python would close everything from its start on.
     for start, stop in runs:
         os.closerange(start, stop)
 

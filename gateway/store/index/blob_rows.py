@@ -49,8 +49,9 @@ class Counts:
 
 
 class Evicted(NamedTuple):
-    """Deleted rows: digests and sizes of the blobs, the objects whose last block went with them, and the sizes of the blobs that
-    belonged to an ended pool."""
+    """Deleted rows: digests and sizes of the blobs, the objects that lost their last block, and the sizes of the blobs that
+    belonged to an ended pool.
+    """
 
     blobs: list[tuple[bytes, int]]
     objects: list[ObjectKey]
@@ -117,7 +118,7 @@ def fit(connection: Connection, sizes: Mapping[bytes, int], capacity: int) -> bo
 
 
 def entered(blob: Kept, mtime_ns: int, entry: Entering, *, item: bool = False) -> NewBlob:
-    """A blob about to enter a pool, with its file's modification time."""
+    """A blob about to enter a pool, with the modification time of its file."""
     boot = blob.boot if mtime_ns == blob.mtime_ns else 0
     return NewBlob(blob.ref.digest, blob.ref.size, blob.ref.crc32, mtime_ns, boot, entry, item)
 
@@ -143,20 +144,20 @@ def want(connection: Connection, size: int) -> None:
 
 
 def wanted(connection: Connection) -> int:
-    """The largest request since ``take_wanted``."""
+    """The largest request for room since ``take_wanted``."""
     row = connection.execute("SELECT value FROM meta WHERE name = 'wanted'").fetchone()
     return 0 if row is None else int(row[0])
 
 
 def take_wanted(connection: Connection) -> int:
-    """``wanted``, cleared before room is made: requests that arrive in the meantime stay for the next sweep."""
+    """Return ``wanted`` and clear it before making room, so that requests that arrive meanwhile stay for the next sweep."""
     size = wanted(connection)
     connection.execute("DELETE FROM meta WHERE name = 'wanted'")
     return size
 
 
 def note_steady(connection: Connection, tag: str, size: int, now: float) -> None:
-    """Record how many bytes a dataset holds, for one whose items replace each other (residency by demand)."""
+    """Record how many bytes a dataset holds whose items replace each other (residency by demand)."""
     connection.executemany(
         "INSERT INTO meta VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
         ((f"{_STEADY}{tag}", size), (f"{_STEADY_AT}{tag}", int(now))),
@@ -164,7 +165,7 @@ def note_steady(connection: Connection, tag: str, size: int, now: float) -> None
 
 
 def steady(connection: Connection, since: float) -> int:
-    """The bytes of all such datasets noted since ``since``."""
+    """The bytes of all datasets recorded by ``note_steady`` since ``since``."""
     (size,) = connection.execute(
         "SELECT coalesce(sum(sizes.value), 0) FROM meta AS times JOIN meta AS sizes "
         "ON sizes.name = ? || substr(times.name, ?) WHERE times.name >= ? AND times.name < ? AND times.value >= ?",
@@ -201,7 +202,7 @@ def _evict(connection: Connection, chosen: list[tuple[bytes, int]]) -> Evicted:
 
 
 def _untie(connection: Connection, digest: bytes) -> list[ObjectKey]:
-    """Delete a blob with all its ties, and the objects that lose their last block, which are returned."""
+    """Delete a blob with all its ties; returns the objects that lose their last block, which are deleted too."""
     lost = []
     holders = connection.execute("SELECT DISTINCT object_id FROM object_blocks WHERE digest = ?", (digest,)).fetchall()
     connection.execute("DELETE FROM object_blocks WHERE digest = ?", (digest,))
@@ -238,7 +239,7 @@ def remove_files(
 def drop_wrong(connection: Connection, digest: bytes, path: str, wrong: tuple[int, int] | None) -> int:
     """Drop a blob whose file is corrupt (``wrong``: its device and inode) or missing (``None``).
 
-    Nothing is dropped if the path now leads to another file, written since. Returns the number of blobs with a row.
+    Nothing is dropped if the path now leads to a newer file. Returns the number of blobs with a row.
     """
     try:
         status = os.stat(path)

@@ -1,19 +1,18 @@
 """The three threads that access the index: one writes, one runs long reads, one looks up single rows.
 
-The event loop does not wait for any of them longer than the watch allows (../disk/threads.py).
+The event loop waits for none of them longer than the watch allows (../disk/threads.py).
 
 Group commit. Writes submitted while a transaction is running are done together in the next one. An operation is a function of a
 connection. If one of a group fails, the group is rolled back and each operation is retried in its own transaction, so an
 operation may run twice, and must have no effects except through the connection, or only idempotent ones (unlinking a file).
 Frequent operations take an argument, and are called once with the arguments of all consecutive ones: a statement costs more than
-its rows, as the threads of the process compete for the interpreter after each. No request waits for the transaction of deferred
-writes, so they are gathered for ``GATHER`` seconds, unless another operation comes, or one with a waiter. Look-ups are grouped in
-the same way, and not gathered: readers wait for them.
+its rows, as the threads of the process compete for the interpreter after each. No request waits for deferred writes, so they are
+gathered for ``GATHER`` seconds, unless a different operation or one with a waiter is submitted. Look-ups are grouped in the same
+way, but not gathered, because readers wait for them.
 
 A thread is woken once for all operations that one turn of the event loop submits: waking it costs more than a look-up.
 
-A connection is used only while the file at its path is the one that was opened: SQLite itself would keep writing to a
-deleted index.
+A connection is used only while its path leads to the opened file, because SQLite would keep writing to a deleted index.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ class IndexHost(Protocol):
         """Raise ``DiskFault`` unless the disk may be used."""
 
     def hear(self, fault: DiskFault | None) -> None:
-        """The index failed an operation, or did some."""
+        """Note that operations succeeded, or that the index failed one."""
 
 
 class _Session:
@@ -230,7 +229,7 @@ class _Lane:
         except Exception as error:
             judged = self._judge(error)
             if isinstance(judged, DiskFault) and judged.kind is FailureKind.BUSY:
-                # Each of them would wait for the same lock again.
+                # Each of them would wait again for the same lock.
                 return [(job, None, judged) for job in group]
             if len(group) > 1:
                 return [outcome for job in group for outcome in self._write([job])]
@@ -243,7 +242,7 @@ class _Lane:
         return outcomes
 
     def _look(self, jobs: list[_QueuedOperation]) -> list[Outcome]:
-        """The outcomes of one operation, or of consecutive ones that share a call."""
+        """The outcomes of one operation, or of consecutive operations that share a call."""
         try:
             results = _results(self._session.connection(), jobs)
             return [(job, result, None) for job, result in zip(jobs, results, strict=True)]
@@ -259,7 +258,7 @@ class _Lane:
         return _judged(error, self._session)
 
     def _deliver(self, outcomes: list[Outcome]) -> None:
-        """Tell how the index behaved, once where it did as it should, and then the waiters."""
+        """Report how the index behaved, once for all successes, and then resolve the waiters."""
         if not self._host.normal and outcomes[-1][2] is None:
             self._host.hear(None)
         for job, result, error in outcomes:

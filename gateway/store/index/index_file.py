@@ -31,10 +31,10 @@ def identity_of(path: Path) -> Identity | None:
 
 
 def ensure_index(path: Path, condemned: Identity | None) -> bool:
-    """Have a readable index at ``path``. A ``condemned`` or unreadable index is replaced by one with its sound rows.
+    """Ensure that ``path`` has a readable index. A ``condemned`` or unreadable index is replaced by one with its sound rows.
 
     Returns:
-        Whether a new index was created; then blob files without a row are orphans.
+        Whether a new index was created, so that blob files without a row are orphans.
 
     Raises:
         DiskFault: the index cannot be read or written, and a new one would not help.
@@ -58,7 +58,7 @@ def ensure_index(path: Path, condemned: Identity | None) -> bool:
 
 
 def _replace(path: Path) -> None:
-    """Put an index with the sound rows of a damaged one in its place, or nothing if none can be made."""
+    """Replace a damaged index by one with its sound rows, or remove it if that fails."""
     new = _salvaged(path)
     try:
         _open_once(new)

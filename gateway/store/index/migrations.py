@@ -1,4 +1,4 @@
-"""Migrates the index's schema in place: a cache that an older version of Larder filled is kept.
+"""Migrates the index's schema in place, so that a cache filled by an older version of Larder is kept.
 
 Each step migrates one version to the next. All steps run in one transaction, so a killed migration has no effect, and
 the next start repeats it. Creating the index over the ranks takes about a second per million blobs; until then the cache is not
@@ -37,7 +37,7 @@ def migrate(connection: Connection, born: int) -> None:
 
 
 def _version(connection: Connection) -> int:
-    """The version of an index; of a new one, this version's."""
+    """The version of an index; for a new index, this version's."""
     if not connection.exec_driver_sql("SELECT 1 FROM sqlite_master WHERE name = 'meta'").scalar():
         return SCHEMA_VERSION
     version = connection.exec_driver_sql("SELECT value FROM meta WHERE name = 'schema'").scalar()
@@ -77,7 +77,7 @@ def _from_2(connection: Connection) -> None:
 
 
 def _from_3(connection: Connection) -> None:
-    """Checksums of rows; those of older rows stay empty, as writing millions of them would keep the cache closed."""
+    """Checksums of rows. Older rows have none, because writing millions of checksums would keep the cache closed."""
     for table in ("objects", "object_blocks", "grants"):
         connection.exec_driver_sql(f"ALTER TABLE {table} ADD COLUMN seal BIGINT")
 

@@ -1,6 +1,6 @@
 """Names of cached objects, level by level, as a listing with the delimiter ``/`` shows a bucket.
 
-Each page reads about as many rows as it has names: a folder is skipped to its end, however many objects are below it.
+Each page reads about as many rows as it has names, because a folder is skipped to its end, however many objects it contains.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class CachedName(NamedTuple):
 
 
 def names(connection: Connection, place: ObjectKey, last: str, limit: int) -> list[CachedName]:
-    """The first names after ``last``, in the order of their UTF-8.
+    """The first names after ``last``, in UTF-8 order.
 
     Args:
         connection: to read from.
         place: the origin, the bucket, and the prefix as its key; without a bucket, the buckets are listed.
         last: the last name of the page before; empty for the first page.
-        limit: most names.
+        limit: maximum number of names.
     """
     return _below(connection, place, last, limit) if place.bucket else _buckets(connection, place.origin, last, limit)
 
@@ -62,7 +62,7 @@ def _below(connection: Connection, place: ObjectKey, last: str, limit: int) -> l
 
 
 def _start(prefix: str, last: str) -> tuple[str, str | None]:
-    """Where the names after ``last`` begin, as a comparison and its value; no value: there are none."""
+    """Where the names after ``last`` begin: a comparison and its value; no value if there are none."""
     if not last:
         return ">=", prefix
     return (">=", after(last)) if "/" in last[len(prefix) :] else (">", last)

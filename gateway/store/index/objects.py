@@ -54,7 +54,7 @@ class PrefixTotals(NamedTuple):
     bytes: int = 0
 
     def plus(self, other: PrefixTotals) -> PrefixTotals:
-        """Both together."""
+        """The sum of both totals."""
         return PrefixTotals(self.objects + other.objects, self.bytes + other.bytes)
 
 
@@ -141,7 +141,7 @@ def _pages(keys: Iterable[ObjectKey]) -> Iterator[tuple[str, str, list[str]]]:
 def known(connection: Connection, asked: Sequence[tuple[ObjectKey, int]]) -> list[CachedObject | None]:
     """The rows of keys with their grants and a limited number of their first blocks; ``None`` for a key without a row.
 
-    Most keys that are looked up together have none, as when many clients read new data: those cost one statement.
+    If many clients read new data, most keys that are looked up together have no row: those cost one statement.
     """
     keys = [key for key, _ in asked]
     rows = set(keys) if len(keys) == 1 else present(connection, keys)
@@ -188,7 +188,7 @@ def sealed(key: ObjectKey, meta: ObjectMeta, block_size: int) -> tuple[int, str,
 
 
 def confirm(connection: Connection, key: ObjectKey, meta: ObjectMeta, confirmed_at: float, now: float) -> None:
-    """Record that the origin confirmed the object again; ignored if the row is of another version."""
+    """Record that the origin confirmed the object again; ignored if the row is for another version."""
     old = lookup(connection, key)
     if old is not None and (old.meta.etag, old.meta.size) == (meta.etag, meta.size):
         refresh(connection, key, old, meta, confirmed_at, now)
@@ -243,7 +243,7 @@ def delete_slots(connection: Connection, slots: Sequence[int]) -> list[bytes]:
 
 
 def delete(connection: Connection, row_ids: Iterable[int]) -> list[bytes]:
-    """Delete objects, their ties and grants; returns the digests they were tied to."""
+    """Delete objects, their ties and grants; returns the digests to which they were tied."""
     digests: list[bytes] = []
     for row_id in row_ids:
         rows = connection.execute("SELECT digest FROM object_blocks WHERE object_id = ?", (row_id,))
@@ -262,7 +262,7 @@ def tied(connection: Connection, row_id: int, numbers: Iterable[int]) -> list[by
 
 
 def drop_untied(connection: Connection, digests: Iterable[bytes]) -> list[bytes]:
-    """Delete those of some blobs that belong to no object and are not here for their own sake; their digests."""
+    """Delete the blobs among ``digests`` that belong to no object and are not items; returns their digests."""
     return [digest for digest in dict.fromkeys(digests) if connection.execute(_DROP_UNTIED, (digest,)).rowcount]
 
 
@@ -316,7 +316,7 @@ def held(connection: Connection, origin: str, bucket: str, prefix: str) -> Prefi
 
 
 def held_below(connection: Connection, place: ObjectKey, limit: int) -> int:
-    """Bytes in ``default`` of the first ``limit`` objects below a prefix that ends in ``/``, or of the object of that key."""
+    """Bytes in ``default`` of the first ``limit`` objects below a prefix that ends in ``/``, or of the object with that key."""
     if place.key and not place.key.endswith("/"):
         within, bounds = "key = ?", [place.key]
     else:

@@ -66,7 +66,7 @@ class PoolRow:
 
     @property
     def remembers(self) -> bool:
-        """Whether evicted blobs are remembered: for the order, or to measure what a skewed stream gains from more space."""
+        """Whether evicted blobs are remembered: for the order, or to measure how a skewed stream would gain from more space."""
         measured = self.pool.name.startswith(STREAM) and self.pool.order == LeastRecentlyUsed.name
         return self.order.remembers or measured
 
@@ -119,7 +119,7 @@ def _pool(connection: Connection, *names: str) -> PoolRow:
 
 
 def pools_of(connection: Connection, entering: Sequence[Entering]) -> list[PoolRow]:
-    """The pool of each blob that enters, of those in use."""
+    """The active pool of each blob that enters."""
     wanted = [_wanted(entry) for entry in entering]
     selected = connection.execute(
         f"SELECT {_COLUMNS} FROM pools WHERE name IN (SELECT value FROM json_each(?)) AND NOT retired",  # noqa: S608
@@ -143,8 +143,8 @@ def holder(connection: Connection, digest: bytes) -> PoolRow | None:
 def define(connection: Connection, wanted: Iterable[Pool]) -> None:
     """Define exactly these pools, one of them ``default``; all other pools are retired.
 
-    A pool whose order changes is retired too, as ranks of one order mean nothing to another. ``settle`` moves its blobs to the
-    new one of its name.
+    A pool whose order changes is retired too, because ranks of one order mean nothing in another. ``settle`` moves its blobs to
+    the new pool of that name.
     """
     connection.execute("UPDATE pools SET retired = 1 WHERE id <> ?", (NODE,))
     for pool in wanted:
@@ -162,8 +162,8 @@ def define(connection: Connection, wanted: Iterable[Pool]) -> None:
 def settle(connection: Connection, now: float, limit: int) -> int:
     """Move at most ``limit`` blobs of retired pools; returns their number.
 
-    They go to the pool that has the name now, or else to ``default``. On a detour through ``default`` they would exceed its
-    target and be evicted before all others.
+    They go to the pool that has the name now, or else to ``default``. If they all went through ``default``, they would exceed
+    its target and be evicted first.
     """
     blobs = connection.execute(
         "SELECT digest, pool FROM blobs WHERE pool IN (SELECT id FROM pools WHERE retired AND blobs > 0) LIMIT ?",
@@ -189,7 +189,7 @@ def _forget_empty(connection: Connection) -> None:
 def charge(
     connection: Connection, digests: Sequence[bytes], name: str, now: float, scores: Mapping[bytes, float] = _NONE
 ) -> int:
-    """Move blobs to a pool; returns the number of those that were in another one."""
+    """Move blobs to a pool; returns how many were in another pool."""
     row = _pool(connection, name)
     entering = []
     for page in _pages(digests):
@@ -207,9 +207,9 @@ def charge(
 
 
 def demote(connection: Connection, digests: Sequence[bytes]) -> None:
-    """Have blobs of the pool ``default`` leave it first, until they are used again: other blobs have their bytes too.
+    """Have blobs of the pool ``default`` evicted first until they are used again, because other blobs have their bytes too.
 
-    What is an item of a dataset stays where it is.
+    Items of datasets keep their rank.
     """
     for page in _pages(digests):
         marks, padded = listed(page)
@@ -244,7 +244,8 @@ def charge_below(connection: Connection, place: ObjectKey, after: str, now: floa
     for page in _pages(list(keys)):
         marks, padded = listed(page)
         held = connection.execute(
-            # CROSS: from the objects to their blobs, or SQLite compares every blob of the pools with every object of the page.
+            # CROSS: from the objects to their blobs; otherwise SQLite compares every blob of the pools with every object of the
+            # page.
             "SELECT object_id, digest, pool FROM object_blocks CROSS JOIN blobs USING (digest) "  # noqa: S608
             f"WHERE object_id IN ({marks}) AND pool IN ({pool_marks})",
             (*padded, *padded_pools),
@@ -273,7 +274,7 @@ def _numbers(rows: Mapping[int, PoolRow]) -> dict[str, int]:
 
 
 def enter(connection: Connection, new: NewBlob, now: float) -> None:
-    """Insert or refresh a blob's row. A blob held by another dataset stays charged to that one."""
+    """Insert or refresh a blob's row. A blob charged to another dataset stays charged to that dataset."""
     row = _pool(connection, *_wanted(new.entry))
     known = connection.execute("SELECT pool, rank FROM blobs WHERE digest = ?", (new.digest,)).fetchone()
     if known is not None and known[0] != row.id:
@@ -347,7 +348,7 @@ def _recall(connection: Connection, pool: int, digest: bytes) -> float | None:
 
 
 def trim(connection: Connection, row: PoolRow) -> None:
-    """Delete the oldest ghosts. Of a stream, keep the window that measures its benefit.
+    """Delete the oldest ghosts. For a stream, keep the window that measures its benefit.
 
     If the order needs ghosts, each side and all together are bounded by the target (ARC, figure 4, case IV).
     """
@@ -384,7 +385,7 @@ class Miscount(NamedTuple):
 
 
 def miscount(connection: Connection) -> list[Miscount]:
-    """The pools with wrong counts. A single statement, so all values are of one moment."""
+    """The pools with wrong counts. A single statement, so that all values are from one moment."""
     rows = connection.execute(
         "WITH held AS (SELECT pool, sum(size) AS size, count(*) AS blobs, sum(size * (rank < 0)) AS fresh FROM blobs "
         "GROUP BY pool UNION ALL SELECT 0, sum(size), count(*), sum(size * (rank < 0)) FROM blobs), "

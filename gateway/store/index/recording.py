@@ -50,16 +50,16 @@ class Recording(NamedTuple):
     still_valid: Callable[[], bool]
 
     def refused(self, *loose: bytes) -> Recorded:
-        """The result if nothing was written; the recording's blobs and ``loose`` may have no row."""
+        """The result if nothing was written; the recording's blobs and ``loose`` may lack rows."""
         return Recorded(None, (*(block.ref.digest for block in self.blocks.values()), *loose))
 
     def is_of(self, row: ObjectRecord) -> bool:
-        """Whether a row is of the same version of the object, with the same block size."""
+        """Whether a row is for the same version of the object, with the same block size."""
         meta = self.meta
         return (row.meta.etag, row.meta.size, row.block_size) == (meta.etag, meta.size, self.block_size)
 
     def row(self, row_id: int) -> ObjectRecord:
-        """The row to insert if there is none."""
+        """The row to insert if the object has none."""
         return ObjectRecord(row_id, self.meta, self.block_size, self.confirmed_at)
 
     def columns(self) -> tuple[object, ...]:
@@ -78,7 +78,7 @@ class _Arrived(NamedTuple):
         return {block.ref.digest: block.ref.size for block, _ in self.present.values()}
 
     def ties(self, row_id: int) -> list[tuple[int, int, bytes, int]]:
-        """The rows that tie its blocks."""
+        """The rows that tie its blocks to the object."""
         refs = [(number, block.ref) for number, (block, _) in self.present.items()]
         return [
             (row_id, number, ref.digest, tie_seal(row_id, number, ref.digest, ref.size, ref.crc32))
@@ -127,7 +127,7 @@ class ItemEntry(NamedTuple):
 def keep_items(
     connection: Connection, items: Sequence[ItemEntry], now: Callable[[], float]
 ) -> list[tuple[bool, Counts]]:
-    """Insert the rows of items; by item, whether it has one: not if its file is gone or there is no room. And the node's totals.
+    """Insert the rows of items; returns whether each has one (its file may be gone, or room lacking), and the node's totals.
 
     Files are evicted under the write lock that this transaction holds, so they cannot vanish before the commit.
     """
@@ -194,7 +194,7 @@ def _present(recording: Recording) -> dict[int, tuple[Kept, int]]:
 
 
 def _mtime_of(block: Kept) -> int | None:
-    """The modification time of a blob's file; ``None`` if that is gone, or has another size."""
+    """The modification time of a blob's file; ``None`` if the file is gone or has another size."""
     try:
         status = os.stat(block.path)
     except FileNotFoundError:
@@ -203,7 +203,7 @@ def _mtime_of(block: Kept) -> int | None:
 
 
 def _insert(connection: Connection, arrived: Sequence[_Arrived], held: Collection[bytes], now: float) -> list[Recorded]:
-    """Insert objects without a row; ``held`` are the digests among theirs that have one."""
+    """Insert objects without a row; ``held`` has those of their blobs' digests that have a row."""
     if not arrived:
         return []
     rows = [arrival.recording.columns() for arrival in arrived]
@@ -222,7 +222,7 @@ def _insert(connection: Connection, arrived: Sequence[_Arrived], held: Collectio
 
 
 def _enter(connection: Connection, blobs: Sequence[NewBlob], held: Collection[bytes], now: float) -> None:
-    """Enter blobs into their pools: in one statement if they have no row and their order ignores the other blobs."""
+    """Enter blobs into their pools: in one statement if they have no row and their order does not depend on other blobs."""
     together: dict[bytes, tuple[object, ...]] = {}
     rest = []
     for new, row in zip(blobs, pool_rows.pools_of(connection, [new.entry for new in blobs]), strict=True):
@@ -239,7 +239,7 @@ def _enter(connection: Connection, blobs: Sequence[NewBlob], held: Collection[by
 
 
 def _merge(connection: Connection, recording: Recording, capacity: int, now: float) -> Recorded:
-    """Record an object that may have a row, of the same version or another one."""
+    """Record an object that may have a row, for the same version or another one."""
     if not recording.still_valid():
         return recording.refused()
     arrived = _Arrived(recording, _present(recording))

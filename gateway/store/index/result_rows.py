@@ -54,7 +54,7 @@ class ResultLimits(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NewResult:
-    """A committed blob that is to be the result of an item; ``still_valid`` is called in the transaction."""
+    """A committed blob that shall become the result of an item; ``still_valid`` is called in the transaction."""
 
     index: int
     kept: Kept
@@ -62,7 +62,7 @@ class NewResult:
 
 
 class PutRows(NamedTuple):
-    """The outcome of each result by index, digests that may have no row, and the node's totals."""
+    """The outcome of each result by index, digests that may lack a row, and the node's totals."""
 
     results: dict[int, PutResult]
     loose: list[bytes]
@@ -70,7 +70,7 @@ class PutRows(NamedTuple):
 
 
 def find(connection: Connection, collection: str, indices: Iterable[int]) -> dict[int, BlobRow]:
-    """The blobs of the stored ones among some results."""
+    """The blobs of those results that are stored."""
     keys = {result_key(collection, index).key: index for index in indices}
     place = result_key(collection, 0)
     rows = connection.execute(_FIND, (place.origin, place.bucket, json.dumps(list(keys))))
@@ -95,7 +95,7 @@ def _sound(key: ObjectKey, seal: Any, *row: Any) -> BlobRow:
 def outlook(
     connection: Connection, collection: str, sizes: Mapping[int, int], limits: ResultLimits
 ) -> dict[int, PutResult]:
-    """Predict, by index, what ``put`` would answer for results of these sizes."""
+    """Predict, by index, the outcomes of a ``put`` of results of these sizes."""
     access = Access(result_key(collection, 0), 0, b"", False, 0.0, _NOBODY)
     (row,) = pool_rows.pools_of(connection, [Entering(access)])
     planned = row.pool.name.startswith(RESULTS)
@@ -107,9 +107,9 @@ def outlook(
 
 
 def _freed(connection: Connection, known: Mapping[int, BlobRow], pool: int) -> dict[int, int]:
-    """Bytes that leave a pool when results are replaced, by index.
+    """Bytes that a pool loses when results are replaced, by index.
 
-    A blob that something else needs stays, and one that is charged to another pool leaves that one.
+    A blob with other uses stays; a blob charged to another pool frees no bytes here.
     """
     freed = {}
     for index, blob in known.items():
@@ -126,7 +126,7 @@ def put(
     capacity: int,
     now: Callable[[], float],
 ) -> PutRows:
-    """Record results whose files are there.
+    """Record results whose files exist.
 
     Args:
         connection: inside a transaction.

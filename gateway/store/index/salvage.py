@@ -1,9 +1,9 @@
 """Finds the damaged rows of an index, and copies the sound ones into a new index.
 
-Losing an index loses the cache: files without a row are removed. So a damaged index is read row by row, around pages that
-SQLite cannot read, and the rows that pass the checks of seals.py are kept. They are trusted as little as possible: blobs are
-compared with their digests when they are next opened, and objects count as never confirmed, so the origin is asked before one is
-served. A deletion may have missed a row that a damaged tree hid, and that row must not return as the current version.
+Losing an index loses the cache: files without a row are removed. So a damaged index is read row by row, around pages that SQLite
+cannot read, and the rows that pass the checks of seals.py are kept. They are trusted as little as possible: blobs are compared
+with their digests when they are next opened, and objects count as never confirmed, so the origin is asked before one is served.
+A deletion may have missed a row hidden by a damaged tree, and such a row must not return as the current version.
 
 Applied purges are not copied, so all purges of the catalog are applied to the new index. All blobs enter the pool ``default``, in
 the order of their ranks; the plan defines the other pools again.
@@ -79,7 +79,7 @@ class Salvaged:
 
 
 class _Copying:
-    """Reads a damaged index; ``lost`` counts rows that are unsound, and pages that cannot be read."""
+    """Reads a damaged index; ``lost`` counts unsound rows and unreadable pages."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         connection.text_factory = lambda text: text.decode("utf-8", _SURROGATE)
@@ -124,7 +124,7 @@ class _Copying:
         return ties
 
     def blob(self, digest: bytes) -> Row | None:
-        """Size and CRC-32 of a blob; ``None`` without a readable one."""
+        """Size and CRC-32 of a blob; ``None`` unless they are readable."""
         try:
             return _sizes(self._connection, digest)
         except (sqlite3.Error, UnicodeDecodeError):
@@ -141,7 +141,7 @@ class _Copying:
         return grants
 
     def marks(self) -> tuple[dict[str, int], set[str]]:
-        """The store that the objects of each origin came from, and the origins whose store can no longer be read."""
+        """The store from which the objects of each origin came, and the origins whose store is unreadable."""
         kept, lost = {}, set()
         for name, value in self._all("SELECT name, value FROM meta", ()):
             if type(name) is not str or not _is_text(name):
@@ -162,7 +162,7 @@ class _Copying:
             return []
 
     def _pages(self, statement: str, place: _Places) -> Iterator[Row]:
-        """Rows in the order of their first column, around those that cannot be read."""
+        """Rows in the order of their first column, skipping unreadable ones."""
         last, size = place.first, _PAGE
         while True:
             try:
@@ -186,7 +186,7 @@ class _Copying:
             last = following
 
     def _beyond(self, statement: str, place: _Places, last: Any) -> Any:
-        """The first place behind ``last`` from which rows can be read: by doubling the distance, then by halving it."""
+        """The first readable place behind ``last``, found by doubling the distance and then halving it."""
         start = low = place.number(last)
         step = 1
         while not self._readable(statement, place, high := start + step):
@@ -232,7 +232,7 @@ _DIGESTS = _Places(
 
 
 def _is_text(value: object) -> bool:
-    """Whether a value is no text, or one that was UTF-8."""
+    """Whether a value is not a text, or is a text that was UTF-8."""
     return type(value) is not str or not any(0xDC80 <= ord(letter) <= 0xDCFF for letter in value)
 
 
@@ -247,7 +247,7 @@ def salvage(old: Path, new: Path) -> Salvaged:
         # Hold other workers' writes back, if the damaged index allows it: they would be lost.
         with suppress(sqlite3.Error, UnicodeDecodeError):
             source.execute("BEGIN IMMEDIATE")
-        # Nobody reads the new file before it is complete, so it needs no journal.
+        # Nobody reads the new file until it is complete, so it needs no journal.
         for statement in ("PRAGMA journal_mode = OFF", "PRAGMA foreign_keys = ON", "BEGIN IMMEDIATE"):
             target.execute(statement).fetchall()
         rescued = _copy(reader, target)
@@ -275,7 +275,7 @@ def damage(path: Path, patience: float) -> int:
 
 
 def unsound(connection: sqlite3.Connection) -> bool:
-    """Whether a row of a pool or a blob has a value of the wrong kind: any other failure of an operation is a bug."""
+    """Whether a row of a pool or a blob has a value of the wrong kind; any other failure of an operation is a bug."""
     return any(connection.execute(statement).fetchone() for statement in _WRONG_KINDS)
 
 
@@ -295,7 +295,7 @@ def _copy(reader: _Copying, target: sqlite3.Connection) -> Salvaged:
         if not ties or key.origin in unknown:
             reader.lost += not ties
             continue
-        # Of two rows of one key, the damaged tree hid the earlier one from its deletion.
+        # Of two rows with one key, the damaged tree hid the earlier one from deletion.
         objects += 1 - target.execute(_FORGET, key).rowcount
         new_id = target.execute(_OBJECT, (*key, *values, seals.object_seal(key, values))).lastrowid or 0
         for number, digest, size, crc in ties:

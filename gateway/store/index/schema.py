@@ -6,8 +6,8 @@ start at a random number and are never reused: a worker that holds the id of a d
 touch another object's grants.
 
 Every blob is charged to one of ``pools`` and has a rank in its eviction order (gateway/policies/pools.py); the pool with the id
-``NODE`` counts all blobs. Triggers keep the counts in ``pools``, inside the transaction that changes ``blobs`` or ``ghosts``,
-so they are right whichever worker writes. ``ghosts`` are evicted blobs that their pool's order remembers.
+``NODE`` counts all blobs. Triggers keep the counts in ``pools``, inside the transaction that changes ``blobs`` or ``ghosts``, so
+they are right whichever worker writes. ``ghosts`` are evicted blobs that a pool's order remembers.
 
 ``seal`` is the checksum of a row (seals.py).
 
@@ -205,10 +205,10 @@ def listed(values: Sequence[T]) -> tuple[str, tuple[T, ...]]:
 
 
 def insert(connection: sqlite3.Connection, table: str, rows: Sequence[tuple[object, ...]]) -> int:
-    """Insert rows; the number of the last one. ``table`` is its name and, in brackets, its columns.
+    """Insert rows; returns the last row's number. ``table`` is the table's name with its columns in brackets.
 
-    A statement inserts ``ROWS`` rows, or a smaller power of two. A conflict rolls the transaction back. If it undid the statement
-    alone, SQLite would copy each page before a change, from 16 pages on into a temporary file.
+    A statement inserts ``ROWS`` rows, or a smaller power of two. A conflict rolls the whole transaction back. To undo one
+    statement, SQLite would copy each page before a change, into a temporary file above 16 pages.
     """
     last = start = 0
     while start < len(rows):
@@ -227,7 +227,7 @@ def _insertion(table: str, columns: int, rows: int) -> str:
 
 
 def rollback(connection: sqlite3.Connection) -> None:
-    """End a transaction without its effects, unless SQLite has already done so, as it does on a full disk."""
+    """End a transaction without effect, unless SQLite has already done so, for example on a full disk."""
     if connection.in_transaction:
         connection.execute("ROLLBACK")
 

@@ -1,4 +1,4 @@
-"""Operations on pools whose blobs are ranked by jobs' scores instead of accesses. Each is part of a transaction."""
+"""Operations on pools whose blobs are ranked by jobs' scores instead of accesses. Each runs within a transaction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def rank(connection: Connection, name: str, scores: Mapping[bytes, float]) -> No
 
 
 def level(connection: Connection, name: str) -> PoolLevel | None:
-    """Fill level of an active pool; ``None`` if there is none with this name."""
+    """Fill level of the active pool with this name; ``None`` if there is none."""
     row = connection.execute(
         "SELECT bytes, target, (SELECT rank FROM blobs WHERE pool = pools.id ORDER BY rank LIMIT 1) FROM pools "
         "WHERE name = ? AND NOT retired",

@@ -1,9 +1,9 @@
-"""Checksums of the index's rows, so that damage is found where SQLite does not look for it.
+"""Checksums of the index's rows, which detect damage that SQLite does not check for.
 
-SQLite detects a page whose structure is wrong, not a wrong byte inside a value or a key. An object under the name of another
-one, or with its block, would be served as the wrong bytes. So each row that says what an object is, which blobs it has, or who
-may read it has a CRC-32 of its values, computed with the requested key: an entry that a damaged tree attaches to another key
-fails too. Rows of an index that version 3 wrote have no checksum; their types are checked alone.
+SQLite detects pages with a wrong structure, but not a wrong byte in a value or a key. An object under another object's name, or
+with its block, would be served with wrong bytes. So each row that describes an object, its blobs or its readers has a CRC-32 of
+its values. The CRC includes the requested key, so an entry that a damaged tree attaches to another key fails too. Rows written
+by version 3 have no checksum; only their types are checked.
 
 A failed check raises ``DiskFault`` CORRUPT: the index is condemned, and salvage.py makes a new one of the sound rows.
 """
@@ -67,7 +67,7 @@ def grant_is_sound(row_id: int, identity: object, granted_at: object, seal: obje
 
 
 def blob_is_sound(digest: object, size: object, crc: object, rank: object, mtime_ns: object, boot: object) -> bool:
-    """Whether a blob's row has values of the right kinds; its bytes are compared with the digest when the file is opened."""
+    """Whether the values in a blob's row have the right types; its bytes are compared with the digest when the file is opened."""
     return (
         is_digest(digest)
         and type(rank) is float

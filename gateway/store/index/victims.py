@@ -1,4 +1,4 @@
-"""Chooses the blobs to evict: pool by pool, as far as each exceeds its target; within a pool, in its eviction order."""
+"""Chooses the blobs to evict: from each pool that exceeds its target, in the pool's eviction order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gateway.store.index.schema import listed
 class EvictionGoal(NamedTuple):
     """The demand for eviction: ``wanted`` bytes and ``files`` blobs at least, ``limit`` blobs at most.
 
-    ``first``: by pool of the order ``uniform``, blobs that leave before its others, in this order.
+    ``first``: for each pool with the order ``uniform``, blobs that leave before its other blobs, in this order.
     """
 
     wanted: int
@@ -27,7 +27,7 @@ class EvictionGoal(NamedTuple):
 
 
 def victims(connection: Connection, goal: EvictionGoal) -> tuple[list[tuple[bytes, int]], list[tuple[bytes, int]]]:
-    """The next blobs to evict, those of ended pools apart. They become ghosts where the pools' orders remember evicted blobs."""
+    """The next blobs to evict, those of ended pools apart. They become ghosts where their pools' orders remember blobs."""
     rows = pools(connection)
     book = Overdrafts(
         Balance(number, row.ledger.size, row.pool.target, row.pool.minimum, row.pool.whole and not row.retired)
@@ -74,7 +74,7 @@ class _Queue:
         return self._head
 
     def leave(self) -> None:
-        """It leaves."""
+        """Remove the next victim from the queue."""
         assert self._head is not None
         digest, size, rank = self._head
         self._left[digest] = (size, rank)
@@ -116,7 +116,7 @@ class _Queue:
         return None
 
     def _preferred(self) -> list[tuple[bytes, int, float]]:
-        """The preferred blobs that are in the pool."""
+        """Those preferred blobs that are in the pool."""
         if not self._first:
             return []
         marks, padded = listed(self._first)

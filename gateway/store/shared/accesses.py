@@ -40,7 +40,7 @@ class Accesses:
         self._consumers: list[Consumer] = []
 
     def subscribe(self, consumer: Consumer) -> None:
-        """Hand ``consumer`` every batch from now on."""
+        """From now on, pass every batch to ``consumer``."""
         self._consumers.append(consumer)
 
     def record(self, access: Access) -> None:
@@ -56,7 +56,7 @@ class Accesses:
             self.hand_out()
 
     def hand_out(self) -> None:
-        """Deliver the records since the last call to the consumers."""
+        """Deliver the reads recorded since the last call to the consumers."""
         if self._records:
             records, self._records = self._records, []
             for consumer in self._consumers:
@@ -66,7 +66,7 @@ class Accesses:
 class Use(NamedTuple):
     """Folded reads of a blob: their number, and the last one.
 
-    ``reads`` is 0 for a blob that a client has announced and not read yet.
+    ``reads`` is 0 for a blob that a client has announced but not read yet.
     """
 
     reads: int
@@ -85,7 +85,7 @@ class Uses:
 
     Args:
         accesses: of this worker.
-        when_many: called when they should be written to the index.
+        when_many: called when the uses should be written to the index.
     """
 
     def __init__(self, accesses: Accesses, when_many: Callable[[], None]) -> None:
@@ -127,7 +127,7 @@ class Uses:
 
 
 class ObservedReads:
-    """Client reads of one worker that have not been handed over yet."""
+    """Client reads of one worker that were not handed over yet."""
 
     def __init__(self) -> None:
         self._noted: list[_Noted] = []
@@ -145,7 +145,7 @@ class ObservedReads:
         peer: Peer,
         waited: float = 0.0,
     ) -> None:
-        """Record one read; ``peer`` is the address of the client's connection. The others are those of ``ObjectRead``."""
+        """Record one read; ``peer`` is the address of the client's connection. For the other arguments see ``ObjectRead``."""
         if len(self._noted) < MOST:
             self._noted.append((key, start, stop, size, hit, time, principal, peer, waited))
         else:

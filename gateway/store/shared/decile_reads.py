@@ -1,8 +1,8 @@
-"""Reads and hits of items, by the tenth of all scored items that they belong to.
+"""Reads and hits of items, by tenths of all scored items.
 
-Each worker counts for itself and writes its counts to a file of its own, in memory beside the tables of scores
-(``importance.py``), so nothing is locked and nothing lost when a worker ends; the keeper adds up all of them. The files
-go with the start of the node; one that another program removes is written again with the next reads.
+Each worker writes its counts to its own file, in memory beside the tables of scores (``importance.py``). So nothing is locked,
+and nothing is lost when a worker ends; the keeper adds them up. The node's next start removes the files. If another program
+removes one, the next reads write it again.
 """
 
 from __future__ import annotations

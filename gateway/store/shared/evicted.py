@@ -1,10 +1,10 @@
-"""The keys of evicted objects: tells the first miss of an object from a miss of one that was here.
+"""The keys of evicted objects: distinguishes an object's first miss from a miss after an eviction.
 
 The record is a table of 32-bit fingerprints, one per slot, shared by the workers of a node (generations.py). A newer eviction
-takes the slot of an older one. So the table is bounded, forgets, and needs no lock between processes, like that of small ranges
-(policies/reads/granularity.py). It outlives a killed gateway; a clean stop or a reboot ends it. Only reads that have missed ask
-it. A lost entry makes a miss ``cold`` that was ``evicted``, and one miss in four billion is wrongly ``evicted``; no read is
-wrong.
+overwrites an older one in its slot. So the table is bounded, forgets, and needs no lock between processes, like the table of
+small ranges (policies/reads/granularity.py). It survives a killed gateway, but not a clean stop or a reboot. Only misses consult
+it. After a lost entry an ``evicted`` miss is called ``cold``, and one miss in four billion is wrongly called ``evicted``; no
+read is wrong.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class EvictedKeys:
         self._words = words
 
     def add(self, key: ObjectKey) -> None:
-        """An object lost its last block to make room."""
+        """Record that an object lost its last block to make room."""
         slot, fingerprint = _place(key)
         self._words[slot] = fingerprint
 
     def discard(self, key: ObjectKey) -> None:
-        """The object was written or purged: its next miss has another cause."""
+        """Record that the object was written or purged, so that its next miss has another cause."""
         slot, fingerprint = _place(key)
         if self._words[slot] == fingerprint:
             self._words[slot] = 0
@@ -40,14 +40,14 @@ class EvictedKeys:
         self._words.cast("B")[:] = bytes(4 * SLOTS)
 
     def __contains__(self, key: ObjectKey) -> bool:
-        """Whether the object was evicted, and neither written nor purged since, within the reach of the record."""
+        """Whether the object was evicted, and not written or purged since, as far as the record reaches."""
         slot, fingerprint = _place(key)
         return bool(self._words[slot] == fingerprint)
 
 
 @lru_cache(maxsize=1024)
 def _place(key: ObjectKey) -> tuple[int, int]:
-    """Slot and fingerprint of a key, the same in every process; no fingerprint is 0."""
+    """Slot and fingerprint of a key, the same in every process; a fingerprint is never 0."""
     text = "\0".join(key).encode("utf-8", "surrogatepass")
     number = int.from_bytes(blake2b(text, digest_size=8).digest(), "little")
     return number % SLOTS, number >> 32 or 1

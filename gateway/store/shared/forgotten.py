@@ -1,14 +1,14 @@
-"""Remembers objects forgotten a short while ago, so that copies on other nodes are not trusted.
+"""Remembers recently forgotten objects, so that copies of them on other nodes are not trusted.
 
-The gateways of a fleet forget a written object one after the other. One that has forgotten it could take it over from another
-that has not (engine/base/handover.py), get the old bytes, and keep them: no announcement is left to correct it. The same holds
-for objects that the origin showed to have changed, because other nodes are not told and their copies count as fresh; for purged
-objects, which a node that was away still has; and for grants: an announcement of the rights in a bucket (``rights_in``) covers
-all objects in it.
+The gateways of a fleet forget a written object one after the other. A gateway that has forgotten it could take it over from one
+that has not (engine/base/handover.py), and keep the old bytes: no later announcement would correct that. The same holds for
+objects that the origin showed to have changed, because other nodes are not notified and their copies count as fresh; for purged
+objects, which a node that was offline still has; and for grants: an announcement of the rights in a bucket (``rights_in``)
+covers all its objects.
 
-One worker receives the message, and all workers of the node must know, so the record is in shared memory (generations.py). It
-needs no lock between processes, like that of evicted objects: a key's slot has the time, and a key that shares a slot is merely
-read from the origin. Purged prefixes have few places; one that finds its place taken makes everything count as forgotten.
+One worker receives the announcement, but all workers of the node need it, so the record is in shared memory (generations.py).
+Like the record of evicted objects, it needs no lock between processes: a key's slot has the time, and another key with that slot
+is merely read from the origin. Purged prefixes have few places; if a prefix's place is taken, everything counts as forgotten.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ForgottenKeys:
         self._clock = clock
 
     def note_keys(self, keys: Iterable[ObjectKey]) -> None:
-        """Record that these were forgotten now."""
+        """Record that these keys were forgotten now."""
         now = max(1, int(self._clock()))
         for key in keys:
             self._words[_slot(key)] = now
@@ -87,7 +87,7 @@ class ForgottenKeys:
 
 
 def _number(*parts: str) -> int:
-    """64 bits, the same in every process."""
+    """A 64-bit hash, the same in every process."""
     return int.from_bytes(blake2b("\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
 
 
@@ -97,7 +97,7 @@ def _slot(key: ObjectKey) -> int:
 
 
 def _place(bucket: str, prefix: str) -> tuple[int, list[int]]:
-    """The place of a prefix, and the words there after the time."""
+    """The place of a prefix, and the words that follow its time."""
     number = _number(bucket, prefix)
     return _KEYS + number % PREFIXES * _WORDS, [len(prefix), number & 0xFFFFFFFF, number >> 32]
 

@@ -4,38 +4,38 @@ The table holds 65,536 slots of eight bytes, mapped into every worker. A key has
 stores a fresh random number there. An aligned eight-byte store is one machine instruction, so readers see the old number or the
 new one. Two keys that share a slot cost each other a look-up in the index, nothing else.
 
-A bucket has a slot too, that of ``rights_in(key)``, and the generation of a key is the sum of both numbers. So one store
-invalidates everything that the workers hold of a bucket's objects, grants included, when the bucket's rights change.
+A bucket also has a slot, that of ``rights_in(key)``, and the generation of a key is the sum of both numbers. So when a bucket's
+rights change, one store invalidates everything that the workers hold of its objects, grants included.
 
-A bump stores an odd number. Asking for the generation of a key replaces an odd number by an even one, so no work happens under an
-odd one. A write that finds its own odd number when it ends therefore knows that no worker has read its key since: there is
-nothing to forget again (``unread``).
+A bump stores an odd number. Reading the generation of a key replaces an odd number by an even one, so no work happens under an
+odd number. A write that finds its own odd number when it ends therefore knows that no worker has read its key since, and need
+not forget it again (``unread``).
 
 After the slots follow 65,536 bytes of distrust marks. Forgetting must take effect even while the index cannot be written: then
 the slot is marked, every worker treats the rows of that slot as absent, and the first keeper that can write again
 deletes those rows and clears the marks.
 
-Then follow as many debt marks: for keys written through this node without the fleet's knowledge. Until the fleet knows,
-every worker of the node has reads of them checked with the origin, at whichever node they are answered. They are in the table,
-so that a process started after a crash takes over the debts of its predecessor.
+Then follow as many debt marks, for keys written through this node without the fleet's knowledge. Until the fleet is notified,
+every worker of the node has reads of these keys checked with the origin, whichever node answers them. They are in the table, so
+that a process started after a crash takes over the debts of its predecessor.
 
-The table is a file in memory (``table_file.py``), named after the cache directory. It is written in the event loop, which a page
-of a file on the cache disk could block; and damage to the cache directory does not reach it. It survives the processes of a
-gateway, however they end. Its last bytes are the path of the cache directory, and every process that maps it holds a shared lock
-on it: an unlocked table whose directory is gone is removed by the next start of any gateway.
+The table is a file in memory (``table_file.py``), named after the cache directory. The event loop writes it, and would block on
+a page of a file on the cache disk; in memory, damage to the cache directory does not reach it either. It survives the processes
+of a gateway, however they end. Its last bytes are the path of the cache directory, and every process that maps it holds a shared
+lock on it: an unlocked table whose directory is gone is removed by the next start of any gateway.
 
-The table does not survive a reboot, which may lose marks that never reached the disk. So the table records the start of the
-directory that it belongs to (``boot``), and the directory records which file the table is. If a directory was not closed cleanly
-and its last start is not the recorded one, it is not vouched for: every row confirmed before ``since`` is checked with the origin
-before it is served. A worker with another table than the other workers of the directory does not use the directory.
+The table does not survive a reboot, so marks may be lost. Therefore the table records the directory's start to which it belongs
+(``boot``), and the directory records which file the table is. If a directory was not closed cleanly and the table does not
+record its last start, the table does not vouch for it: every row confirmed before ``since`` is checked with the origin before it
+is served. A worker whose table differs from that of the directory's other workers does not use the directory.
 
-At the end are the workers' shared records of small ranges (policies/reads/granularity.py), of evicted objects (evicted.py), of
-forgotten ones (forgotten.py) and of requests of other nodes (seen.py), and the name of the table, by which a worker knows that
-another one forgets for it.
+At the end are the workers' shared records of small ranges (policies/reads/granularity.py), evicted objects (evicted.py),
+forgotten objects (forgotten.py) and requests of other nodes (seen.py), and the table's name, by which a worker knows that
+another worker forgets on its behalf.
 
 A new table is filled with random numbers. So a number of an old table (lost at a reboot, or private to a worker that could not
-attach one) is never mistaken for a number of the new one; and all pages exist, for touching a hole of a mapped file on a full
-file system would kill the process.
+attach one) is never mistaken for a number of the new one; and all pages exist, because touching a hole of a mapped file on a
+full file system would kill the process.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def slots_of(key: ObjectKey) -> tuple[int, int]:
 
 @lru_cache(maxsize=1024)
 def _rights_slot(origin: str, bucket: str) -> int:
-    """The slot of ``rights_in(key)``, whose key is empty."""
+    """The slot of ``rights_in(key)``, a key with an empty name."""
     return crc32(f"{origin}\0{bucket}\0".encode("utf-8", "surrogatepass")) & 0xFFFF
 
 
@@ -130,7 +130,7 @@ class Generations:
 
         Args:
             boot: the number of the start.
-            recorded: the identity of the table of that start; empty if an earlier release, which knew none, recorded it.
+            recorded: the identity of that start's table; empty if an earlier release, which had none, recorded the start.
         """
         return self._boot[0] == boot and recorded in (b"", self.identity)
 
@@ -149,9 +149,9 @@ class Generations:
         self._boot[0] = boot
 
     def join(self, start: DirectoryStart) -> bool:
-        """Whether this worker shares the table with all others of a start; if not, it trusts nothing that it has in memory."""
+        """Whether this worker shares the table with all others of a start; if not, it distrusts what it has in memory."""
         if self._boot[0] == 0 and start.table == self.identity:
-            self._boot[0] = start.boot  # the table was cut off, and completed
+            self._boot[0] = start.boot  # the table was truncated, and completed
         if not self.vouches(start.boot, start.table):
             self.since = math.inf
             return False
@@ -161,10 +161,10 @@ class Generations:
     def of(self, key: ObjectKey) -> int:
         """The key's generation: it changes when the key, or the rights in its bucket, are bumped.
 
-        Ask before reading data that shall be valid under it: the key then counts as read since its last bump.
+        Call it before reading data that shall be valid under the generation: the key then counts as read since its last bump.
         """
         numbers, (slot, bucket) = self.numbers, slots_of(key)
-        # Each number is read once. A second look could find a bump that came in between, which would still count as unread.
+        # Each number is read once. A second read could return a bump from in between, which would still count as unread.
         number, rights = numbers[slot], numbers[bucket]
         if number & 1:
             number = numbers[slot] = int.from_bytes(os.urandom(8), "little") & ~1
@@ -187,16 +187,16 @@ class Generations:
         With ``rights_in(key)``, do so for all keys of the bucket.
 
         Returns:
-            For ``unread``.
+            The mark to pass to ``unread``.
         """
         slot = slots_of(key)[0]
         self.numbers[slot] = number = int.from_bytes(os.urandom(8), "little") | 1
         return slot, number
 
     def unread(self, marks: Iterable[Mark]) -> bool:
-        """Whether nobody has read or bumped the generations of these keys since the bumps that the marks name.
+        """Whether nobody has read or bumped these keys' generations since the bumps that gave these marks.
 
-        If so, no worker holds, or can record, anything read after those bumps.
+        If so, no worker has, or can record, anything read after those bumps.
         """
         for slot, number in marks:  # noqa: SIM110  # in Python 3.11 a generator is two calls
             if self.numbers[slot] != number:
@@ -244,7 +244,7 @@ class Generations:
         return bool(self._debts[slot] | self._debts[bucket])
 
     def owes_at(self, slots: tuple[int, int]) -> bool:
-        """The same for the slots of a key, from ``slots_of``."""
+        """``owes`` for the slots of a key, from ``slots_of``."""
         return bool(self._debts[slots[0]] | self._debts[slots[1]])
 
     @property
@@ -286,8 +286,7 @@ class Generations:
     def attach(self, path: Path, root: Path | None = None) -> bool:
         """Map the table at ``path``, creating it if missing; ``False`` if it is mapped already.
 
-        Marks of the previously mapped table, and keys forgotten under it, are carried over; other workers then look up again
-        whatever they hold.
+        Marks and forgotten keys of the previously mapped table are carried over; other workers then look up everything again.
 
         Args:
             path: of the table.

@@ -2,10 +2,9 @@
 
 One file in memory per job, beside the table of generations: a header with the sequence of the last part, then for each item of
 the dataset a float16, and how often the next epoch draws it. The worker that receives a part applies it under the file's lock;
-all workers map the same bytes, so they need no messages. The files are removed at the node's next start, like the states of
-datasets (``datasets/content.py``): the next part of each job is then refused for its unknown base, and the job sends
-everything. A worker that is killed while applying a part leaves the mark ``writing``: the job's scores are then lost, as after
-a restart.
+all workers map the same bytes, so they need no messages. The node's next start removes the files, like the states of datasets
+(``datasets/content.py``). Each job's next part is then refused because its base is unknown, and the job sends everything. A
+worker killed while applying a part leaves the mark ``writing``; the job's scores are then lost, as after a restart.
 """
 
 from __future__ import annotations
@@ -55,12 +54,12 @@ _DIGITS = 24
 
 
 class TooManyScorers(Exception):
-    """The dataset has the maximum of jobs that send scores."""
+    """The dataset already has the maximum number of jobs that send scores."""
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The result of a part; ``sequence`` is that of the node's last part, ``scored`` the number of items with a score."""
+    """The result of a part; ``sequence`` is the node's last part, ``scored`` the number of items with a score."""
 
     verdict: PartVerdict
     sequence: int
@@ -85,7 +84,7 @@ class JobTable:
 
     @property
     def job(self) -> str:
-        """``tenant/job``; empty while the worker that makes the file has not written it."""
+        """``tenant/job``; empty until the worker that creates the file has written it."""
         return bytes(self._head["job"][0]).decode()
 
     @property
@@ -126,7 +125,7 @@ class JobTable:
 
     @property
     def updated(self) -> float:
-        """When the last part came, in seconds since the epoch."""
+        """When the last part arrived, in seconds since the epoch."""
         return float(self._head["updated"][0])
 
     @property
@@ -139,8 +138,8 @@ class JobTable:
         head, before = self._head, self.updated
         torn = not self.whole
         head["writing"] = 1
-        # A client that sends each home its items may take another node for the home of a few. These come forwarded, and
-        # replace nothing of what the client sends here itself.
+        # A client that sends each home its items may mistake the home of a few. Those are forwarded, and replace nothing that
+        # the client itself sends here.
         complete = way == DIRECT or part.of_all or not head["sequence"][0][DIRECT]
         replaces = torn or (part.whole and complete)
         if replaces:
@@ -173,7 +172,7 @@ class ScoreTables:
     def receive(
         self, job: str, dataset: str, items: int, part: ScorePart, checksum: int, way: int, now: float
     ) -> Receipt:
-        """Apply a part, unless it is a repetition or its base is unknown. Blocks while another worker applies one of the job.
+        """Apply a part, unless it is a repetition or its base is unknown. Blocks while another worker applies a part of the job.
 
         Args:
             job: ``tenant/job``.
@@ -193,7 +192,8 @@ class ScoreTables:
             raise TooManyScorers
         with _locked(path, items, job) as table:
             last, other = table.received(way), table.received(1 - way)
-            # A client behind a balancer meets now this node and now another one, which forwards: its sequence is one.
+            # A client behind a load balancer reaches sometimes this node and sometimes another, which forwards: both use one
+            # sequence.
             last = other if part.base == other.sequence > last.sequence else last
             judgement = verdict(last, part.sequence, part.base, checksum, whole=part.whole)
             if judgement is PartVerdict.APPLY:
@@ -202,7 +202,7 @@ class ScoreTables:
             return Receipt(judgement, known if judgement is PartVerdict.UNKNOWN_BASE else part.sequence, table.scored)
 
     def of(self, dataset: str, items: int) -> list[JobTable]:
-        """The tables of a dataset, by job; those with a part in progress or interrupted are left out."""
+        """The tables of a dataset, by job, except those with a part in progress or interrupted."""
         tables = {path.name: table for path in self._paths(dataset) if (table := self._mapped(path, items)) is not None}
         prefix = f"{self._table.name}{_NAMES}{dataset[:_DIGITS]}-"
         self._open = {name: table for name, table in self._open.items() if not name.startswith(prefix)} | tables

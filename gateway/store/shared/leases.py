@@ -1,11 +1,11 @@
 """One fill per block among the workers of a node.
 
-Within a worker, fills are coalesced in memory. Between workers, the one that fills a block holds a lock on one byte of a shared
-file; the byte's position is a hash of object, generation and block number, so that a read that begins after a write never
-waits for a fill of the old object. The kernel releases a worker's locks when it dies, however it dies, so a lease needs
-no time limit, and there is nothing to clean up. (POSIX record locks belong to the process: the file is opened once and stays
-open as long as the store, because closing any descriptor of it would release them all. fcntl(2).) The workers of a gateway share
-the file that it holds, whatever becomes of its name (table_file.py).
+Within a worker, fills are coalesced in memory. Between workers, the worker that fills a block locks one byte of a shared file.
+The byte's position is a hash of object, generation and block number, so a read that begins after a write never waits for a fill
+of the old object. The kernel releases a worker's locks when it dies, so a lease needs no time limit or cleanup. (POSIX record
+locks belong to the process: the file is opened once and stays open as long as the store, because closing any descriptor of it
+would release them all. fcntl(2).) The workers of a gateway share the file that the gateway holds open, whatever happens to its
+name (table_file.py).
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class FillLeases:
                 held = table_file.held(path)
                 self._fd = open_own(path, os.O_RDWR | os.O_CREAT) if held is None else os.dup(held)
             except OSError:
-                return  # nothing to coordinate by: duplicate fills are harmless
+                return  # no means of coordination: duplicate fills are harmless
             self.shared = True
 
     def acquire(self, key: ObjectKey, number: int, generation: int) -> bool:
         """Whether this worker may fill block ``number`` of this generation now; ``False`` while another worker does.
 
-        Acquisitions are counted: release as often as acquired.
+        Acquisitions are counted: release equally often.
         """
         if self._fd < 0:
             return True
@@ -75,7 +75,7 @@ class FillLeases:
         return True
 
     def release(self, key: ObjectKey, number: int, generation: int) -> None:
-        """Allow others to fill the block, or to find it in the index."""
+        """Allow others to fill the block or find it in the index."""
         if self._fd < 0:
             return
         position = _position(key, number, generation)

@@ -6,12 +6,12 @@ kernel bounds the queue. Nothing waits: reads that find the queue full, or no re
 beyond 512 between two hand-overs. So observation takes a bounded share of a core, and streams may be seen only in part:
 recognition expects that (gateway/policies/streams).
 
-The receiver binds under another name and renames its socket to the senders' name. So a worker that becomes the keeper takes
-the name over, however the previous one ended. A receiver whose name another program has removed binds again.
+The receiver binds under another name and renames its socket to the name that senders use. So a new keeper takes over the name,
+however the previous keeper ended. If another program removes the name, the receiver binds again.
 
-Every user may create files beside the table. Keys and access keys are in the datagrams, so they are sent only to a socket that
-this user owns: no other user can put one in its place. If another user has taken the name, only the keeper's own reads count, and
-the log says so.
+Every user may create files beside the table. The datagrams contain keys and access keys, so they are sent only to a socket that
+this user owns, which no other user can replace. If another user has taken the name, only the keeper's own reads count, and the
+log says so.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ReadChannel:
     """The socket between the workers of a node.
 
     Args:
-        path: of the socket, in memory; ``None`` on a machine without such a place, where a worker reaches only itself.
+        path: of the socket, in memory; ``None`` on a machine without such a place, where each worker reaches only itself.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -57,7 +57,7 @@ class ReadChannel:
         return self._receiver is not None
 
     def open(self) -> None:
-        """Direct the other workers' reads to this one; no effect where that is impossible."""
+        """Direct the other workers' reads to this worker; no effect where that is impossible."""
         if self._path is None or (self._receiver is not None and _socket_at(self._path) == self._bound):
             return
         receiver, draft = _socket(), self._path.with_name(f"{self._path.name}.{os.getpid()}.{os.urandom(4).hex()}")
@@ -94,7 +94,7 @@ class ReadChannel:
         return taken
 
     def receive(self, most: int) -> list[ObjectRead]:
-        """Reads sent by other workers: whole datagrams, until there are at least ``most`` or no more."""
+        """Reads sent by other workers, in whole datagrams: at least ``most``, or all that have arrived."""
         reads: list[ObjectRead] = []
         with suppress(OSError):  # the queue is empty
             while self._receiver is not None and len(reads) < most:
@@ -108,7 +108,7 @@ class ReadChannel:
             self._receiver = None
 
     def close(self) -> None:
-        """Close the sockets. The name stays: it may belong to another worker by now, and is removed with the table."""
+        """Close the sockets. The name stays, because another worker may have taken it over; it is removed with the table."""
         self.stop_receiving()
         self._sender.close()
 

@@ -1,7 +1,7 @@
-"""Admits each signed request of another node once, whichever workers of this node it reaches.
+"""Admits each signed request from another node once, whichever workers of this node receive it.
 
-Two workers may get the same request in one moment. The lease of its signature (leases.py) lets one of them look into the table
-that they share (seen.py), and note it there.
+Two workers may get the same request at once. The lease of its signature (leases.py) lets one worker at a time consult their
+shared table (seen.py), and record the signature there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class OnlyOnce:
         self._now = now
 
     def __call__(self, signature: bytes, expires: float) -> bool:
-        """Whether this is the first request with this signature, which is not accepted after ``expires``."""
+        """Whether this is the first request with this signature, which is invalid after ``expires``."""
         lease = ObjectKey("", "", signature.hex())
         if not self._leases.acquire(lease, 0, 0):
             return False

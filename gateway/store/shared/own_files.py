@@ -1,7 +1,7 @@
 """Files of this user's gateways in a folder where every user may create files (``/dev/shm``).
 
-Their names can be guessed, so another user may have been there first. A file counts only if it is a plain file of this user; it
-is opened without following links and without waiting, as a named pipe would make the opener wait.
+Their names can be guessed, so another user may have created one first. Only a plain file of this user is accepted. It is opened
+without following links, and without blocking, as a named pipe would block.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def open_own(path: Path, flags: int) -> int:
 
 
 def is_own(path: Path) -> bool:
-    """Whether a path leads to something of this user, without following a link."""
+    """Whether a path leads to something that this user owns, without following a link."""
     try:
         return path.lstat().st_uid == os.geteuid()
     except OSError:

@@ -1,13 +1,12 @@
-"""Which blobs were removed from the disk: the workers that have a copy in memory (store/memory.py) look here.
+"""Records the blobs removed from the disk, for the workers that have copies in memory (store/memory.py).
 
-The record is a table of numbers of 32 bits, one per slot, mapped by the workers of a node. A digest has a slot. Whoever has
-unlinked a blob's file stores a fresh random number there. Numbers that count up could return: a worker that is interrupted
-between reading a number and storing the next one may store the number under which another one has made a copy since.
+The record is a table of 32-bit numbers, one per slot, mapped by the workers of a node. A digest has a slot. After unlinking a
+blob's file, a worker stores a fresh random number there. A counter could repeat a number: a worker interrupted between reading a
+number and storing the next may store one under which another worker has made a copy since.
 
-The table is a file of its own beside that of the generations, held and removed with it (table_file.py). So releases that do not
-know it use the same table of generations, and a gateway may be replaced by another release without losing its cache. The file may
-be lost or replaced: the bytes of a copy are those of its digest whatever becomes of the file of the blob. Then other workers only
-keep a copy for longer than they should.
+The table is a separate file beside the table of generations, held and removed with it (table_file.py). So older releases can use
+the same table of generations, and a gateway may be replaced by another release without losing its cache. If the file is lost or
+replaced, other workers merely keep copies for too long: a copy's bytes match its digest, whatever happens to the blob's file.
 """
 
 from __future__ import annotations
@@ -25,21 +24,21 @@ _BYTES = 4 * SLOTS
 
 
 class RemovedBlobs:
-    """The record of one node; until ``attach`` succeeds it is private to this process. ``numbers`` are ``SLOTS`` words."""
+    """The record of one node, private to this process until ``attach`` succeeds. ``numbers`` are ``SLOTS`` words."""
 
     def __init__(self) -> None:
         self.numbers = memoryview(mmap.mmap(-1, _BYTES)).cast("I")
         self._attached = False
 
     def attach(self, path: Path) -> None:
-        """Share the record at ``path`` with the other workers, creating it if it is missing; once."""
+        """Share the record at ``path`` with the other workers, creating it if it is missing. Call it once."""
         if self._attached:
             return
         with suppress(OSError):
             held = table_file.held(path)
             descriptor = open_own(path, os.O_RDWR | os.O_CREAT) if held is None else os.dup(held)
             try:
-                # Without holes: touching one needs memory, and without free memory the process would be killed.
+                # Without holes: touching one without free memory would kill the process.
                 os.posix_fallocate(descriptor, 0, _BYTES)
                 self.numbers = memoryview(mmap.mmap(descriptor, _BYTES)).cast("I")
                 self._attached = True
@@ -47,7 +46,7 @@ class RemovedBlobs:
                 os.close(descriptor)
 
     def add(self, digest: bytes) -> None:
-        """The file of a blob has been unlinked."""
+        """Record that the file of a blob has been unlinked."""
         self.numbers[slot_of(digest)] = int.from_bytes(os.urandom(4), "little")
 
 

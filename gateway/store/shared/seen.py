@@ -1,11 +1,11 @@
-"""Which signed requests of other nodes this node has carried out, so that none is carried out twice.
+"""The signed requests of other nodes that this node has carried out, so that none is carried out twice.
 
 The record is in memory that all workers share (generations.py): a table of 32-bit fingerprints of signatures, each with the
-second at which the signature itself expires. A signature has a few places that follow each other; it takes the first that is free
-or has expired. So nothing is forgotten early, and a table without a free place admits nothing. One signature in four billion is
-taken for another one, and refused: its sender signs again.
+second at which the signature itself expires. A signature has a few consecutive places, and takes the first one that is free or
+has expired. So nothing is forgotten early, and a table without a free place admits nothing. One signature in four billion is
+mistaken for another and refused; its sender signs again.
 
-Two workers may get the same request in one moment: only_once.py lets one of them look and note.
+Two workers may get the same request at once: only_once.py lets one of them at a time look up and record.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class SeenRequests:
         self._words = words
 
     def add(self, signature: bytes, expires: float, now: float) -> bool:
-        """Note a signature; ``False`` if it is known, or there is no place for it. Times in seconds since the epoch."""
+        """Record a signature; ``False`` if it is known, or has no free place. Times in seconds since the epoch."""
         words, number = self._words, int.from_bytes(blake2b(signature, digest_size=8).digest(), "little")
         fingerprint, free = number >> 32, -1
         for step in range(_PLACES):

@@ -1,13 +1,13 @@
-"""The file behind the table of generations (``generations.py``): its place, its creation, and the processes that have it open.
+"""The file behind the table of generations (``generations.py``): its place, its creation, and the processes that hold it.
 
 A gateway opens the file once, before it forks workers (``hold``), and every worker maps that open file. So the workers of a
-gateway share one table whatever happens to its name: programs remove files of ``/dev/shm`` (RemoveIPC of systemd at logout, a
-cleaner), replace them, or put a copy there, and a worker started later must get the same table. A table that was cut off is
-completed in place, for the same reason. Without room in ``/dev/shm``, or if another user has taken the name, the gateway's table
-is memory without a name: it does the same, except that it ends with the gateway.
+gateway share one table whatever happens to its name: programs remove files in ``/dev/shm`` (RemoveIPC of systemd at logout, a
+cleaner), replace them, or put a copy there, and a worker started later must get the same table. For the same reason a truncated
+table is completed in place. Without room in ``/dev/shm``, or if another user has taken the name, the gateway's table is unnamed
+memory, which works alike but ends with the gateway.
 
-A process outside a gateway, and another gateway on the same cache directory, open the file by its name. Whether that is the
-table of the directory's other workers is written in the directory (``Generations.vouches``).
+A process outside a gateway, or another gateway on the same cache directory, opens the file by its name. The directory records
+whether that is the table of its other workers (``Generations.vouches``).
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _remove_if_dead(path: Path) -> None:
         descriptor = open_own(path, os.O_RDONLY)
         try:
             root = os.pread(descriptor, _PATH_BYTES, TABLE_BYTES).rstrip(b"\0")
-            # Before taking the lock, for which attaching processes wait: the disk may hang.
+            # Before taking the lock, for which attaching processes wait, because the disk may hang.
             if root and not os.path.lexists(root):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 path.unlink()
@@ -113,7 +113,7 @@ def _remove_if_dead(path: Path) -> None:
 
 
 def hold(path: Path, root: Path) -> None:
-    """Open the table at ``path``, and the files of its leases and removals, for this process and all that it forks.
+    """Open the table at ``path``, and the files of its leases and removals, for this process and all its forks.
 
     Args:
         path: of the table.
@@ -144,12 +144,12 @@ def release(path: Path) -> None:
 
 
 def held(path: Path) -> int | None:
-    """The descriptor that is held for a path; it stays the holder's."""
+    """The descriptor held for a path; the holder keeps it."""
     return _held.get(path)
 
 
 def identity(path: Path) -> bytes | None:
-    """Identifies the file that ``open_table`` would map; ``None`` if there is no complete one."""
+    """Identifies the file that ``open_table`` would map; ``None`` without a complete file."""
     try:
         descriptor = _held.get(path)
         status = path.stat() if descriptor is None else os.fstat(descriptor)
@@ -176,7 +176,7 @@ def open_table(path: Path, root: Path) -> tuple[mmap.mmap, bytes]:
 
 
 def fresh_numbers() -> bytes:
-    """A random number for each slot, which counts as read: an odd one would have the first read draw another number."""
+    """A random number for each slot, even, so that it counts as read and its first read draws no other number."""
     numbers = bytearray(os.urandom(SLOT_BYTES))
     numbers[::8] = numbers[::8].translate(_EVEN)
     return bytes(numbers)
@@ -208,7 +208,7 @@ def _open_named(path: Path, root: Path) -> int:
 
 
 def _create(path: Path, root: Path) -> None:
-    """Create a complete table at ``path`` atomically; of several processes that try, the first one wins."""
+    """Create a complete table at ``path`` atomically; if several processes try, the first one wins."""
     draft = path.with_name(f"{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -243,9 +243,9 @@ def _anonymous(content: bytes) -> int:
 
 
 def _complete(descriptor: int, root: Path) -> None:
-    """Rewrite the truncated part of a file that other processes may map; one of several processes does it.
+    """Rewrite the truncated part of a file that other processes may map; one process at a time does it.
 
-    Marks may have been lost, so every key gets one: rows are deleted and read again, and no wrong byte is served.
+    Marks may have been lost, so every key gets one: rows are deleted and read again, and no wrong bytes are served.
     """
     fcntl.lockf(descriptor, fcntl.LOCK_EX)
     try:
