@@ -1,4 +1,4 @@
-"""The types of ASGI (https://asgi.readthedocs.io), and of the two ways beyond it in which this server talks to an application."""
+"""The types of ASGI (https://asgi.readthedocs.io), and of this server's two extensions of it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Bounds the connections that a worker keeps open for each caller.
 
-Every connection takes a descriptor and memory, and anyone who reaches the port can open connections; a tenant's key opens any
-number too. So each tenant has a share of them, and all connections without a key have one together (gateway/policies/shares.py).
-A caller that exceeds its share loses one of its own: the one that has been idle for longest, whether it has sent nothing, half a
-head, or whole requests; if none is idle, one whose request waits for its client.
+Every connection takes a descriptor and memory, and anyone who reaches the port can open connections; a tenant's key can open any
+number too. So each tenant has a share of the connections, and all connections without a key share one
+(gateway/policies/shares.py). A caller that exceeds its share loses its longest idle connection, whether that has sent nothing,
+half a head, or whole requests; if none is idle, it loses one whose request waits for its client.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ class ClientSide(Protocol):
 
     @property
     def idle(self) -> bool:
-        """Whether none of its requests is being answered."""
+        """Whether no request of the connection is being answered."""
 
     @property
     def waits(self) -> bool:
-        """Whether its request waits for its client."""
+        """Whether its request is waiting for the client."""
 
     def turn_away(self) -> None:
-        """Close it, with an answer if one is due."""
+        """Close the connection, with an answer if one is due."""
 
 
 class Callers:
     """The connections of one worker, by caller.
 
     Args:
-        limit: most connections kept open.
-        loop: its clock times the log.
+        limit: maximum number of open connections.
+        loop: its clock limits the rate of log lines.
     """
 
     def __init__(self, limit: int, loop: asyncio.AbstractEventLoop) -> None:
@@ -60,21 +60,21 @@ class Callers:
         self._said_tls = float("-inf")
 
     def add(self, connection: ClientSide, holder: Holder) -> None:
-        """Add a connection, and close another one of the same caller if it has too many."""
+        """Add a connection; if its caller has too many, close another one."""
         self._open.setdefault(holder, {})[connection] = None
         self.shares.take(holder)
         if self.shares.exceeds(holder):
             self._close_idlest(holder)
 
     def rest(self, connection: ClientSide, holder: Holder) -> None:
-        """Note that a connection is idle from now on: it becomes the last to be closed."""
+        """Note that a connection is idle from now on, and so the last to be closed."""
         mine = self._open.get(holder, {})
         if connection in mine:
             del mine[connection]
             mine[connection] = None
 
     def discard(self, connection: ClientSide, holder: Holder) -> None:
-        """Remove a connection that has another caller now, or is closed."""
+        """Remove a connection that is closed, or now belongs to another caller."""
         mine = self._open.get(holder, {})
         if connection in mine:
             del mine[connection]
@@ -92,8 +92,8 @@ class Callers:
     def _close_idlest(self, holder: Holder) -> None:
         connections = self._open[holder]
         idle = (connection for connection in connections if connection.idle)
-        # Strangers' connections are in the order of their last request. Those of a key are not, so that a request costs nothing
-        # here: compare their deadlines.
+        # Connections without a key are in the order of their last request. Those of a key are unordered, so that a request costs
+        # nothing here: compare their deadlines.
         longest = (
             next(idle, None) if holder is None else min(idle, key=lambda connection: connection.deadline, default=None)
         )

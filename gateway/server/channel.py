@@ -1,16 +1,16 @@
 """The sending side of one connection: bytes through the transport, files by sendfile.
 
-Two writers share one socket, so one rule keeps the bytes in order: nothing bypasses the transport while it still holds bytes. Its
-buffer limit is zero, so ``paused`` means exactly that, and a slow reader costs at most one message.
+Two writers share one socket, so one rule keeps the bytes in order: nothing bypasses the transport while it holds bytes. Its
+buffer limit is zero, so ``paused`` means that it holds bytes, and a slow reader costs at most one message.
 
-asyncio owns the transport's file descriptor and forbids ``add_writer`` on it, so files are sent through a duplicate. It
-is created when the first file needs it and closed when the transport is lost; the peer sees the end of the connection only
-then. The wait for a slow reader is one callback each time the socket becomes writable; the request's task is woken once,
+asyncio owns the transport's file descriptor and forbids ``add_writer`` on it, so files are sent through a duplicate. The
+duplicate is created for the first file and closed when the transport is lost; only then does the peer see the end of the
+connection. The wait for a slow reader is one callback each time the socket becomes writable; the request's task is woken once,
 at the end. Parts of a file that are not in memory are not sent by sendfile, which would wait for the disk: a thread reads them,
 and the transport sends them (files.py).
 
-Measured on one core over loopback, whole requests: up to 16 KiB, a pread and one write are cheaper than two system
-calls of which one is sendfile.
+Measured on one core over loopback, with whole requests: up to 16 KiB, a pread and a write are cheaper than a write and a
+sendfile.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ _FILE_FAULTS = frozenset(
 
 
 class Sender(Protocol):
-    """The connection, which hears when an answer waits for the peer to take more of it."""
+    """The connection, which is notified when an answer waits for the peer to accept more of it."""
 
     def reader_is_behind(self) -> None:
-        """The peer is waited for."""
+        """The answer now waits for the peer."""
 
     def reader_came(self) -> None:
-        """It has taken something, or is gone."""
+        """The peer has accepted something, or has left."""
 
 
 class Channel:
@@ -106,12 +106,12 @@ class Channel:
             transport.set_write_buffer_limits(high=0)
 
     def pause(self) -> None:
-        """The transport holds bytes that the peer has not accepted."""
+        """Note that the transport holds bytes that the peer has not accepted."""
         self.paused = True
         self._expect_progress()
 
     def resume(self) -> None:
-        """The transport holds no more bytes than its limit."""
+        """Note that the transport holds no more bytes than its limit."""
         self.paused = False
         self._expect_nothing()
         if self._writable is not None and not self._writable.done():
@@ -146,11 +146,11 @@ class Channel:
         Args:
             head: sent first.
             spans: of open files.
-            memory: the bytes of the only span: one system call sends them with the head; the rest is sent from the file. Without
-                a span, the transport keeps the rest.
+            memory: the bytes of the only span: one system call sends them with the head; the rest is sent from the file, or kept
+                by the transport if there is no span.
 
         Returns:
-            Whether all is sent; if not, ``send_rest`` must follow. Raises as ``send_files``.
+            Whether all is sent; if not, ``send_rest`` must follow. Raises like ``send_files``.
         """
         if self.paused or self.lost or self.transport.is_closing():
             self._head, self._spans, self._cold = head, deque(spans), False
@@ -201,7 +201,7 @@ class Channel:
             raise self._explained(error) from None
 
     def write_now(self, pieces: Sequence[bytes | bytearray | memoryview]) -> None:
-        """Send bytes; the transport (empty before) keeps those that the socket does not take, copied if they may change."""
+        """Write bytes; the transport (empty before) keeps those that the socket does not accept, as a copy if they may change."""
         if self._descriptor < 0:
             self._duplicate()
         try:
@@ -220,7 +220,7 @@ class Channel:
             sent = max(0, sent - len(piece))
 
     async def send_rest(self) -> None:
-        """Send the bytes that ``send_now`` has left. Raises as ``send_files``."""
+        """Send the bytes that ``send_now`` did not send. Raises like ``send_files``."""
         try:
             out = self._out or self._duplicate()
             done = False
@@ -275,7 +275,7 @@ class Channel:
                 await self._wait_for_reader(out)
 
     def unreceived(self) -> bool:
-        """Whether the peer of a unix socket has not received everything yet."""
+        """Whether the peer of a unix socket has yet to receive some bytes."""
         if self.paused or self.lost or self.transport.is_closing():
             return not self.lost
         try:
@@ -284,7 +284,7 @@ class Channel:
             return False
 
     def give_up_after(self, seconds: float) -> None:
-        """End the connection if the peer accepts no byte for ``seconds``. The kernel does so for TCP, timers for unix sockets."""
+        """End the connection if the peer accepts no byte for ``seconds``: by the kernel for TCP, by timers for unix sockets."""
         sock = self.transport.get_extra_info("socket")
         if sock is None:
             return
@@ -294,7 +294,7 @@ class Channel:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000))
 
     def taken(self) -> int | None:
-        """Bytes that the peer has acknowledged since the connection began; ``None`` where the system does not say."""
+        """Bytes that the peer has acknowledged since the connection began; ``None`` where the system does not report them."""
         sock = self.transport.get_extra_info("socket")
         if sock is None or sock.family == socket.AF_UNIX or not hasattr(socket, "TCP_INFO"):
             return None
@@ -305,7 +305,7 @@ class Channel:
         return int(_ACKED.unpack(info)[0]) if len(info) == _ACKED.size else None
 
     def break_off(self) -> None:
-        """Reset the connection, so that the peer does not take the response for complete (RFC 9112 section 8)."""
+        """Reset the connection, so that the peer does not consider the response complete (RFC 9112 section 8)."""
         sock = self.transport.get_extra_info("socket")
         if sock is not None:
             try:
@@ -315,7 +315,7 @@ class Channel:
         self.transport.abort()
 
     def lose(self) -> None:
-        """The transport is gone: wake the waiting task, and release the socket."""
+        """Note that the transport is gone: wake the waiting task, and release the socket."""
         self.lost = True
         self.resume()
         if self._done is not None and not self._done.done():
@@ -327,7 +327,7 @@ class Channel:
             self._out, self._descriptor = None, -1
 
     def _duplicate(self) -> socket.socket:
-        if self.lost:  # its number may be another connection's by now
+        if self.lost:  # its number may belong to another connection by now
             raise ClientGone("the client is gone")
         original = cast(socket.socket, self.transport.get_extra_info("socket"))
         self._out = socket.socket(original.family, original.type, original.proto, fileno=os.dup(original.fileno()))
@@ -336,7 +336,7 @@ class Channel:
         return self._out
 
     def _push(self) -> bool:
-        """Send until all is sent (true), or the socket is full, other connections must run, or ``_cold`` is set (false)."""
+        """Send until all is sent (true); or the socket is full, other connections must run, or ``_cold`` is set (false)."""
         self._cold = False
         now, spans = self._loop.time(), self._spans
         assert self._out is not None
@@ -374,7 +374,7 @@ class Channel:
             self._spans.appendleft((fd, offset + len(data), left - len(data), inode))
 
     async def _taken(self, waited: asyncio.Future[None]) -> None:
-        """Wait until the peer has taken something."""
+        """Wait until the peer has accepted something."""
         sender = self._sender
         if sender is None:
             await waited

@@ -1,13 +1,13 @@
 """One request and its response, as the application sees them: ``receive``, ``send``, and the handling of failures.
 
-A response that has begun can end in two ways only: complete, or by a broken connection. The application breaks it by
-raising; ``BrokenBody`` and every other ``LarderError`` are expected and logged in a line, other exceptions with their
-traceback. After the client has left, ``receive`` returns ``http.disconnect`` and ``send`` raises ``ClientGone`` (an
-``OSError``, as ASGI 2.4 requires), so an application that streams stops at its next piece.
+A response that has begun can end in only two ways: complete, or with a broken connection. The application breaks it by raising;
+``BrokenBody`` and every other ``LarderError`` are expected and logged in a line, other exceptions with their traceback. After
+the client has left, ``receive`` returns ``http.disconnect`` and ``send`` raises ``ClientGone`` (an ``OSError``, as ASGI 2.4
+requires), so an application that streams stops at its next piece.
 
-A connection accepts another request only if this one was read completely, and got its 100 Continue if it waited for one. The rest
-of a body would be taken for the next request. A client that still waits for 100 Continue may be confused: botocore up to 1.43.11
-misreads the answer to its next upload over the same connection, and waits for more.
+A connection accepts another request only if this one was read completely, and received 100 Continue if it waited for that.
+Otherwise the rest of a body would be parsed as the next request. A client that still waits for 100 Continue may be confused:
+botocore up to 1.43.11 misreads the answer to its next upload over the same connection, and waits for more.
 
 The head is held back until the first piece of the body, as ASGI allows: both leave in one packet.
 """
@@ -58,25 +58,25 @@ class Connection(Protocol):
     tasks: set[Any]
 
     def await_body(self, cycle: Cycle) -> None:
-        """The application waits for more of the body: read it, and see that it comes."""
+        """Read more of the body, for which the application waits, and enforce its rate."""
 
     def body_came(self, cycle: Cycle) -> None:
-        """The application waits no more."""
+        """Note that the application has received it."""
 
     def resume_reading(self) -> None:
-        """The application has consumed the buffered body."""
+        """Continue reading: the application has consumed the buffered body."""
 
     def on_response_complete(self, cycle: Cycle) -> None:
-        """The response has ended; the next request may be answered."""
+        """Note that the response has ended, so that the next request may be answered."""
 
     def run(self, cycle: Cycle, rest: Coroutine[Any, Any, None]) -> None:
         """Finish a request, in a task."""
 
 
 class Cycle:
-    """One request-response cycle; ``protocol`` is the connection it belongs to.
+    """One request and its response; ``protocol`` is its connection.
 
-    An application that sets ``deferred`` in its ``begin`` returns nothing from it, and calls ``send_now`` or ``go_on`` later.
+    An application that sets ``deferred`` in its ``begin`` returns ``None`` there, and calls ``send_now`` or ``go_on`` later.
     """
 
     # Attributes that few requests change are on the class, so that a new request need not set them.
@@ -112,24 +112,24 @@ class Cycle:
         return self.scope.get(PLACE)
 
     def wake(self) -> None:
-        """Wake ``receive``: its condition may have changed."""
+        """Wake ``receive``, because its condition may have changed."""
         if self._event is not None:
             self._event.set()
 
     def leave(self) -> None:
-        """The client is gone: nothing more can be received or sent."""
+        """Note that the client has left: nothing more can be received or sent."""
         self.gone = True
         self.wake()
 
     def begin(self, application: Application, *, at_once: bool) -> Coroutine[Any, Any, None] | None:
-        """Have the application answer.
+        """Have the application answer the request.
 
         Args:
             application: may have a method ``begin`` (``edge/asgi.py``), which can answer a request before it returns.
-            at_once: whether it may do so.
+            at_once: whether it may answer before it returns.
 
         Returns:
-            What is left to do in a task; ``None`` if the request is answered.
+            The remaining work, for a task; ``None`` if the request is answered.
         """
         begin = getattr(application, "begin", None) if at_once else None
         try:
@@ -145,15 +145,15 @@ class Cycle:
         self._protocol.run(self, self._run(rest))
 
     def send_now(self, status: int, head: bytes, body: Sequence[bytes | memoryview]) -> bool:
-        """Send a whole response, unless the client has bytes of an earlier one to take, or has left.
+        """Send a whole response, unless the client has yet to accept bytes of an earlier one, or has left.
 
         Args:
             status: of the response.
             head: header lines from ``encode_lines``, with the content-length.
-            body: as many bytes, in pieces that need not last.
+            body: the body, in pieces that may be overwritten afterwards.
 
         Returns:
-            Whether it is sent; the transport keeps the bytes that the client does not take at once.
+            Whether it is sent; the transport keeps the bytes that the client does not accept at once.
         """
         channel = self._channel
         if self.gone or channel.paused or channel.lost or channel.transport.is_closing():
@@ -167,7 +167,7 @@ class Cycle:
         return True
 
     async def _run(self, answer: Awaitable[None] | None) -> None:
-        """Ensure that the response ends in one of the two ways."""
+        """Run the application, and ensure that the response ends in one of the two ways."""
         HOLDER.set(None)  # until the caller is known
         try:
             if answer is not None:
@@ -291,12 +291,12 @@ class Cycle:
             status: of the response.
             head: header lines from ``encode_lines``, with the content-length, which the spans must add up to.
             files: spans of open files.
-            memory: the bytes of the only one, if they are in memory; without files, the body.
+            memory: the bytes of the only file, if they are in memory; without files, the body.
 
         Returns:
-            What is left to await; ``None`` if all is sent.
+            The rest, to be awaited; ``None`` if all is sent.
 
-        Raises: as ``send``.
+        Raises: like ``send``.
         """
         if self.started or not self._channel.zero_copy:
             raise RuntimeError(f"{FILES} cannot be sent here")
@@ -312,7 +312,7 @@ class Cycle:
         return None
 
     async def rest(self) -> None:
-        """Send the part of a whole response that ``Channel.send_now`` has left."""
+        """Send the part of a whole response that ``Channel.send_now`` did not send."""
         await self._channel.send_rest()
         self._finish()
 
@@ -371,10 +371,9 @@ class Cycle:
         await self._write(b"\r\n" if more else b"\r\n0\r\n\r\n")
 
     async def _send_pieces(self, head: Head, pieces: Sequence[Piece], more: bool) -> None:
-        """Send bytes and spans of open files as one chunk, small ones together.
+        """Send bytes and spans of open files as one chunk, joining small ones.
 
-        Readers of chunked bodies lose most of their speed to small chunks, and sendfile is not worth its system calls for
-        small files.
+        Small chunks slow readers down greatly, and for small files sendfile is not worth its system calls.
         """
         count = sum([len(piece) if isinstance(piece, bytes) else piece[2] for piece in pieces])
         if head.bodiless or not count:
@@ -390,7 +389,7 @@ class Cycle:
         await self._write(b"".join(waiting))
 
     async def _send_descriptors(self, head: Head, body: bytes, files: Sequence[int]) -> None:
-        """Send a piece of the body, which must have a content-length, with descriptors attached to its message."""
+        """Send a piece of the body, which must have a content-length, with descriptors attached."""
         self._account(head, len(body))
         data, self._held = self._held + body, b""
         await self._channel.send_descriptors(data, files)
@@ -428,7 +427,7 @@ class Cycle:
             await self._write(bytes(view[start : start + HIGH_WATER]))
 
     async def _write(self, data: bytes, large: bytes = b"") -> None:
-        """Write ``data`` and then ``large``, which is not copied to be joined to it."""
+        """Write ``data`` and then ``large``, without copying ``large``."""
         channel = self._channel
         if channel.paused or channel.lost or channel.transport.is_closing():
             await channel.drain()

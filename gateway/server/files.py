@@ -1,6 +1,6 @@
 """Bytes of files for the event loop: read at once if they are in memory, else in a thread.
 
-Reading a page that is not in memory blocks the caller until the disk answers, and a hung disk does not. ``RWF_NOWAIT``
+Reading a page that is not in memory blocks the caller until the disk answers, and a hung disk never answers. ``RWF_NOWAIT``
 (preadv2(2)) reads only from memory; ``cachestat`` (Linux 6.5) tells how much of a span is in memory. On kernels without
 ``cachestat``, the first and the last page are checked instead.
 """
@@ -51,7 +51,7 @@ _read_cold: ReadCold = _in_default_thread
 
 
 def read_cold_by(reader: ReadCold) -> None:
-    """Set the reader of spans that are not in memory; it knows how long the disk may take."""
+    """Set the reader of spans that are not in memory; it enforces a time limit on the disk."""
     global _read_cold
     _read_cold = reader
 
@@ -63,7 +63,7 @@ def in_memory(fd: int, inode: int, offset: int, count: int, now: float) -> bool:
         fd: of the file.
         inode: its number.
         offset: first byte.
-        count: of bytes, all in one piece that ``SEEN`` does not have.
+        count: of bytes, in one piece that ``SEEN`` lacks.
         now: the loop's clock.
     """
     piece = inode, offset // PIECE
@@ -102,7 +102,7 @@ def _readable(fd: int, offset: int) -> bool:
 
 
 def just_written(span: FileSpan, now: float) -> None:
-    """Note that a file was just written to the end of a span, and is in memory; ``now`` is the loop's clock."""
+    """Note that a file was just written up to the end of a span, and so is in memory; ``now`` is the loop's clock."""
     _, offset, count, inode = span
     if len(SEEN) >= _MOST_REMEMBERED:
         SEEN.clear()

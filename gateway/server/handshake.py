@@ -1,10 +1,10 @@
 """TLS handshakes of clients, which count among the connections without a key.
 
-asyncio's servers hand a connection to its protocol once the handshake is complete. Until then it would have an uncounted
-descriptor and memory, and anyone can open connections and send nothing. So the server takes plain connections, each is counted at
-once (gateway/server/callers.py), and its socket is handed to a TLS connection of the loop.
+asyncio's servers pass a connection to its protocol once the handshake is complete. Until then its descriptor and memory would be
+uncounted, and anyone can open connections and send nothing. So the server accepts plain connections, counts each at once
+(gateway/server/callers.py), and passes its socket to a TLS connection of the loop.
 
-The loop's ``start_tls`` cannot do it: under uvloop, the client's first bytes may reach the plain protocol before.
+The loop's ``start_tls`` does not suit: under uvloop, the client's first bytes may reach the plain protocol first.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Handshake(asyncio.Protocol):
         self._protocol = self.following(config, server_state, app_state, _loop)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Count the connection, take its socket, and begin the handshake."""
+        """Count the connection, take over its socket, and begin the handshake."""
         try:
             self._socket = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -61,7 +61,7 @@ class Handshake(asyncio.Protocol):
         finally:
             transport.abort()  # type: ignore[attr-defined]  # it closes its own descriptor
         self._callers.add(self, None)
-        # Not among the server's tasks: a stop does not wait for clients that have asked nothing yet.
+        # Not among the server's tasks: a stop does not wait for clients that have sent no request.
         self._task = self.loop.create_task(self._secure())
 
     def turn_away(self) -> None:

@@ -1,8 +1,8 @@
 """Response heads: from ASGI headers to bytes on the wire, and the framing of the body.
 
-Response splitting (CWE-113) is ruled out by one check of the whole head instead of one per header: a head with *n*
-headers contains exactly *n* + 2 line feeds and as many carriage returns, so an additional one must be part of a name or a
-value. Names are checked once and cached; there are few of them.
+Response splitting (CWE-113) is ruled out by one check of the whole head instead of one per header: a head with *n* headers
+contains exactly *n* + 2 line feeds and as many carriage returns, so any extra one must be part of a name or a value. Names are
+checked once and cached; there are few of them.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def encode_lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Encode header lines for repeated use in ``larder.files`` messages.
 
     Raises:
-        ValueError: as ``encode_head``.
+        ValueError: like ``encode_head``.
     """
     head = encode_head(200, headers, method="GET", http_10=False, keep_alive=True)
     return head.data[len(STATUS_LINES[200]) : -2]

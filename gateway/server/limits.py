@@ -1,4 +1,4 @@
-"""The limits on clients' use of a worker's connections and time; ``[server]`` of the configuration sets it."""
+"""The limits on clients' use of a worker's connections and time, set by ``[server]`` of the configuration."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ class ClientLimits:
     """Bounds for clients.
 
     Attributes:
-        connections: kept open at once.
-        body_timeout: seconds of waiting for a body in which ``body_timeout * min_rate`` bytes of it must come.
-        min_rate: bytes per second, of bodies and of answers; 0: one byte within the time is enough.
+        connections: maximum number of open connections.
+        body_timeout: seconds of waiting for a body, within which ``body_timeout * min_rate`` bytes must arrive.
+        min_rate: bytes per second, of bodies and of answers; 0: one byte within that time suffices.
     """
 
     connections: int = 10_000

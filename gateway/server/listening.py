@@ -1,7 +1,7 @@
-"""The TCP sockets of a gateway: the one for clients, and the one for operators' browsers.
+"""The TCP sockets of a gateway: for clients, and for operators' browsers.
 
-A browser separates pages by origin: scheme, host and port. Pages that hold an admin token therefore have a port of their own,
-where no object is served (docs/decisions/0040-operators-pages-have-an-origin-of-their-own.md).
+A browser separates pages by origin: scheme, host and port. Pages that hold an admin token therefore have a separate port, where
+no object is served (docs/decisions/0040-operators-pages-have-an-origin-of-their-own.md).
 """
 
 from __future__ import annotations

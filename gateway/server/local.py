@@ -1,18 +1,18 @@
 """The unix socket of a gateway, for clients on its machine: the same HTTP as over TCP, without TCP's cost.
 
 Any user of the machine may connect, as to a port: every request is signed. So the socket has mode 0666, and the permissions of
-its folder restrict who reaches it. A folder that every user can write to is refused: they could put a socket of their own there.
+its folder restrict access. A folder that every user can write to is refused, because anyone could put a socket there.
 
-A path belongs to one gateway at a time. A killed gateway leaves its socket behind. It accepts no connections, which tells it from
-one in use, and it is replaced. A gateway that stops removes its socket, unless another gateway has replaced it.
+A path belongs to one gateway at a time. A killed gateway leaves its socket behind. Unlike a socket in use, it accepts no
+connections, so it is replaced. A gateway that stops removes its socket, unless another gateway has replaced it.
 
 The same path may lead to another gateway on another machine, or to an impostor. So the gateway gives its clients the inode's
 number and time of change together with the path (``LocalAddress``); no user can set that time.
 
 Open files can be sent over the socket (SCM_RIGHTS, unix(7)): the peer reads blobs itself. A process that holds a descriptor can
-reopen its file by /proc/self/fd, for writing if the file's mode lets it. Blobs are writable for the gateway's user and root; so
-those two get bytes, and all other users may get descriptors. Descriptors sent and not received yet stay open in the kernel, on
-the gateway's account, so their number is bounded.
+reopen its file through /proc/self/fd, for writing if the file's mode permits. Blobs are writable for the gateway's user and
+root, so those two get bytes; all other users may get descriptors. Descriptors sent but not yet received stay open in the kernel,
+on the gateway's account, so their number is bounded.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _CREDENTIALS = struct.Struct("iII")
 
 
 class LocalAddress(NamedTuple):
-    """A listening unix socket: its path, and the number of its inode and when that changed (Unix time in ns)."""
+    """A listening unix socket: its path, its inode's number, and when the inode changed (Unix time in ns)."""
 
     path: str
     inode: int
@@ -50,10 +50,10 @@ class LocalAddress(NamedTuple):
 
     @classmethod
     def at(cls, path: str) -> LocalAddress:
-        """The socket that is at a path now.
+        """The socket that is now at a path.
 
         Raises:
-            OSError: nothing, or it cannot be reached.
+            OSError: nothing is there, or it cannot be reached.
         """
         status = os.lstat(path)
         return cls(path, status.st_ino, status.st_ctime_ns)
@@ -71,7 +71,7 @@ class LocalListener:
     """A listening unix socket.
 
     Args:
-        path: where; absolute.
+        path: its absolute path.
         backlog: connections that may wait to be accepted.
 
     Raises:
@@ -104,7 +104,7 @@ class LocalListener:
         try:
             if LocalAddress.at(self.address.path) == self.address:
                 os.unlink(self.address.path)
-        except OSError:  # removed already, or the folder was
+        except OSError:  # already removed, perhaps with the folder
             pass
 
 
@@ -136,7 +136,7 @@ def _refusal(reason: str) -> ConfigError:
 
 
 def is_another_user(sock: socket.socket | None) -> bool:
-    """Whether the peer of a connection is a user who cannot write blobs; never over TCP."""
+    """Whether the peer of a connection is a user who cannot write blobs; never true over TCP."""
     if sock is None or sock.family != socket.AF_UNIX:
         return False
     _, user, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
@@ -149,14 +149,14 @@ class Receiver(Protocol):
     lost: bool
 
     def unreceived(self) -> bool:
-        """Whether the peer has not received everything yet."""
+        """Whether the peer has yet to receive some bytes."""
 
 
 class DescriptorsInFlight:
     """The descriptors that one worker's peers have not received yet.
 
     Args:
-        limit: most of them.
+        limit: their maximum number.
     """
 
     def __init__(self, limit: int) -> None:
@@ -165,7 +165,7 @@ class DescriptorsInFlight:
         self._sending: set[Receiver] = set()
 
     def admit(self, receiver: Receiver, count: int) -> bool:
-        """Whether ``count`` descriptors may be sent; then they count until they are ``sent`` and received."""
+        """Whether ``count`` descriptors may be sent; if so, they count until they are ``sent`` and received."""
         if receiver.unreceived():
             return False
         self._sent.pop(receiver, None)
@@ -179,7 +179,7 @@ class DescriptorsInFlight:
         return True
 
     def sent(self, receiver: Receiver) -> None:
-        """All of the admitted ones were sent: they count until the peer has received everything."""
+        """Note that all admitted ones were sent: they count until the peer has received everything."""
         self._sending.discard(receiver)
 
     def _forget_received(self) -> None:
@@ -204,11 +204,11 @@ class Passing:
         self._receiver = receiver
 
     def admit(self, count: int) -> bool:
-        """Whether ``count`` descriptors may be sent now; they count from here on."""
+        """Whether ``count`` descriptors may be sent now; if so, they count from now on."""
         return self._in_flight.admit(self._receiver, count)
 
     def sent(self) -> None:
-        """All of them were sent."""
+        """Note that all of them were sent."""
         self._in_flight.sent(self._receiver)
 
 

@@ -1,15 +1,15 @@
 """Parses requests: llhttp handles the grammar, this module adds the checks that a gateway needs.
 
-* A head has at most ``MAX_HEAD`` bytes. llhttp buffers without limit, so bytes are counted while a head is unfinished; the
-  same bound applies to the extensions and trailers of a chunked body.
+* A head has at most ``MAX_HEAD`` bytes. llhttp buffers without limit, so bytes are counted while a head is unfinished; the same
+  bound applies to the extensions and trailers of a chunked body.
 * Trailers of a chunked body are dropped (RFC 9110 section 6.5.1): the verified headers did not include them.
-* ``Upgrade`` is ignored, as RFC 9110 section 7.8 allows: curl offers h2c on every request. llhttp stops at such a request,
-  so its head is parsed once more without the offer; the headers passed on stay as they were sent.
+* ``Upgrade`` is ignored, as RFC 9110 section 7.8 allows: curl offers h2c on every request. llhttp stops at such a request, so
+  its head is parsed again without the offer; the headers passed on stay as sent.
 * The request target is split, never normalised: signatures are verified over it.
-* A head that arrives whole, in the usual form of a GET without a body, costs one call instead of one for each of its lines
-  (``_PlainHead``). llhttp judges it, too; a head about which anything is special is parsed again in the general way.
-* A request names one host: in exactly one Host header, which HTTP/1.0 may lack, and the same in an absolute target (RFC 9112,
-  section 3.2). Routes, virtual buckets and signatures depend on it.
+* A head that arrives whole, in the usual form of a GET without a body, costs one call instead of one per line (``_PlainHead``).
+  llhttp checks it too; a head with anything unusual is parsed again in the general way.
+* A request names one host, in exactly one Host header (which HTTP/1.0 may lack), and the same host in an absolute target (RFC
+  9112, section 3.2). Routes, virtual buckets and signatures depend on it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FRAMING = frozenset(b"connection content-length expect proxy-connection te trai
 
 
 class BadRequest(Exception):
-    """The input is not a valid request; ``code`` is a key of ``S3_CODES``, ``explain`` follows its sentence."""
+    """The input is not a valid request; ``code`` is a key of ``S3_CODES``, ``explain`` is appended to its sentence."""
 
     def __init__(self, code: str, explain: str = "") -> None:
         self.code = code
@@ -45,11 +45,11 @@ class BadRequest(Exception):
 
 
 class TlsClient(BadRequest):
-    """The client speaks TLS to a plain address: it was given https:// instead of http://."""
+    """The client speaks TLS to a plain address: it was configured with https:// instead of http://."""
 
 
 class Listener(Protocol):
-    """Receives the requests, in the order of the bytes."""
+    """Receives the requests, in the order of their bytes."""
 
     def on_request(
         self,
@@ -69,9 +69,9 @@ class Listener(Protocol):
             target: path and query.
             version: of HTTP, such as "1.1".
             headers: names in lower case, everything else as sent.
-            keep_alive: the client may send another request.
-            expects: it waits for 100 Continue.
-            ended: the request has no body; otherwise ``on_end`` follows.
+            keep_alive: whether the client may send another request.
+            expects: whether the client waits for 100 Continue.
+            ended: whether the request has no body; otherwise ``on_end`` follows.
         """
 
     def on_piece(self, piece: bytes) -> None:
@@ -93,7 +93,7 @@ class _PlainHead:
 
 
 class RequestParser:
-    """Parses the requests of one connection; ``in_head``: a head has begun and is not complete."""
+    """Parses the requests of one connection; ``in_head``: a head has begun but is incomplete."""
 
     def __init__(self, listener: Listener) -> None:
         self.in_head = False
@@ -151,8 +151,9 @@ class RequestParser:
                 raise BadRequest("RequestHeaderSectionTooLarge")
 
     def _feed_plain(self, data: bytes) -> bool:
-        """Parse bytes that are exactly one request of the usual form; returns whether they are. If not, there are no
-        notifications."""
+        """Parse bytes that are exactly one request of the usual form; returns whether they are. If not, the listener gets
+        nothing.
+        """
         plain = self._plain
         if len(data) > _MAX_PLAIN or not data.endswith(b"\r\n\r\n"):
             return False
@@ -163,7 +164,7 @@ class RequestParser:
             return False
         values, target = plain.values, b"".join(plain.target)
         names = _usual_names(tuple(values))
-        # As many lines as names: no header came twice, and nothing follows the head.
+        # As many lines as names: no header is repeated, and nothing follows the head.
         if (
             names is None
             or data.count(b"\r\n") != len(names) + 2
@@ -184,7 +185,7 @@ class RequestParser:
         return True
 
     def close(self) -> None:
-        """End of input."""
+        """Note the end of the input."""
         self._llhttp = None
 
     def _new(self) -> Any:
@@ -201,7 +202,7 @@ class RequestParser:
         self._llhttp = self._new()
         self._llhttp.feed_data(head)
 
-    # What llhttp calls
+    # Called by llhttp
 
     def on_message_begin(self) -> None:
         """A request line begins."""
@@ -211,12 +212,12 @@ class RequestParser:
         self.in_head = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header, or a trailer, which goes into an unread list."""
+        """Receive one header, or a trailer, which goes into an unread list."""
         # llhttp keeps white space after a value, which is not part of it (RFC 9110, section 5.5).
         self._headers.append((name.lower(), value.rstrip(b" \t")))
 
     def on_headers_complete(self) -> None:
-        """A head is complete, unless it has to be parsed again."""
+        """Complete a head, unless it must be parsed again."""
         llhttp = self._llhttp
         self._url = url = b"".join(self._target)
         if self._measure:
@@ -245,7 +246,7 @@ class RequestParser:
         raw_path, _, query = target.partition(b"?")
         name = _METHODS.get(method) or method.decode("ascii")
         keep_alive = version == "1.1" and llhttp.should_keep_alive()
-        # A client of HTTP/1.0 knows no 100 Continue (RFC 9110, section 10.1.1).
+        # HTTP/1.0 clients do not know 100 Continue (RFC 9110, section 10.1.1).
         expects = b"expect" in fields and fields[b"expect"].lower() == b"100-continue" and version == "1.1"
         self.in_head = False
         self._listener.on_request(name, (raw_path, query), version, headers, keep_alive, expects, False)
@@ -256,7 +257,7 @@ class RequestParser:
         self._listener.on_piece(body)
 
     def on_message_complete(self) -> None:
-        """The end of a request, or of the first pass over one that offered an upgrade."""
+        """The end of a request, or of the first pass over a request that offered an upgrade."""
         if not self._upgrading:
             self._advanced = self._between = True
             self._listener.on_end()
@@ -264,7 +265,7 @@ class RequestParser:
 
 @lru_cache(maxsize=256)
 def _usual_names(names: tuple[bytes, ...]) -> tuple[bytes, ...] | None:
-    """The names of a head's headers in lower case, if each came once, Host among them, and none has to do with framing."""
+    """The names of a head's headers in lower case, if none is repeated, Host is present, and none affects framing."""
     lower = tuple([name.lower() for name in names])
     usual = b"host" in lower and len({*lower}) == len(lower) and _FRAMING.isdisjoint(lower)
     return lower if usual else None

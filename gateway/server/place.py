@@ -1,8 +1,8 @@
-"""The place of a request among those in progress, which it leaves while its client is waited for.
+"""A request's place among those in progress, which it gives up while it waits for its client.
 
-A place represents work. A request that waits for more of its body, or for its client to take more of the answer, does none: the
-server takes it off the count (``rest``), and counts it again when it continues. So clients that send or read slowly hold their
-connection, and nothing that others need.
+A place represents work. A request that waits for more of its body, or for its client to accept more of the answer, does no work:
+the server stops counting it (``rest``), and counts it again when it continues. So slow clients occupy their connection, but
+nothing that others need.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SOON = {"Retry-After": "1"}
 
 
 class RequestPlace:
-    """A place; without a holder, and so uncounted, until ``admit``.
+    """A place; it has no holder, and so is uncounted, until ``admit``.
 
     Args:
         shares: the places of the edge.
@@ -33,33 +33,33 @@ class RequestPlace:
         self._held: bool | None = None  # None: not admitted
 
     def admit(self, holder: Holder) -> bool:
-        """Take the place on a holder's account; returns whether its share allows it."""
+        """Take the place on a holder's account; returns whether the holder's share allows it."""
         if self._held is not None:
-            self.leave()  # of a form, whose signature is in its body
+            self.leave()  # of a form upload, whose signature is in its body
         if not self._shares.claim(holder):
             return False
         self._holder, self._held = holder, True
         return True
 
     def enter(self, holder: Holder) -> None:
-        """Take the place, whatever the share."""
+        """Take the place, regardless of the share."""
         self._holder, self._held = holder, True
         self._shares.take(holder)
 
     def rest(self) -> None:
-        """The client is waited for."""
+        """Stop counting the request while it waits for its client."""
         if self._held:
             self._held = False
             self._shares.give_back(self._holder)
 
     def go_on(self) -> None:
-        """Count the request again: it no longer waits for the client. An answer that has begun continues regardless of shares."""
+        """Count the request again: its wait for the client is over. A response that has begun continues regardless of shares."""
         if self._held is False:
             self._held = True
             self._shares.take(self._holder)
 
     def go_on_reading(self) -> None:
-        """More of the body came.
+        """Count the request again, because more of the body has arrived.
 
         Raises:
             ApiError: SlowDown, because other requests have taken the holder's share in the meantime.
@@ -70,7 +70,7 @@ class RequestPlace:
         self.go_on()
 
     def leave(self) -> None:
-        """The request is answered."""
+        """Give up the place: the request is answered."""
         if self._held:
             self._shares.give_back(self._holder)
         self._held = None

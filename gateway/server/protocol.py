@@ -1,19 +1,19 @@
 """One HTTP/1.1 connection under uvicorn: the order of its requests, its deadlines, and how it ends.
 
-It is written from scratch, because a hit should cost little more than its system calls: no access log, no unnecessary object per
+It is written from scratch, because a hit should cost little more than its system calls: no access log, no needless object per
 request, no timer per request (one sweep a second finds overdue connections).
 
 Its rules:
 
 * Requests of one connection are answered in order; the next one starts when its predecessor is complete.
-* A head has ``head_timeout`` seconds to arrive. A body must keep a least rate while the application waits for it, and the client
-  while an answer waits for it to take more (gateway/policies/pace.py).
-* A request whose body was not read completely ends the connection. The answer could get lost if the kernel
-  resets a connection with unread bytes, so the rest is read and dropped for a while (RFC 9112 section 9.6).
+* A head has ``head_timeout`` seconds to arrive. The client must keep a minimum rate, of sending a body while the application
+  waits for it, and of accepting an answer that waits for it (gateway/policies/pace.py).
+* A request whose body was not read completely ends the connection. The answer could get lost if the kernel resets a connection
+  with unread bytes, so the rest is read and discarded for a while (RFC 9112 section 9.6).
 * A connection may be closed while it waits for its client, if its caller has too many (gateway/server/callers.py).
 * An invalid request is answered after its predecessors, with 400, and ends the connection.
-* A client may end its side of the connection after its last request, and is still answered. That looks like a client that has
-  left, which is noticed when its answer is sent, or at once if the application waits for it in ``receive``. TLS has no such end.
+* A client may close its sending side after its last request, and is still answered. A client that has left looks the same; that
+  is noticed when its answer is sent, or at once if the application waits in ``receive``. TLS has no half-close.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _ZERO_COPY: dict[str, Any] = {"http.response.zerocopysend": {}, FILES: {}, PIECE
 
 
 class GatewayProtocol(asyncio.Protocol):
-    """One connection. uvicorn creates it and, to stop, calls ``shutdown`` and waits until all are lost."""
+    """One connection. uvicorn creates it and, to stop, calls ``shutdown`` on each and waits until all are closed."""
 
     head_timeout = 30.0
     """Seconds from a request's first byte to the end of its head."""
@@ -111,7 +111,7 @@ class GatewayProtocol(asyncio.Protocol):
         self._again: Callable[[bytes], bool] | None = None
         """``repeated``, while no request is being answered and none has begun to arrive."""
 
-    # The transport's side
+    # Called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Set up a new connection."""
@@ -145,7 +145,7 @@ class GatewayProtocol(asyncio.Protocol):
         watch(self._connections, self.loop, min(self._keep_alive, self.head_timeout, self.body_timeout))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Notify the application, which may be anywhere in its response."""
+        """Notify the application, at whatever point of its response."""
         self._connections.discard(self)
         self._callers.discard(self, self._caller)
         metrics.CONNECTIONS.dec()
@@ -159,11 +159,11 @@ class GatewayProtocol(asyncio.Protocol):
             self._parser = None
 
     def pause_writing(self) -> None:
-        """The transport's buffer is no longer empty."""
+        """Note that the transport's buffer is no longer empty."""
         self.channel.pause()
 
     def resume_writing(self) -> None:
-        """The transport's buffer is empty again."""
+        """Note that the transport's buffer is empty again."""
         self.channel.resume()
 
     def data_received(self, data: bytes) -> None:
@@ -195,7 +195,7 @@ class GatewayProtocol(asyncio.Protocol):
             self._start_next()
 
     def eof_received(self) -> bool:
-        """Handle the client's last byte; returns whether requests remain to be answered."""
+        """Handle the end of the client's input; returns whether requests remain to be answered."""
         active, parser = self._active, self._parser
         cut = self._parsing is not None or parser is None or parser.in_head
         if active is None or active.waiting or cut or self._scheme == "https":
@@ -204,7 +204,7 @@ class GatewayProtocol(asyncio.Protocol):
         self._ended = True
         return True
 
-    # The parser's side
+    # Called by the parser
 
     def on_request(
         self,
@@ -235,7 +235,7 @@ class GatewayProtocol(asyncio.Protocol):
             scope[AUTHENTICATED] = self._authenticated
         parser = self._parser
         if parser is not None and parser.plain is not None and not query:
-            # Two heads of one length, apart from their paths, promise more of them.
+            # Two heads of equal length, apart from their paths, suggest that more will follow.
             before, self._usual_length = self._usual_length, len(parser.plain) - len(raw_path)
             if before == self._usual_length:
                 scope[REPEATS] = self, parser.plain
@@ -249,7 +249,7 @@ class GatewayProtocol(asyncio.Protocol):
             self._pause_reading()
 
     def on_piece(self, piece: bytes) -> None:
-        """A piece of a request body."""
+        """Take a piece of a request body."""
         cycle = self._parsing
         if cycle is None or cycle.complete:
             return
@@ -261,7 +261,7 @@ class GatewayProtocol(asyncio.Protocol):
             self._pause_reading()
 
     def on_end(self) -> None:
-        """A request is complete."""
+        """Note that a request is complete."""
         cycle = self._parsing
         if cycle is None:
             return
@@ -271,7 +271,7 @@ class GatewayProtocol(asyncio.Protocol):
             self.deadline = NEVER
             cycle.wake()
 
-    # The requests' side
+    # Called by requests
 
     def _start_next(self) -> None:
         cycle = self._active = self._pipeline.popleft()
@@ -282,13 +282,13 @@ class GatewayProtocol(asyncio.Protocol):
             and not cycle.scope["raw_path"].startswith(b"/-/")
         ):
             application = slow_down
-        # Answered at once, a long pipeline would be a deep recursion.
+        # If answered at once, a long pipeline would recurse deeply.
         rest = cycle.begin(application, at_once=not self._pipeline)
         if rest is not None:
             self.run(cycle, rest)
 
     def run(self, cycle: Cycle, rest: Coroutine[Any, Any, None]) -> None:
-        """Do in a task what is left to do for a request."""
+        """Run in a task what remains to be done for a request."""
         cycle.task = self.loop.create_task(rest)
         self.tasks.add(cycle.task)
 
@@ -296,7 +296,7 @@ class GatewayProtocol(asyncio.Protocol):
         return self._active
 
     def await_body(self, cycle: Cycle) -> None:
-        """The application waits for more of the body: read it, and see that it comes."""
+        """Read more of the body, for which the application waits, and enforce its rate."""
         if self._ended:
             self.transport.close()
             return
@@ -307,13 +307,13 @@ class GatewayProtocol(asyncio.Protocol):
             self.deadline = cycle.pace.wait(self.loop.time())
 
     def body_came(self, cycle: Cycle) -> None:
-        """The application has received a piece; its processing time does not count as waiting."""
+        """Note that the application has received a piece; its processing time does not count as waiting."""
         if cycle is self._active and cycle.pace is not None:
             cycle.pace.stop(self.loop.time())
             self.deadline = NEVER
 
     def reader_is_behind(self) -> None:
-        """An answer waits for the client to take more of it: that is no work, and must make progress."""
+        """An answer waits for the client to accept more: stop counting it as work, and enforce the client's progress."""
         cycle = self._active
         if cycle is not None and cycle.place is not None:
             cycle.place.rest()
@@ -321,7 +321,7 @@ class GatewayProtocol(asyncio.Protocol):
         if self._reading_pace is None:
             taken = self.channel.taken()
             if taken is None:
-                return  # a unix socket: its timers see to it
+                return  # a unix socket: its timers enforce this
             self._reading_pace, self._taken = ClientPace(self.unread_timeout, self.min_rate), taken
         self.deadline = self._reading_pace.wait(self.loop.time())
 
@@ -362,7 +362,7 @@ class GatewayProtocol(asyncio.Protocol):
                 self.resume_reading()
 
     def adopt(self, path: bytes, headers: RawHeaders) -> Cycle:
-        """Make the request that ``repeated`` is answering the active one; returns its cycle, whose response has begun."""
+        """Make the request that ``repeated`` is answering active; returns its cycle, whose response has begun."""
         self._again = None
         self.on_request("GET", (path, b""), "1.1", headers, True, False, True)
         cycle = self._active = self._pipeline.popleft()
@@ -370,7 +370,7 @@ class GatewayProtocol(asyncio.Protocol):
         return cycle
 
     def _drop_waiting(self) -> None:
-        """Forget the requests after the active one, of which the last may still arrive."""
+        """Drop the requests after the active one; the last of them may still be arriving."""
         self._pipeline.clear()
         if self._parsing is not self._active:
             self._parsing = None
@@ -418,9 +418,9 @@ class GatewayProtocol(asyncio.Protocol):
             self.transport.resume_reading()
 
     def expire(self) -> None:
-        """The deadline has passed."""
+        """Act on the deadline, which has passed."""
         self.deadline = NEVER
-        if self.transport.is_closing():  # and has unread bytes
+        if self.transport.is_closing():  # and it has unread bytes
             self.transport.abort()
             return
         if self._behind and self._reading_pace is not None:
@@ -435,7 +435,7 @@ class GatewayProtocol(asyncio.Protocol):
             self.hang_up()
 
     def _judge_reader(self, pace: ClientPace) -> None:
-        """End the connection of a client that takes its answer too slowly."""
+        """End the connection of a client that accepts its answer too slowly."""
         taken, now = self.channel.taken() or self._taken, self.loop.time()
         self.deadline = pace.got(taken - self._taken, now)
         self._taken = taken
@@ -457,7 +457,7 @@ class GatewayProtocol(asyncio.Protocol):
 
     @property
     def waits(self) -> bool:
-        """Whether the request that is being answered waits for the client."""
+        """Whether the request being answered is waiting for the client."""
         active = self._active
         return active is not None and (self._behind or (active.waiting and active.more_body))
 
@@ -468,7 +468,7 @@ class GatewayProtocol(asyncio.Protocol):
             self._callers.add(self, caller)
 
     def turn_away(self) -> None:
-        """Close the connection: its caller has too many. A request whose body is waited for is answered first."""
+        """Close the connection, because its caller has too many. A request that waits for its body is answered first."""
         active = self._active
         if active is None and not self.transport.get_write_buffer_size():
             self.hang_up()
@@ -481,7 +481,7 @@ class GatewayProtocol(asyncio.Protocol):
             self._close()
 
     def _close(self) -> None:
-        """Close the connection once the client has taken the transport's buffer, which takes bounded time."""
+        """Close the connection once the client has accepted the transport's buffer, within a bounded time."""
         self.transport.close()
         self.deadline = self.loop.time() + self.unread_timeout
 
@@ -493,6 +493,6 @@ class GatewayProtocol(asyncio.Protocol):
 
 
 def _decoded(path: str) -> str:
-    """A percent-decoded path. Most of another node's have only the escaped slashes of a key, and ``unquote`` takes long."""
+    """A percent-decoded path. Most paths from other nodes have only the escaped slashes of a key, and ``unquote`` is slow."""
     path = path.replace("%2F", "/")
     return unquote(path) if "%" in path else path

@@ -1,7 +1,7 @@
 """The body of a request, over plain ASGI.
 
-Bodies that are received into memory count there, on their caller's account (gateway/policies/shares.py). A body that has arrived
-belongs to a running request, and their number is limited.
+Bodies received into memory are charged to their caller (gateway/policies/shares.py) until they are complete. A complete body
+belongs to a running request, and the number of those is limited.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ async def request_body(receive: Receive) -> AsyncIterator[bytes]:
 
 
 async def counted(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The pieces of a body that is gathered in memory, counted until the last one.
+    """The pieces of a body that is gathered in memory, charged to the caller until the last piece.
 
     Raises:
         ApiError: SlowDown, because the caller's share of the memory is taken.
@@ -83,14 +83,13 @@ async def _joined(body: AsyncIterator[bytes], limit: int) -> bytes:
 
 @asynccontextmanager
 async def room_for(scope: Scope, limit: int) -> AsyncIterator[None]:
-    """Memory for a large body, as much as its request announces, for as long as it is needed.
+    """Reserve memory for a large body, as much as its request announces, for as long as it is needed.
 
-    All of it is taken before the first byte is read, in order of arrival: requests that took a little each could wait for
-    each other.
+    All of it is reserved before the first byte is read, in order of arrival: requests that each took a little could deadlock.
 
     Args:
         scope: of the request.
-        limit: bytes of the largest body; what to take for one of unknown length.
+        limit: bytes of the largest body; reserved for a body of unknown length.
 
     Raises:
         ApiError: TooLarge; SlowDown, because the caller's share of the memory was taken for too long.

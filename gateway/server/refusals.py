@@ -1,5 +1,4 @@
-"""S3's error document, and the server's own answers when no application can answer: invalid requests, overload, internal
-errors."""
+"""S3's error document, and the server's own answers without an application: invalid requests, overload, internal errors."""
 
 from __future__ import annotations
 
@@ -59,7 +58,7 @@ def refusal(code: str, explain: str = "") -> bytes:
 
     Args:
         code: a key of ``S3_CODES``.
-        explain: details that the code's sentence lacks.
+        explain: details to add to the code's sentence.
     """
     request_id, body = _document(code, explain)
     return (
@@ -90,6 +89,5 @@ async def slow_down(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def internal_error(send: Send, code: str = "InternalError") -> None:
-    """Answer with an error, 500 InternalError as a rule, and end the connection: the application failed before it began to
-    answer."""
+    """End the connection with an error, usually 500 InternalError: the application failed before it began to answer."""
     await _answer(send, code, (b"connection", b"close"))

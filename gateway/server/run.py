@@ -1,16 +1,16 @@
 """Runs the gateway's application: sockets, workers, signals.
 
-A single worker runs in this process. Several accept from shared sockets; the supervisor, uvicorn's, starts and replaces them. The
-sockets are bound here, so that an address in use is reported as a configuration error instead of one of a worker. With
+A single worker runs in this process. Several workers accept from shared sockets; uvicorn's supervisor starts and replaces them.
+The sockets are bound here, so that an address in use is reported as a configuration error and not as a failure of a worker. With
 ``server.unix_socket`` they accept from a unix socket too (local.py).
 
 Workers are forked from a supervisor that has imported the application: its modules are imported once per node and share their
 memory, and a dead worker is replaced at once (docs/decisions/0027-workers-are-forked.md).
 
-Signals: SIGTERM and SIGINT stop accepting and let the requests in flight finish, for at most ``drain`` seconds; a
-further SIGINT does not wait. ``before_stop`` lets an application act first, and may keep accepting for a while after SIGTERM;
-SIGINT, sent by a person, and any second signal end that. SIGHUP stops nothing; it reaches every worker, whose
-application may handle it. Workers end with their supervisor, however it ends.
+Signals: SIGTERM and SIGINT stop accepting and let the requests in flight finish, for at most ``drain`` seconds; a further SIGINT
+does not wait. ``before_stop`` lets an application act first, and may keep accepting for a while after SIGTERM; SIGINT, sent by a
+person, and any second signal end that. SIGHUP stops nothing; it is passed to every worker, whose application may handle it.
+Workers end with their supervisor, however it ends.
 """
 
 from __future__ import annotations
@@ -69,11 +69,10 @@ logger = logging.getLogger("larder.server")
 class Launch:
     """The application to run.
 
-    ``factory`` names a function without arguments that creates the ASGI application, as ``"module:function"``; every
-    worker calls it. ``environ`` is added to the environment first. ``announce`` is called with the actual address. ``modules``
-    are further modules that the application will import. ``ready`` is called when they are imported; it returns when the
-    application can start. ``operators`` is the address of operators' pages as ``listen_for_operators`` takes it; with ``None``
-    there is none.
+    ``factory`` names a function without arguments that creates the ASGI application, as ``"module:function"``; every worker
+    calls it. ``environ`` is added to the environment first. ``announce`` is called with the actual address. ``modules`` are
+    further modules that the application will import. ``ready`` is called after their import, and returns when the application
+    can start. ``operators`` is the address of operators' pages for ``listen_for_operators``, or ``None``.
     """
 
     factory: str
@@ -86,12 +85,12 @@ class Launch:
 
 
 class TlsConfig(Config):
-    """uvicorn's configuration, whose server takes plain connections; ``handshake.py`` secures them with ``tls``."""
+    """uvicorn's configuration for a server that accepts plain connections; ``handshake.py`` secures them with ``tls``."""
 
     tls: ssl.SSLContext
 
     def load(self) -> None:
-        """Load the application that the configuration names."""
+        """Load the application named by the configuration."""
         super().load()
         assert self.ssl is not None
         self.tls, self.ssl = self.ssl, None
@@ -146,14 +145,14 @@ def _run(config: Config, launch: Launch, sockets: list[socket.socket]) -> int:
 
 
 def before_stop(work: Callable[[], None], notice: float = 0.0) -> None:
-    """Call ``work`` in the running event loop as soon as this process gets a stop signal; requests in flight continue.
+    """Call ``work`` in the running event loop when this process receives a stop signal; requests in flight continue.
 
     Does nothing in a process that was not started by ``serve``, which does not own its signal handlers.
 
     Args:
-        work: runs first.
-        notice: seconds after SIGTERM in which new connections are still accepted, so that load balancers see that
-            the gateway is not ready before they are refused.
+        work: runs before the stop.
+        notice: seconds after SIGTERM in which new connections are still accepted, so that load balancers see that the gateway is
+            not ready before they are refused.
     """
     loop = asyncio.get_running_loop()
     if threading.current_thread() is not threading.main_thread():
@@ -214,14 +213,14 @@ def _config(settings: ServerSettings, launch: Launch) -> Config:
         date_header=False,
         workers=settings.workers,
         backlog=BACKLOG,
-        limit_concurrency=None,  # the application sheds load, and counts what it sheds
+        limit_concurrency=None,  # the application sheds load and counts it
         timeout_keep_alive=math.ceil(settings.keep_alive),
         timeout_graceful_shutdown=math.ceil(settings.drain),
         timeout_worker_healthcheck=30,
         ssl_certfile=settings.tls_cert or None,
         ssl_keyfile=settings.tls_key or None,
     )
-    # Its protocol reads it.
+    # Its protocol reads the socket.
     config.limits = ClientLimits(  # type: ignore[attr-defined]
         settings.max_connections, settings.body_timeout, settings.min_rate
     )
@@ -230,7 +229,7 @@ def _config(settings: ServerSettings, launch: Launch) -> Config:
 
 def _import(launch: Launch) -> None:
     """Import the application's modules, once for all workers."""
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the supervisor, which passes it on, comes later
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the supervisor, which passes it on, is not running yet
     for name in (launch.factory.partition(":")[0], *launch.modules, *_OF_WORKERS):
         imported(name)
     if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
@@ -238,7 +237,7 @@ def _import(launch: Launch) -> None:
 
 
 def _load(factory: str, supervisor: int) -> Any:
-    """Create the application, in the process that will run it."""
+    """Create the application in the process that will run it."""
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     if supervisor:
@@ -260,9 +259,9 @@ def _end_with(supervisor: int) -> None:
 def use_one_arena() -> None:
     """Have all threads of this process, and of those that it forks, allocate from one heap (mallopt(3), M_ARENA_MAX).
 
-    By default glibc gives each thread a heap, up to eight per core, and returns memory only at the end of each. A worker then
-    keeps growing while short-lived buffers move between them. The event loop holds the interpreter most of the time, so one
-    heap is not contended. ``MALLOC_ARENA_MAX`` of the environment counts instead, if it is set.
+    By default glibc gives each thread a heap, up to eight per core, and returns memory only at the end of each heap. A worker
+    then keeps growing while short-lived buffers move between heaps. The event loop holds the interpreter most of the time, so a
+    single heap is not contended. ``MALLOC_ARENA_MAX`` in the environment takes precedence.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # not every libc has it
     if mallopt is not None and "MALLOC_ARENA_MAX" not in os.environ:
@@ -297,14 +296,14 @@ class _Worker(Process):
         self.process = _FORKING.Process(target=self._begin, args=(sockets,))  # type: ignore[assignment]
 
     def start(self) -> None:
-        """Fork it."""
+        """Fork the worker."""
         with _withheld():
             super().start()
-        # Close our copy, before the next worker inherits it; otherwise the check of a worker that has died blocks for 30 s.
+        # Close our copy before the next worker inherits it; otherwise checking a dead worker blocks for 30 s.
         self.child_conn.close()
 
     def _begin(self, sockets: list[socket.socket]) -> None:
-        """Serve, with the handlers of signals of a new process."""
+        """Serve, with the signal handlers of a new process."""
         for number in SIGNALS:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {*SIGNALS} - _WITHHELD)
@@ -329,8 +328,8 @@ class _Supervisor(Multiprocess):
     def keep_subprocess_alive(self) -> None:
         """Replace workers that have ended or hang, and remove dead ones from the metrics.
 
-        A worker that has never answered is not checked: on a busy machine it may take a minute to start, and a replacement would
-        take as long.
+        A worker that has never answered is not checked: on a busy machine it may take a minute to start, and so would a
+        replacement.
         """
         for place, worker in enumerate(self.processes):
             if self.should_exit.is_set():
@@ -370,12 +369,12 @@ class _Supervisor(Multiprocess):
         return self._answered[process]
 
     def handle_int(self) -> None:
-        """Stop without notice, as a worker does that gets the signal directly."""
+        """Stop without notice, like a worker that receives the signal directly."""
         super().handle_int()
         self._pass_on(signal.SIGINT)
 
     def terminate_all(self) -> None:
-        """Stop listening first: no worker would accept connections made while they drain."""
+        """Stop listening first, because no worker would accept connections made while they drain."""
         for listener in self.sockets:
             listener.close()
         self.signal_queue.clear()

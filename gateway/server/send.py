@@ -1,4 +1,4 @@
-"""Sends a piece of a file over any ASGI server: without copying if the server can, otherwise in pieces."""
+"""Sends a piece of a file over any ASGI server: without copying if the server supports it, otherwise in pieces."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def send_pieces(scope: Scope, send: Send, pieces: Sequence[Piece], more_bo
 
 
 async def _joined(pieces: Sequence[Piece]) -> AsyncIterator[bytes]:
-    """The same bytes in parts of about ``PIECE``: each is a chunk of the body, and small chunks slow readers down."""
+    """The same bytes in parts of about ``PIECE`` bytes: each is a chunk of the body, and small chunks slow readers down."""
     waiting: list[bytes] = []
     size = 0
     for piece in pieces:

@@ -1,12 +1,12 @@
-"""The shape of a head that the parser has accepted: another head of the same shape need not be parsed.
+"""The shape of a head that the parser has accepted: other heads of that shape need no parsing.
 
-An SDK sends the same head again and again: a GET of another key, signed at another second. Only the path, the date, the
-signature, and the ids that some SDKs add differ. A template keeps the rest as bytes and compares it, which costs a tenth of
+An SDK sends nearly the same head again and again: a GET of another key, signed at another second. Only the path, date and
+signature differ, and the ids that some SDKs add. A template stores the rest as bytes and compares it, at a tenth of the cost of
 parsing.
 
-Why skipping the parser is safe. A template is made of a head that llhttp and ``RequestParser`` have accepted in one piece, as a
-GET without anything about framing (``RequestParser.feed`` says which heads those are). It divides the bytes after the path into
-fixed pieces and slots. A head matches if
+Why skipping the parser is safe. A template is made from a head that llhttp and ``RequestParser`` have accepted in one piece, as
+a GET without framing headers (``RequestParser.feed`` defines those heads). It divides the bytes after the path into fixed pieces
+and slots. A head matches if
 
 * its fixed pieces equal those of the accepted head, byte for byte, and its slots are in the same places, with the same lengths.
   Only the value of Range may have another length;
@@ -15,12 +15,12 @@ fixed pieces and slots. A head matches if
 
 No alphabet has a space, a tab, a colon, a carriage return or a line feed. So the lines of the head, their names and the ends of
 their values are those of the accepted head, no line can appear, vanish or change its name, and the end of the head is the end of
-the bytes. An alphabet's bytes are valid in a value and in a target, so llhttp accepts them too. Parsing would therefore find the
-same method, version, names and values, but for the slots, which are returned. The path is its own percent-decoded and canonical
-form, so nothing is to be decoded, and "." and ".." stay parts of a key, as in S3.
+the bytes. An alphabet's bytes are valid in a value and in a target, so llhttp accepts them too. Parsing would therefore give the
+same method, version, names and values, except for the slots, which are returned. The path is already percent-decoded and
+canonical, so nothing needs decoding, and "." and ".." stay parts of a key, as in S3.
 
-Only the grammar is skipped. The caller checks the values every time: whether the date is a date and the signature right. A
-template refuses nothing: if a head does not match, or comes in two pieces, or with the next one behind it, the parser judges it.
+Only the grammar check is skipped. The caller always checks the values: whether the date is valid and the signature right. A
+template refuses nothing: a head that does not match, comes in two pieces, or is followed by another head goes to the parser.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ _IDS = frozenset({b"amz-sdk-invocation-id", b"traceparent"})
 
 
 class Patience:
-    """When a connection replaces its template by that of another shape.
+    """Decides when a connection replaces its template by one of another shape.
 
     A proxy may send the requests of many clients over one connection, so that heads of one shape seldom follow each other. Each
-    template that was not worth its making doubles the number of other heads that are parsed before the next one is made.
+    template that did not pay for itself doubles the number of other heads that are parsed before the next template is made.
 
     Attributes:
-        answered: heads that the present template has saved from parsing.
+        answered: heads that the present template matched, and so saved from parsing.
     """
 
     __slots__ = ("_others", "_wanted", "answered")
@@ -65,7 +65,7 @@ class Patience:
         self._wanted = 1
 
     def gives_way(self) -> bool:
-        """Whether a template is to be made of a head that the present one does not match."""
+        """Whether to make a template from a head that the present one does not match."""
         self._others += 1
         proven = self.answered >= _PROVEN
         if not proven and self._others < self._wanted:
@@ -79,7 +79,7 @@ class Template:
     """The shape of one head.
 
     Attributes:
-        names: of the slots, in the order of ``match``: those of their headers.
+        names: of the slots' headers, in the order of ``match``.
     """
 
     __slots__ = ("_fixed", "_headers", "_range_at", "_size", "_unpack_from", "names")
@@ -97,7 +97,7 @@ class Template:
 
     @classmethod
     def of(cls, head: bytes) -> Template | None:
-        """The template of a head that ``RequestParser`` has accepted as plain; ``None`` if it lacks a date or a signature."""
+        """The template for a head that ``RequestParser`` has accepted as plain; ``None`` if it lacks a date or a signature."""
         rest = head[head.index(b" ", 4) :]
         slots: list[tuple[int, int, bytes]] = []
         span: tuple[int, int] | None = None
@@ -124,7 +124,7 @@ class Template:
     def _divided(
         cls, rest: bytes, slots: list[tuple[int, int, bytes]], span: tuple[int, int] | None, headers: RawHeaders
     ) -> Template:
-        """A template with the value of Range, which may have any length, cut out."""
+        """A template without the value of Range, which may have any length."""
         range_at = None
         if span is not None:
             range_at, end = span
@@ -139,7 +139,7 @@ class Template:
         return cls([*pieces, rest[at:]], tuple(name for _, _, name in slots), range_at, headers)
 
     def match(self, head: bytes) -> tuple[bytes, tuple[bytes, ...]] | None:
-        """The path and the values of the slots, if bytes that arrived are exactly one head of this shape."""
+        """The path and the values of the slots, if the received bytes are exactly one head of this shape."""
         size, at = len(head), head.find(b" ", 5)
         if self._range_at is not None:
             return self._match_ranged(head, at)
@@ -173,7 +173,7 @@ class Template:
         return path, (*values, wanted)
 
     def headers(self, values: tuple[bytes, ...]) -> RawHeaders:
-        """The headers of a head with these values in its slots, as the parser gives them."""
+        """The headers of a head with these values in its slots, as the parser would give them."""
         given: Mapping[bytes, bytes] = dict(zip(self.names, values, strict=True))
         return [
             (name, value[:-_SIGNATURE_LENGTH] + given[name] if name == SIGNATURE else given.get(name, value))
