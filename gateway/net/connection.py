@@ -1,15 +1,15 @@
 """One HTTP/1.1 connection to an origin or a node: one exchange at a time.
 
-llhttp judges the grammar: of every head, and of chunked bodies (RFC 9112). This module finds the end of a head, and has the
-framing of what follows, so that bytes of a body with a length go from the socket to their reader untouched. Its rules:
+llhttp checks the grammar of heads and chunked bodies (RFC 9112). This module finds the end of a head and handles the framing of
+the body, so that a body with a length goes from the socket to its reader untouched. Its rules:
 
-* The heads of an answer, interim ones included, have at most ``MAX_HEAD`` bytes; so have the extensions and trailers of a chunked
-  body between two pieces of it. Trailers are dropped.
+* The heads of an answer, interim ones included, have at most ``MAX_HEAD`` bytes, and so do the extensions and trailers between
+  two pieces of a chunked body. Trailers are dropped.
 * An answer ends by its length, its last chunk, or the end of the connection if it has neither. HEAD, 204 and 304 have no body.
-* A connection serves another exchange only if both sides ended the last one, the peer wants that, and sent nothing else. An
-  unrequested byte ends it.
-* Silence is limited while only the peer is waited for: not while the reader is behind, or the sender of a request's body.
-  Interim answers do not prolong the limit on the head.
+* A connection serves another exchange only if both sides have ended the last one, the peer permits that and has sent nothing
+  else. An unrequested byte ends the connection.
+* Silence is limited only while waiting for the peer: not while the reader or the sender of a request's body is slow. Interim
+  answers do not prolong the limit on the head.
 
 docs/decisions/0046-no-place-waits-for-a-client.md lists the states, and the deadline of each.
 """
@@ -38,7 +38,7 @@ _KEEP_IDLE = 15.0
 
 
 class KnownHead(NamedTuple):
-    """The head of an earlier answer, parsed; its body had ``length`` bytes. The same bytes need not be parsed again."""
+    """A parsed head of an earlier answer, whose body had ``length`` bytes. The same bytes need not be parsed again."""
 
     data: bytes
     status: int
@@ -48,32 +48,32 @@ class KnownHead(NamedTuple):
 
 
 class Begun(Protocol):
-    """The waiter for the beginning of an answer: a future, or an object that acts at once."""
+    """Waits for the beginning of an answer: a future, or an object that acts at once."""
 
     def done(self) -> bool:
-        """Whether it does not wait any longer."""
+        """Whether it no longer waits."""
 
     def set_result(self, result: None, /) -> None:
-        """The answer has begun."""
+        """Note that the answer has begun."""
 
     def set_exception(self, exception: Exception, /) -> None:
-        """There is no answer."""
+        """Note that there is no answer."""
 
 
 class IncomingAnswer:
     """An answer, filled by its connection.
 
     Attributes:
-        asked: when the request was sent, on the loop's clock; not set for one whose body is streamed.
-        begun: done when the head is complete, and a small body with it, unless the body takes longer than ``GATHER`` or exceeds
-            the read-ahead; its exception is why there is no head.
-        head: its bytes; ``expected`` is one that may come.
+        asked: when the request was sent, on the loop's clock; not set for a streamed body.
+        begun: done when the head is complete, with a small body, unless that takes longer than ``GATHER`` or exceeds the
+            read-ahead; its exception says why there is no head.
+        head: its bytes; ``expected`` is a head that may come.
         headers: order, spelling and repetitions are the peer's; each character of a value is one byte.
         fields: the first value of each header, by its name in lower case.
-        pieces: of the body, those not read yet; ``size`` bytes in all.
-        complete: the body has ended; its last pieces may not be read yet.
+        pieces: the unread pieces of the body; ``size`` bytes in all.
+        complete: whether the body has ended; its last pieces may be unread.
         failure: why no more pieces will come.
-        waiter: is woken when something of this changes.
+        waiter: woken when any of these change.
     """
 
     __slots__ = (
@@ -99,30 +99,30 @@ class IncomingAnswer:
         self.connection: ClientConnection | None = None
 
     def begin(self) -> None:
-        """Wake the waiting task: the head is complete, and its body is not waited for any longer."""
+        """Wake the waiting task: the head is complete, and the body is no longer waited for."""
         if not self.begun.done():
             self.begun.set_result(None)
 
 
 class ConnectionOwner(Protocol):
-    """The owner of connections, which keeps them for further exchanges."""
+    """The owner of connections, which keeps them for later exchanges."""
 
     def ended(self, connection: ClientConnection, *, reusable: bool) -> None:
-        """The exchange is over."""
+        """Note that the exchange is over."""
 
     def lost(self, connection: ClientConnection) -> None:
-        """The connection is gone."""
+        """Note that the connection is gone."""
 
 
 class ClientConnection(asyncio.BaseProtocol):
-    """See above.
+    """One connection, by the rules of this module.
 
     Args:
         owner: notified when the connection ends.
         address: of the peer.
-        silence: seconds without a byte of the peer after which an exchange fails.
+        silence: seconds without a byte from the peer after which an exchange fails.
         buffer: bytes of a body that are read ahead of its reader.
-        whole: bytes of a body, or of the rest of one, that are read ahead whole: to pause costs more than it holds.
+        whole: a body, or the rest of one, of at most so many bytes is read ahead whole: a pause would cost more than the memory.
 
     Attributes:
         holder: the account of the exchange in progress.
@@ -175,8 +175,8 @@ class ClientConnection(asyncio.BaseProtocol):
 
         Args:
             incoming: takes the answer.
-            request: its head.
-            body: the whole of it, unless ``streamed``.
+            request: the request's head.
+            body: the whole body, unless ``streamed``.
             bodiless: the answer has no body, whatever its head says.
             last: the request asks for the connection to be closed.
             within: seconds to the head of the answer.
@@ -198,7 +198,7 @@ class ClientConnection(asyncio.BaseProtocol):
             self.transport.write(request)
 
     async def write(self, piece: bytes, patience: float) -> None:
-        """Send a piece of the request's body; returns when the next one may follow, at once if the connection is gone.
+        """Send a piece of the request's body; returns when the next piece may follow, at once if the connection is gone.
 
         ``patience``: seconds for the peer to take it.
         """
@@ -212,7 +212,7 @@ class ClientConnection(asyncio.BaseProtocol):
             self.deadline = NEVER
 
     def sent(self, within: float) -> None:
-        """The request's body is complete; ``within``: seconds to the head of the answer."""
+        """Note that the request's body is complete; ``within``: seconds to the head of the answer."""
         self._sending = False
         if self._incoming is None:
             return
@@ -224,11 +224,11 @@ class ClientConnection(asyncio.BaseProtocol):
             self.deadline = now + self._silence
 
     def pause_writing(self) -> None:
-        """The peer is slower than the sender."""
+        """Note that the peer is slower than the sender."""
         self._stuck = True
 
     def resume_writing(self) -> None:
-        """The peer has taken enough."""
+        """Note that the peer has accepted enough."""
         self._stuck = False
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
@@ -276,7 +276,7 @@ class ClientConnection(asyncio.BaseProtocol):
             self.deadline = min(self._head_by, self._loop.time() + self._silence)
 
     def _begin(self, parser: Any, status: int, head: bytes, rest: memoryview) -> None:
-        """The head of the final answer is complete; ``rest``, often the whole body, follows it and is not copied."""
+        """Handle the complete head of the final answer; ``rest``, often the whole body, follows it and is not copied."""
         incoming = self._incoming
         assert incoming is not None
         coding = length = None
@@ -317,7 +317,7 @@ class ClientConnection(asyncio.BaseProtocol):
         self._begin_body(incoming, left, rest)
 
     def _begin_body(self, incoming: IncomingAnswer, left: float, rest: memoryview) -> None:
-        """A body of ``left`` bytes begins with ``rest``; infinity: it ends with the connection."""
+        """Begin a body with ``left`` more bytes, of which ``rest`` has arrived; infinity if it ends with the connection."""
         self._left = left
         if left > _SMALL:
             incoming.begin()
@@ -368,7 +368,7 @@ class ClientConnection(asyncio.BaseProtocol):
             self._reusable = False
 
     def on_body(self, piece: bytes) -> None:
-        """A piece of a chunked body."""
+        """Take a piece of a chunked body."""
         incoming = self._incoming
         if incoming is not None and not self._message_over:
             self._overhead = 0
@@ -376,11 +376,11 @@ class ClientConnection(asyncio.BaseProtocol):
             incoming.size += len(piece)
 
     def on_message_complete(self) -> None:
-        """The end of a chunked body, or of a head that nothing follows."""
+        """The end of a chunked body, or of a head without a body."""
         self._message_over = True
 
     def _advance(self, incoming: IncomingAnswer, left: float) -> None:
-        """Bytes have arrived; ``left`` are yet to come, infinity if unknown."""
+        """Note that bytes have arrived; ``left`` are still to come, infinity if unknown."""
         waiter = incoming.waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
@@ -392,7 +392,7 @@ class ClientConnection(asyncio.BaseProtocol):
             self.deadline = self._loop.time() + self._silence
 
     def resume(self) -> None:
-        """The reader has read everything."""
+        """Continue, because the reader has read everything."""
         if self.paused and not self.closed:
             self.paused = False
             if not self._sending:
@@ -402,7 +402,7 @@ class ClientConnection(asyncio.BaseProtocol):
     # -- the end
 
     def _end(self, failure: Exception | None) -> None:
-        """Let go of the exchange."""
+        """Separate the connection from its exchange."""
         incoming, self._incoming, self._parser = self._incoming, None, None
         if incoming is None:
             return
@@ -437,22 +437,22 @@ class ClientConnection(asyncio.BaseProtocol):
         self.transport.abort()
 
     def expire(self) -> None:
-        """The deadline has passed."""
+        """Fail, because the deadline has passed."""
         self.abort(ExchangeFailed("timeout", "it was silent for too long"))
 
     def eof_received(self) -> None:
-        """The peer sends nothing more."""
+        """Note that the peer will send nothing more."""
         self._lose("")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone."""
+        """Note that the connection is gone."""
         self.closed = True
         self.resume_writing()
         self._lose(f": {exc}" if exc else "")
         self._owner.lost(self)
 
     def _lose(self, why: str) -> None:
-        """An answer that ends with the connection is complete, unless that broke; any other one is not."""
+        """Note the loss: an answer framed by the connection's end is complete, unless the connection broke; others are not."""
         self._reusable = False
         if self._in_head:
             unanswered = not self._head and not self._heads
@@ -466,8 +466,8 @@ class ClientConnection(asyncio.BaseProtocol):
 class ReusingConnection(ClientConnection, asyncio.BufferedProtocol):
     """A connection that reads into the same memory, ``room``, as all others of its loop.
 
-    The body of an answer with the expected head stays there while ``begun`` is called, and is copied if that does not take it. So
-    a body that is passed on at once needs no memory of its own, whose page faults would cost more than the bytes.
+    The body of an answer with the expected head stays there while ``begun`` is called, and is copied only if ``begun`` does not
+    take it. So a body that is passed on at once needs no memory of its own, whose page faults would cost more than the copy.
     """
 
     def __init__(self, room: memoryview, *args: Any) -> None:
@@ -475,7 +475,7 @@ class ReusingConnection(ClientConnection, asyncio.BufferedProtocol):
         self._room = room
 
     def get_buffer(self, _hint: int) -> memoryview:
-        """Where the next bytes are put."""
+        """Where to put the next bytes."""
         return self._room
 
     def buffer_updated(self, count: int) -> None:

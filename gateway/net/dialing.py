@@ -1,7 +1,7 @@
 """Opens connections: resolves names, tries the addresses of a host, and completes the TLS handshake.
 
-Addresses are tried one after the other with a short head start each (RFC 8305), by aiohappyeyeballs. Proxies of the environment
-are not used: an origin is where the configuration says, and ``endpoint`` may name a forwarding proxy itself.
+aiohappyeyeballs tries the addresses one after the other, giving each a short head start (RFC 8305). Proxies from the environment
+are not used: only the configuration says where an origin is, and its ``endpoint`` may name a forwarding proxy.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ServerAddress(NamedTuple):
     @staticmethod
     @cache  # as many as there are origins and nodes
     def of(url: str) -> ServerAddress:
-        """The address of ``http[s]://host[:port]``, as the configuration and the membership check it."""
+        """The address ``http[s]://host[:port]``, already checked by the configuration or the membership."""
         parts = urlsplit(url)
         host, scheme = parts.hostname or "", parts.scheme.lower()
         port = parts.port or _PORTS[scheme]
@@ -72,7 +72,7 @@ class ServerAddress(NamedTuple):
 
 
 class Dialer:
-    """Opens connections; ``within`` are the seconds for an attempt without the resolution of the name, ``None`` for no limit."""
+    """Opens connections; ``within`` limits the seconds of an attempt, without name resolution; ``None`` for no limit."""
 
     def __init__(self, within: float | None) -> None:
         self._within = within
@@ -81,7 +81,7 @@ class Dialer:
         self._turn = 0
 
     async def dial(self, address: ServerAddress, protocol: Callable[[], P]) -> P:
-        """Open a connection; returns its protocol, once ``connection_made`` was called.
+        """Open a connection; returns its protocol after ``connection_made``.
 
         Raises:
             ExchangeFailed: ``dns``, ``connect``, ``tls`` or ``timeout``.
@@ -98,11 +98,11 @@ class Dialer:
             raise ExchangeFailed("timeout", f"connecting took longer than {self._within:g} s") from error
         except ssl.SSLError as error:
             raise ExchangeFailed("tls", f"TLS: {error}") from error
-        except (OSError, RuntimeError, MemoryError) as error:  # uvloop raises either of the first two
+        except (OSError, RuntimeError, MemoryError) as error:  # uvloop raises one of the first two
             raise _refused(error, "connecting", "connect", f"cannot connect: {error}") from error
 
     async def _resolve(self, address: ServerAddress) -> list[AddrInfoType]:
-        """The addresses of a host, each time with another one first.
+        """The addresses of a host, starting with a different one each time.
 
         Raises:
             ExchangeFailed: ``dns``.
@@ -137,14 +137,14 @@ async def _look_up(host: str, port: int) -> list[AddrInfoType]:
 
 
 def _refused(error: BaseException, where: str, kind: str, text: str) -> ExchangeFailed:
-    """The failure for an error while a connection was opened."""
+    """The failure for an error while opening a connection."""
     wanting = SHORTAGES.record(error, where)
     return ExchangeFailed(EXHAUSTED, f"the gateway is out of {wanting}") if wanting else ExchangeFailed(kind, text)
 
 
 @cache
 def _tls() -> ssl.SSLContext:
-    """The system's certificates, or those of SSL_CERT_FILE and SSL_CERT_DIR (ssl.get_default_verify_paths)."""
+    """The system's certificates, or those in SSL_CERT_FILE and SSL_CERT_DIR (ssl.get_default_verify_paths)."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context

@@ -1,13 +1,13 @@
 """One HTTP exchange with an origin or another node: sends a request, and reads its answer as it arrives.
 
-The caller (``Remote``) provides signatures, addresses and the meaning of failures; this module keeps the connections
-(gateway/net/connection.py), a bounded number at a time, and gives the answers to their readers. Each tenant has a share of them
-(gateway/policies/shares.py). Uploads that are streamed have half of them: such an upload waits for its client, so reads keep the
+The caller (``Remote``) provides signatures, addresses and the meaning of failures; this module keeps a bounded number of
+connections (gateway/net/connection.py), and passes answers to their readers. Each tenant has a share of the connections
+(gateway/policies/shares.py). Streamed uploads, which wait for their clients, get at most half of them, so that reads keep the
 rest.
 
 A complete request is repeated once, over a new connection, if its connection ended before the first byte of an answer and its
-method is idempotent (RFC 9110, 9.2.2 and RFC 9112, 9.3.1), which hides kept connections that the other side had just closed. A
-streamed body is never sent twice, nor is a write with a condition: the first one may have made the condition false.
+method is idempotent (RFC 9110, 9.2.2 and RFC 9112, 9.3.1). That hides kept connections that the other side had just closed.
+Streamed bodies and conditional writes are never repeated: the first attempt may have made the condition false.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class Remote(Protocol):
         """Counts the bytes of bodies."""
 
     def failed(self, what: str, cause: ExchangeFailed | None) -> LarderError:
-        """The error to raise when the other side fails; ``what`` follows its name in a sentence."""
+        """The error to raise when the other side fails; ``what`` follows its name in the sentence."""
 
     async def check(self) -> None:
-        """Return if the other side is alive, else raise the error made by ``failed``."""
+        """Return if the other side is alive; otherwise raise the error made by ``failed``."""
 
     def ended(self) -> None:
-        """An answer has been released or aborted."""
+        """Note that an answer was released or aborted."""
 
 
 class StreamedResponse(IncomingAnswer):
@@ -103,7 +103,7 @@ class StreamedResponse(IncomingAnswer):
         return chunk
 
     def at_once(self, length: int) -> bytes | memoryview | None:
-        """A whole body of ``length`` bytes, not copied if it came in one piece; ``None`` if some is missing or was taken."""
+        """A whole body of ``length`` bytes, uncopied if it came in one piece; ``None`` if some is missing or was taken."""
         if not self.complete or not self.pieces or self.size != length:
             return None
         pieces, self.pieces, self.size = self.pieces, [], 0
@@ -111,7 +111,7 @@ class StreamedResponse(IncomingAnswer):
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def beginning(self) -> bytes:
-        """The bytes that ``next_chunk`` will return, or the first of them. Raises the same errors."""
+        """The bytes that ``next_chunk`` will return, or the first ones. Raises the same errors."""
         if not self.pieces and self.connection is not None:
             await self._wait()
         if not self.pieces and self.failure is not None:
@@ -125,7 +125,7 @@ class StreamedResponse(IncomingAnswer):
         return error
 
     async def _wait(self) -> None:
-        """Wait until a chunk can be taken, or none will come."""
+        """Wait until a chunk can be taken, or no more will come."""
         while not self.pieces and self.connection is not None:
             self.waiter = self.loop.create_future()
             try:
@@ -135,7 +135,7 @@ class StreamedResponse(IncomingAnswer):
                 raise
 
     async def come(self) -> bool:
-        """Wait for an answer of ``Connections.get_kept`` as ``ask`` does; returns false if its connection has broken.
+        """Wait for an answer of ``Connections.get_kept`` as ``ask`` does; returns false if the connection has broken.
 
         Raises:
             LarderError: the other side is not alive.
@@ -162,10 +162,10 @@ class StreamedResponse(IncomingAnswer):
             yield chunk
 
     async def read(self, limit: int) -> bytes:
-        """Read the whole body, and release the connection however that ends.
+        """Read the whole body, and release the connection in any case.
 
         Raises:
-            LarderError: as ``next_chunk``; or the body has more than ``limit`` bytes, and the connection is closed.
+            LarderError: like ``next_chunk``; or the body exceeds ``limit`` bytes, and the connection is closed.
         """
         pieces: list[bytes] = []
         size = 0
@@ -182,7 +182,7 @@ class StreamedResponse(IncomingAnswer):
     def release(self) -> None:
         """Abort: the answer is no longer needed. Idempotent.
 
-        Its connection serves other exchanges if the body has ended; else it is closed.
+        Its connection serves other exchanges if the body has ended; otherwise it is closed.
         """
         if self.connection is not None:
             self.connection.abort()
@@ -199,11 +199,11 @@ class Connections:
     """Kept connections, to one origin or to the nodes of a fleet. Create it inside a running event loop.
 
     Args:
-        limit: most exchanges at once; 0 for no limit.
+        limit: maximum number of exchanges at once; 0 for no limit.
         connect: time-out of a connection attempt in seconds; ``None`` for none.
         silence: seconds without a byte from the other side after which an exchange fails; ``None`` for never.
-        buffer: bytes of an answer that are read ahead of their reader.
-        whole: bytes of an answer, or of the rest of one, that are read ahead whole.
+        buffer: bytes of an answer to read ahead of the reader.
+        whole: an answer, or the rest of one, of at most so many bytes is read ahead whole.
         reusing: all connections read into the same memory.
     """
 
@@ -241,7 +241,7 @@ class Connections:
         repeat: bool = False,
         traced: bool = False,
     ) -> StreamedResponse:
-        """Send a complete request; return at the head of its answer, or when a small body has followed it.
+        """Send a complete request; returns at the head of its answer, or when a small body has followed the head.
 
         Args:
             remote: the other side.
@@ -251,8 +251,8 @@ class Connections:
             headers: in the order in which they are sent, with Host.
             body: the whole body.
             within: seconds from getting a connection to the head of the answer; ``None`` for no limit.
-            repeat: send it once more, whatever the method, if its connection broke before an answer began.
-            traced: the request has its span already.
+            repeat: whether to send it again, whatever the method, if its connection broke before an answer began.
+            traced: whether the request already has its span.
 
         Raises:
             LarderError: ``Remote.failed``.
@@ -293,12 +293,12 @@ class Connections:
             remote: the other side.
             address: of the other side.
             request: the whole request.
-            expected: the head that its answer may have.
+            expected: the head that its answer probably has.
             begun: acts at the beginning of the answer.
             within: seconds to the head of the answer.
 
         Returns:
-            The answer that is to come; ``None`` if nothing is sent.
+            The future answer; ``None`` if nothing is sent.
         """
         idle = self._idle.get(address)
         while idle:
@@ -313,11 +313,11 @@ class Connections:
     def upload(
         self, remote: Remote, method: str, address: ServerAddress, target: str, headers: Sequence[Header], body: Upload
     ) -> Awaitable[StreamedResponse]:
-        """Send a request with a streamed body; return at the head of its answer.
+        """Send a request with a streamed body; returns at the head of its answer.
 
         Raises:
             LarderError: ``Remote.failed``.
-            Exception: what the body raised.
+            Exception: raised by the body.
         """
         send = partial(self._upload, remote, method, address, target, body)
         return send(headers) if tracing.telemetry is None else tracing.sent(method, target, address.name, headers, send)
@@ -349,10 +349,10 @@ class Connections:
             raise remote.failed(f"gave no answer: {failure}", failure) from failure
 
     async def _take(self, remote: Remote, address: ServerAddress, *, kept: bool) -> ClientConnection:
-        """A connection for one exchange; ``kept``: it may have served others.
+        """A connection for one exchange; ``kept`` says whether it may have served others.
 
         Raises:
-            ExchangeFailed: it could not be opened, or none was free for ``places.WITHIN`` seconds.
+            ExchangeFailed: none could be opened, or none was free for ``places.WITHIN`` seconds.
             LarderError: the other side is not alive.
         """
         holder = HOLDER.get()
@@ -367,7 +367,7 @@ class Connections:
         dialed = self._dialer.dial(address, lambda: self._make(self, address, *self._read_ahead))
         try:
             made = await (dialed if remote.silence is None else self._dialed_while_alive(remote, dialed))
-            if made.transport.is_closing():  # by the other side, before this task went on
+            if made.transport.is_closing():  # by the other side, before this task continued
                 raise ExchangeFailed("broken", "the connection was closed at once", unanswered=True)
         except BaseException:
             _give_back(self._places, holder)
@@ -436,7 +436,7 @@ def _give_back(places: Places | None, holder: Holder) -> None:
 
 
 async def _while_alive(remote: Remote, waited: asyncio.Future[T]) -> T:
-    """The result of a future, as long as the other side confirms that it is alive; a future still waited for gets the failure."""
+    """The result of a future while the other side confirms that it is alive; after that, waiters get the failure."""
     assert remote.silence is not None
     checking: list[asyncio.Task[None]] = []
     alarm = waited.get_loop().call_later(
@@ -451,7 +451,7 @@ async def _while_alive(remote: Remote, waited: asyncio.Future[T]) -> T:
 
 
 async def _check(remote: Remote, waited: asyncio.Future[T]) -> None:
-    """Check the other side until it fails, or no one waits for the future."""
+    """Check the other side until it fails, or nobody waits for the future."""
     try:
         while True:
             await remote.check()
@@ -462,7 +462,7 @@ async def _check(remote: Remote, waited: asyncio.Future[T]) -> None:
 
 
 def _abort_made(attempt: asyncio.Task[ClientConnection]) -> None:
-    """Close a connection that was made after its waiter had left."""
+    """Close a connection that was opened after its waiter had left."""
     if not attempt.cancelled() and attempt.exception() is None:
         attempt.result().transport.abort()
 
@@ -478,7 +478,7 @@ class _Unkept:
 
 
 async def probe(address: ServerAddress) -> None:
-    """Request any answer from a server, over a new connection: kept ones may be dead, or none may be free.
+    """Request any answer from a server over a new connection, because kept ones may be dead, or none may be free.
 
     Raises:
         ExchangeFailed: there was no answer.

@@ -1,6 +1,6 @@
-"""Takes from a limited amount by shares (gateway/policies/shares.py), and waits for one's turn.
+"""Takes parts of a limited amount by shares (gateway/policies/shares.py), and waits for them in turn.
 
-Whoever waits is served in order among those of the same holder. Holders take turns, so a long queue of one delays no other.
+Requests of one holder are served in order. Holders take turns, so one holder's long queue delays no other holder.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Places(Shares):
         """Who waits: while anyone does, new requests ``wait`` rather than ``claim``."""
 
     async def wait(self, holder: Holder, amount: float = 1) -> None:
-        """Take an amount as soon as the holder may; ``give_back`` returns it.
+        """Take an amount as soon as the holder's share allows; ``give_back`` returns it.
 
         Raises:
             TimeoutError: that took longer than ``WITHIN`` seconds.
@@ -53,11 +53,11 @@ class Places(Shares):
     def _leave(self, holder: Holder, entry: tuple[float, asyncio.Future[None]]) -> None:
         queue = self.waiting.get(holder)
         if queue is None or entry not in queue:
-            return  # ``_serve`` has met it
+            return  # ``_serve`` has reached it
         queue.remove(entry)
         if not queue:
             del self.waiting[holder]
-        self._serve()  # the next one may want less
+        self._serve()  # the next request may want less
 
     def _serve(self) -> None:
         """Admit waiting requests, holder by holder in turn."""
@@ -71,7 +71,7 @@ class Places(Shares):
                     continue
                 queue.popleft()
                 if queue:
-                    self.waiting[holder] = self.waiting.pop(holder)  # to the end
+                    self.waiting[holder] = self.waiting.pop(holder)  # to the end of the queue
                 else:
                     del self.waiting[holder]
                 served = True

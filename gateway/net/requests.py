@@ -1,4 +1,4 @@
-"""Requests: their heads, whether they may be sent twice, and bodies that are sent as they arrive from clients."""
+"""Requests: their heads, whether they may be repeated, and bodies that are sent as they arrive from clients."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _IDEMPOTENT = SAFE | {"PUT", "DELETE"}
 class Upload:
     """Sends a body, records its failure, and enforces its announced length.
 
-    The time that a client takes to send its body is not limited here; the time that the other side takes to accept a piece of
-    it is. A body can fail on the client's side (a bad chunk signature, a broken connection) while it is being sent. Then the
-    other side must never see a complete request, and the caller must get the original failure.
+    This does not limit the time that a client takes to send its body, only the time that the other side takes to accept a piece.
+    A body can fail on the client's side (a bad chunk signature, a broken connection) while it is being sent. Then the other side
+    must never see a complete request, and the caller must get the original failure.
 
     Args:
         body: the pieces.
-        length: of all of them, in bytes.
+        length: of the whole body, in bytes.
         patience: seconds for the other side to accept a piece.
         head_within: seconds to the head of the answer after the last piece.
     """
@@ -40,7 +40,7 @@ class Upload:
         self._head_within = head_within
 
     async def send(self, connection: ClientConnection) -> None:
-        """Send the body over a connection, which is closed if the body fails, or has another length than announced.
+        """Send the body over a connection, which is closed if the body fails or does not have the announced length.
 
         The answer's ``begun`` then raises the body's exception, or S3Error ``IncompleteBody``.
         """
@@ -61,7 +61,7 @@ class Upload:
 
 
 def is_repeatable(method: str, headers: Sequence[Header]) -> bool:
-    """Whether a request that was perhaps carried out may be sent again."""
+    """Whether a request that may have been carried out can be sent again."""
     return method in SAFE or (method in _IDEMPOTENT and not any(name.lower().startswith("if-") for name, _ in headers))
 
 
@@ -69,7 +69,7 @@ def encoded(method: str, target: str, headers: Sequence[Header]) -> bytes:
     """The head of a request.
 
     Raises:
-        ValueError: a header would end its line, or has a character that is no byte.
+        ValueError: a header contains a line break, or a character that is not a byte.
     """
     lines = [f"{method} {target} HTTP/1.1\r\n"]
     for name, value in headers:
