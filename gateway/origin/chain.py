@@ -1,7 +1,7 @@
 """The AWS credential chain: environment, files, IMDS, SSO, STS, by aiobotocore.
 
-``client.py`` imports this module when an origin has no keys in the configuration. Other gateways start without aiobotocore, whose
-import takes a quarter of a start.
+``client.py`` imports this module only when an origin has no keys in the configuration, because importing aiobotocore takes a
+quarter of a start.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ botocore, and an answer or a file in another form is whatever its parser raises.
 
 
 class CredentialChain:
-    """The keys of one worker.
+    """The keys of one worker, from the AWS credential chain.
 
-    aiobotocore renews temporary keys 15 minutes before they expire, and blocks until renewed 10 minutes before. So keys are used
-    for a minute without asking and renewed in the background for four more; after that, requests wait for them. The chain is set
-    up at the first use. If it has no keys, it is not asked again.
+    aiobotocore renews temporary keys 15 minutes before they expire; from 10 minutes before, it blocks until they are renewed. So
+    keys are used for a minute without asking it, and are renewed in the background for four more; after that, requests wait. The
+    chain is set up at the first use. A chain without keys is not asked again.
     """
 
     def __init__(self, now: Callable[[], float], session: Callable[[], Any] = AioSession) -> None:
@@ -79,7 +79,7 @@ class CredentialChain:
 
 
 def profile() -> tuple[str, str]:
-    """Address and region of the AWS profile, the one of AWS_PROFILE or the default; each is empty if the profile has none.
+    """Address and region of the AWS profile named by AWS_PROFILE, or of the default; each is empty if the profile lacks it.
 
     Raises:
         ConfigError: there is no such profile, or the files cannot be read.

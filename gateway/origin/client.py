@@ -1,8 +1,8 @@
-"""Signed HTTP to the origins: sends the gateway's requests and returns the answers, uninterpreted.
+"""Signed HTTP to the origins: sends the gateway's requests, and returns the answers without interpreting them.
 
-The configuration alone decides where a request goes. The address is read from ``[[origins]]`` once; of a request
-only its path and query are used, after a check that they cannot break out of the request line. They are sent byte
-for byte: no decoding, no removal of dot segments, no merging of slashes, because every such path is a legal, different key.
+The configuration alone decides where a request goes. The address is read from ``[[origins]]`` once. Only the path and query of a
+request are used, after a check that they cannot break out of the request line. They are sent byte for byte, without decoding,
+removal of dot segments or merging of slashes, because each such path is a different legal key.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class _Link:
         return OriginUnavailable(f"the origin {self.origin.endpoint} {what}")
 
     def _complain(self) -> None:
-        """Log once a minute that connections are wanting."""
+        """Log once a minute that connections are lacking."""
         now = time.monotonic()
         if now >= self._complain_at:
             self._complain_at = now + _COMPLAIN
@@ -126,11 +126,11 @@ class _LazyChain:
         self._chain: KeySource | None = None
 
     def prepare(self) -> None:
-        """Import the chain now. Takes half a second the first time in a process."""
+        """Import the chain now. The first import in a process takes half a second."""
         self._use(imported(CHAIN))
 
     async def current(self) -> Keys | None:
-        """As ``CredentialChain.current``."""
+        """See ``CredentialChain.current``."""
         if self._chain is None:
             self._use(await asyncio.to_thread(imported, CHAIN))
         assert self._chain is not None
@@ -146,7 +146,7 @@ class OriginClient:
 
     Args:
         origins: the destinations of requests.
-        credentials: of the gateway; those with their own keys at the origin add identities.
+        credentials: of the gateway; those with their own origin keys add identities.
         now: seconds since the epoch, for signatures.
     """
 
@@ -190,7 +190,7 @@ class OriginClient:
 
     @property
     def in_flight(self) -> int:
-        """The requests in progress: each to the end of its answer."""
+        """The requests in progress, each until the end of its answer."""
         return sum(link.active for link in (*self._links.values(), *self._retired))
 
     @property
@@ -200,18 +200,18 @@ class OriginClient:
 
     @property
     def contacts(self) -> dict[str, str]:
-        """The last contact of this worker with each origin that it has asked, by name: a ``Contact``."""
+        """This worker's last contact with each origin that it has used, by name: a ``Contact``."""
         return {name: link.reach.contact.value for name, link in self._links.items() if link.reach.met}
 
     @property
     def refused_keys(self) -> str:
-        """How origins refuse the gateway's keys or redirect it, and the remedies, in words; empty if they do not."""
+        """How origins refuse or redirect the gateway's keys, with remedies, in words; empty if they do not."""
         return self._refusals.problem
 
     async def replace(self, origins: Sequence[Origin], credentials: Sequence[Credential]) -> None:
         """Adopt a reloaded configuration.
 
-        Unchanged origins keep their connections; others' are closed after their last answer, at the next reload or close.
+        Unchanged origins keep their connections; others close theirs after the last answer, at the next reload or close.
         """
         old = self._links
         self._links = {
@@ -241,22 +241,23 @@ class OriginClient:
         cold: bool = False,
         explained: bool = True,
     ) -> StreamedResponse:
-        """Sign and send one request; return at the head of the answer.
+        """Sign and send one request; returns at the head of the answer.
 
         Args:
             identity: signs the request; requests of an anonymous identity are sent unsigned.
             method: upper-case HTTP method.
             raw_path, query: percent-encoded ``/bucket/key`` and parameters without "?", sent byte for byte.
-            headers: further headers; of a client's only those of ``is_forwarded``.
+            headers: further headers; of a client's headers only those that ``is_forwarded`` allows.
             body: sent unchanged; its exceptions are raised here, and the origin then never sees a complete request.
             content_length: of ``body`` in bytes; required for a stream, as S3 does not accept chunked bodies.
             payload_hash: the value of ``x-amz-content-sha256``.
             cold: the reader has no cached grants that a refusal would revoke, so recently accepted keys are trusted.
-            explained: a GET of one byte explains a refused HEAD; ``False``: the caller asks by a GET of its own.
+            explained: whether a GET of one byte explains a refused HEAD; ``False`` if the caller sends its own GET.
 
         Raises:
             OriginUnavailable: no connection, or it broke or fell silent before the head of an answer.
-            GatewayRefused: the origin does not accept the gateway's keys, clock or region, or redirects it; or it has none.
+            GatewayRefused: the origin does not accept the gateway's keys, clock or region, or redirects it; or there are no
+                keys.
             S3Error: ``InvalidURI``: path or query fit no request line; ``IncompleteBody``: the body has another length.
             IdentityGone: the origin or the identity is not configured.
         """
@@ -274,7 +275,7 @@ class OriginClient:
         began, ask = time.perf_counter(), partial(_sent, link, method, target, pairs, body, content_length)
         share = self.hedges.services.rules.hedging and self.hedges.quantile(method, raw_path)
         response = await (self.hedges.sent(identity.origin, method, share, ask) if share else ask())
-        # Relayed is a final HTTP status (RFC 9110 section 15), with what was asked for.
+        # Relayed means a final HTTP status (RFC 9110 section 15), with the requested bytes.
         parted = method == "GET" and (response.status == 206 or "content-range" in response.fields)
         if not 200 <= response.status < 600 or (parted and not has_what_was_asked(response, headers, query)):
             raise _invalid(link, method, response)
@@ -296,7 +297,7 @@ class OriginClient:
     async def _judge(
         self, response: StreamedResponse, identity: OriginIdentity, method: str, place: tuple[str, str], began: float
     ) -> None:
-        """Raise ``GatewayRefused`` if an answer to a request of ``began`` refuses the gateway and not a reader.
+        """Raise ``GatewayRefused`` if an answer refuses the gateway rather than a reader; its request was sent at ``began``.
 
         Keys that were accepted after ``began`` are not in doubt.
         """
@@ -314,14 +315,14 @@ class OriginClient:
             self._accept(identity, began)
             self._deny(identity, place[0], began)
         elif identity.access_key_id and self._in_doubt(identity, place[0], began):
-            # An answer to HEAD has no document: ask once by GET, for all that are in doubt about this key.
+            # An answer to HEAD has no document: ask once by GET, for all requests in doubt about this key.
             refused = await self._questions.result(identity, partial(self._refused_get, identity, *place))
             if refused is not None:
                 response.abort()
                 raise refused
 
     def _in_doubt(self, identity: OriginIdentity, raw_path: str, began: float) -> bool:
-        """Whether a refused HEAD of ``began`` may be about the key: not if it was accepted since, or the object just denied."""
+        """Whether a refused HEAD of ``began`` may concern the key: not if it was accepted since, or the object just denied."""
         if self._accepted.get(identity, -math.inf) > began:
             return False
         return began - self._denied.get((identity, raw_path), -math.inf) > DENIED
@@ -332,7 +333,7 @@ class OriginClient:
         self._denied[identity, raw_path] = began
 
     async def _refused_get(self, identity: OriginIdentity, raw_path: str, query: str) -> GatewayRefused | None:
-        """How the gateway is refused a GET of one byte; ``None`` if it is not."""
+        """How the gateway is refused a GET of one byte; ``None`` if it is not refused."""
         of_object = raw_path.strip("/").partition("/")[2]
         asked = query if of_object or query else "list-type=2&max-keys=1"
         try:
@@ -380,7 +381,7 @@ async def _sent(
 
 
 def _ended(link: _Link, method: str, failure: BaseException) -> None:
-    """A request got no answer; if that is the origin's fault, find out whether it answers at all."""
+    """Handle a request without an answer; if that is the origin's fault, find out whether the origin answers at all."""
     link.ended()
     if isinstance(failure, OriginUnavailable) and not isinstance(failure, OutOfResources):
         link.reach.doubt()
@@ -388,7 +389,7 @@ def _ended(link: _Link, method: str, failure: BaseException) -> None:
 
 
 def _invalid(link: _Link, method: str, response: StreamedResponse) -> OriginUnavailable:
-    """The failure of a request whose answer has an invalid status, or one that was not asked for."""
+    """The failure for an answer with an invalid status, or an answer that was not asked for."""
     response.abort()
     ORIGIN_FAILURES.labels("invalid").inc()
     link.reach.doubt()
@@ -398,7 +399,7 @@ def _invalid(link: _Link, method: str, response: StreamedResponse) -> OriginUnav
 
 @cache  # as many as there are series
 def _series(origin: str, method: str, hundreds: int) -> LoopHistogram:
-    """The metrics of answers by origin, method and class of the status, looked up once for each kind."""
+    """The metrics of answers by origin, method and status class, looked up once per combination."""
     counter = ORIGIN_REQUESTS.labels(method, f"{hundreds}xx")
     return LoopHistogram(ORIGIN_LATENCY.labels(method), ORIGIN_ANSWERS.labels(origin), counter=counter)
 

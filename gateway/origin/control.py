@@ -1,7 +1,7 @@
 """The client of aiobotocore for control operations at the origins: it builds their requests and parses their answers.
 
-It sends nothing itself. Only path and query of its requests are used; the caller sends them, and the caller's identity decides
-where they go.
+It sends nothing itself. Only the path and query of its requests are used; the caller sends them, and the caller's identity
+decides the destination.
 
 ``listing.py`` imports this module at the first listing: aiobotocore takes a quarter of a start, and few gateways list at once.
 """
@@ -38,7 +38,7 @@ async def create(fetch: Fetch) -> Any:
         for name, value in (("profile", None), ("config_file", os.devnull), ("credentials_file", os.devnull))
     }
     session = AioSession(nowhere)
-    # Dates are not used, and parsing them would take four fifths of a page's time.
+    # Dates are not used; parsing them would take four fifths of a page's time.
     session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=str)
     creating = session.create_client(
         "s3",
@@ -68,7 +68,7 @@ async def create(fetch: Fetch) -> Any:
 
 
 def _read_little(client: Any) -> None:
-    """Have the client parse nothing of a listed object but ``_READ``."""
+    """Have the client parse only ``_READ`` of a listed object."""
     page = client.meta.service_model.operation_model("ListObjectsV2").output_shape
     described = page.members["Contents"].member.members
     for name in described.keys() - _READ:

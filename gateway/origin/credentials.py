@@ -35,7 +35,7 @@ def identity_of(origin: Origin, credential: Credential | None) -> OriginIdentity
 
 
 class KeySource(Protocol):
-    """A source of keys that are not in the configuration."""
+    """A source of keys outside the configuration."""
 
     async def current(self) -> Keys | None:
         """Keys that are valid now, or ``None`` if there are none."""
@@ -43,7 +43,7 @@ class KeySource(Protocol):
 
 
 def is_chained(origins: Sequence[Origin]) -> bool:
-    """Whether one of the origins has no keys in the configuration."""
+    """Whether any origin has no keys in the configuration."""
     return any(not origin.access_key_id for origin in origins)
 
 
@@ -66,7 +66,7 @@ class KeyRing:
                 if identity not in self.fixed:
                     self._own.add(identity)
                 self.fixed[identity] = keys
-        # Tuples of strings, which are hashed without a call of Python: every read of another node looks one up.
+        # Tuples of strings are hashed without a Python call; every read from another node looks one up.
         self._known = {(fixed.origin, fixed.access_key_id) for fixed in self.fixed}
         self._known |= {(origin.name, "") for origin in origins}
         self._known |= {(origin.name, CHAIN_KEY) for origin in origins if not origin.access_key_id}
@@ -76,7 +76,7 @@ class KeyRing:
         return (identity.origin, identity.access_key_id) in self._known
 
     def owns(self, identity: OriginIdentity) -> bool:
-        """Whether the keys are those that a credential has for itself, and the origin has not."""
+        """Whether the keys belong to a credential alone and not to the origin."""
         return OriginIdentity(identity.origin, identity.access_key_id) in self._own
 
     async def keys(self, identity: OriginIdentity) -> Keys | None:

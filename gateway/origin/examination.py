@@ -1,4 +1,4 @@
-"""Finds the S3 features used by Larder or its clients that a store lacks. It reads one object, and writes nothing."""
+"""Finds S3 features that Larder or its clients use and a store lacks. It reads one object, and writes nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _OTHER = '"00000000000000000000000000000000"'
 
 
 class Unexaminable(LarderError):
-    """There is nothing to examine: the store is empty, or refuses the requests that would show an object."""
+    """There is nothing to examine: the store is empty, or refuses the requests that would reveal an object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ async def examine(origin: Origin, bucket: str = "") -> Examination:
     """Read the first object of a bucket, or of the first bucket that has one, in the ways in which clients read.
 
     Raises:
-        OriginUnavailable, GatewayRefused: the store cannot be asked.
-        Unexaminable: no object is there.
+        OriginUnavailable, GatewayRefused: the store cannot be reached, or refuses the gateway.
+        Unexaminable: there is no object.
     """
     keys = None if origin.access_key_id else await imported(CHAIN).CredentialChain(time.time).current()
     asked = origin.model_copy(update={"read_timeout": _WITHIN} | (asdict(keys) if keys else {}))
@@ -67,7 +67,7 @@ async def examine(origin: Origin, bucket: str = "") -> Examination:
 
 @dataclass(frozen=True, slots=True)
 class _Subject:
-    """An object, as a listing of its bucket shows it, and the way to it."""
+    """An object, as listed in its bucket, and the means to request it."""
 
     client: OriginClient
     identity: OriginIdentity
@@ -82,13 +82,13 @@ class _Subject:
 
 
 async def _document(client: OriginClient, identity: OriginIdentity, path: str, query: str = "") -> tuple[int, bytes]:
-    """Status and body of an answer."""
+    """The status and body of an answer."""
     answer = await client.send(identity, "GET", path, query, ())
     return answer.status, await answer.read(_DOCUMENT)
 
 
 async def _subject(client: OriginClient, identity: OriginIdentity, bucket: str) -> _Subject:
-    """The first object of more than one byte in a bucket, or any."""
+    """The first object of more than one byte in a bucket, or else any object."""
     buckets = [bucket]
     if not bucket:
         status, body = await _document(client, identity, "/")
@@ -164,7 +164,7 @@ async def _checksums(subject: _Subject) -> Sequence[str]:
 
 
 async def _versions(subject: _Subject) -> Sequence[str]:
-    # rclone says that versions are off, and JuiceFS lists them; neither can switch them on. moto names an element otherwise.
+    # rclone says that versions are off, and JuiceFS lists them; neither can switch them on. moto names an element differently.
     for name, query, wanted in (("versioning", "", b"Versioning"), ("versions", "max-keys=1&", b"<ListVersionsResult")):
         path = f"/{quote(subject.key.bucket)}"
         status, body = await _document(subject.client, subject.identity, path, f"{query}{name}")

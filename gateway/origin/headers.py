@@ -1,4 +1,4 @@
-"""The headers of the origin's answers: those relayed to clients, and the object's metadata in them.
+"""The headers of the origin's answers: those relayed to clients, and the object's metadata.
 
 Everything except the headers of the origin's connection is relayed to the client (RFC 9110, section 7.6.1).
 ``model/s3/request_headers.py`` lists the headers sent to the origin; Accept, Accept-Encoding and User-Agent are the gateway's
@@ -32,8 +32,9 @@ LARDER = "x-larder-"
 
 
 def relayable(headers: Iterable[Header]) -> list[Header]:
-    """The origin's headers for the client: all but those of the origin's connection (RFC 9110, 7.6.1), and those of another
-    Larder that the origin is: the client gets them from the gateway that it asked."""
+    """The origin's headers for the client, without those of the origin's connection (RFC 9110, 7.6.1), and without Larder's own
+    if the origin is another Larder: the client gets those from the gateway it asked.
+    """
     pairs = list(headers)
     dropped: frozenset[str] = HOP_BY_HOP
     for name, value in pairs:
@@ -52,8 +53,8 @@ def entity_headers(headers: Sequence[Header], *, checksums_asked: bool = True) -
 
     Args:
         headers: of a 200 or a 206, in the origin's order.
-        checksums_asked: whether the request carried ``x-amz-checksum-mode: ENABLED``; without it S3 sends no checksums, and
-            with a range only those of whole objects, so a 206 never counts.
+        checksums_asked: whether the request carried ``x-amz-checksum-mode: ENABLED``; without it S3 sends no checksums. With a
+            range it sends only those of whole objects, so those of a 206 are ignored.
 
     Returns:
         The metadata; ``size`` is -1 if the answer does not state the object's size, ``etag`` empty if it has none. Neither can
@@ -105,17 +106,17 @@ def content_range(value: str) -> tuple[int, int, int] | None:
 
 
 def has_what_was_asked(answer: IncomingAnswer, headers: Iterable[Header], query: str) -> bool:
-    """Whether an answer to a GET is no part, or one that was asked for; its status is made to fit its bytes (RFC 9110, 15.3.7).
+    """Whether an answer to a GET is the whole, or the requested part; adapts its status to its bytes (RFC 9110, 15.3.7).
 
-    ``rclone serve s3`` sends a range with 200 and a Content-Range: taken for the whole, its bytes would come to a wrong place.
-    Other stores may send the whole with 206.
+    ``rclone serve s3`` sends a range with 200 and a Content-Range; taken for the whole object, its bytes would be misplaced.
+    Other stores may send the whole object with 206.
     """
     value = answer.fields.get("content-range")
     if answer.status != 206 and (answer.status != 200 or value is None):
         return True
     asked = next((text for name, text in headers if name.lower() == "range"), None)
     if asked is not None:
-        # radosgw describes the whole by a Content-Range where the header asks for no range.
+        # radosgw describes the whole object by a Content-Range if the header requests no range.
         answer.status = answer.status if parse_range(asked) is None else 206
         return True
     if "partNumber=" in query:

@@ -1,4 +1,4 @@
-"""Sends a late read of a store a second time and takes the first answer, if a rule sets ``hedge``.
+"""Repeats a late read of a store, and takes the first answer, if a rule sets ``hedge``.
 
 A read waits until the head of its answer; the body is not hedged.
 """
@@ -40,25 +40,25 @@ class Hedges:
         self._budgets: defaultdict[str, HedgeBudget] = defaultdict(HedgeBudget)
 
     def quantile(self, method: str, raw_path: str) -> float:
-        """After which quantile of the waiting times a request is sent again; 0 for never."""
+        """The quantile of the waiting times after which a request is repeated; 0 for never."""
         rules = self.services.rules
         if not rules.hedging or method not in _READS or "/" not in raw_path[1:].rstrip("/"):
             return 0.0
         return QUANTILES[rules.for_path(unquote(raw_path[1:])).hedge]
 
     async def sent(self, origin: str, method: str, quantile: float, ask: Ask) -> StreamedResponse:
-        """Send a read, and once more if it is late; returns at the head of the answer that is taken.
+        """Send a read, and repeat it if it is late; returns at the head of the first answer.
 
-        1. The first request is answered in time, or fails in time: nothing else is sent.
-        2. It is late, and the budget allows a second: whichever answers first wins, and the other one is aborted.
+        1. The first request is answered or fails in time: nothing else is sent.
+        2. It is late, and the budget allows a second request: the first answer wins, and the other request is aborted.
         3. One of the two fails, or answers 5xx, while the other still waits: the other's answer is the answer.
-        4. Both fail: the failure of the last.
-        5. The caller is cancelled: both are.
+        4. Both fail: the later failure is raised.
+        5. The caller is cancelled: both requests are cancelled.
 
         Args:
             origin: the name of the store.
             method: of the request.
-            quantile: of ``quantile``.
+            quantile: from ``quantile``.
             ask: sends the request; it is called once or twice.
 
         Raises:
@@ -86,7 +86,7 @@ class Hedges:
 
 
 async def _first_good(tasks: list[asyncio.Task[StreamedResponse]]) -> asyncio.Task[StreamedResponse]:
-    """The first task with an answer below 500; without one, the last that ended."""
+    """The first task with an answer below 500; otherwise the last task to end."""
     pending = set(tasks)
     while True:
         done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
@@ -103,6 +103,6 @@ def _is_good(task: asyncio.Task[StreamedResponse]) -> bool:
 
 
 def _discard(task: asyncio.Task[StreamedResponse]) -> None:
-    """End the exchange of a request whose answer is not taken."""
+    """End the exchange of a request whose answer is not used."""
     if not task.cancelled() and task.exception() is None:
         task.result().abort()

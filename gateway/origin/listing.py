@@ -64,7 +64,7 @@ class ListingPage(NamedTuple):
 
 
 class Listings:
-    """Lists buckets of all origins of one worker.
+    """Lists buckets at all origins of one worker.
 
     Args:
         origin: signs and sends the requests.
@@ -77,7 +77,7 @@ class Listings:
         self._creating: SingleFlight[None, Any] = SingleFlight()
 
     async def buckets(self, identity: OriginIdentity) -> list[str]:
-        """The names of all buckets that the origin shows to an identity. Raises as ``list_page``."""
+        """The names of all buckets that the origin shows to an identity. Raises like ``list_page``."""
         return await self._ask(identity, lambda client: client.list_buckets(), _buckets)
 
     async def list_page(
@@ -98,10 +98,10 @@ class Listings:
             bucket: the bucket.
             prefix: of the keys.
             delimiter: keys that contain it after the prefix are grouped into common prefixes.
-            start_after: the page begins after this key; not for listings with a delimiter, as a store would return the common
-                prefix of that key again.
+            start_after: the page begins after this key; not for listings with a delimiter, because a store would return the
+                key's common prefix again.
             token: of the previous page; takes precedence over ``start_after``.
-            limit: most keys and common prefixes, at most ``PAGE_KEYS``.
+            limit: maximum number of keys and common prefixes, at most ``PAGE_KEYS``.
 
         Raises:
             OriginUnavailable: no answer, or it broke off or is too large.
@@ -123,7 +123,7 @@ class Listings:
     async def _ask(
         self, identity: OriginIdentity, send: Callable[[Any], Awaitable[Answer]], parse: Callable[[Answer], T]
     ) -> T:
-        """The parsed answer to a request that ``send`` has aiobotocore's client build."""
+        """The parsed answer to a request, which aiobotocore's client builds when ``send`` calls it."""
         client = self._client or await self._creating.result(None, self._create)
         turn = _asking.set(identity)
         try:

@@ -2,8 +2,8 @@
 
 A request that fails, or waits longer than half of ``check_timeout`` while the origin answers nothing else, raises a doubt. A
 doubt sends a probe over a new connection; if that fails too, the origin is lost (gateway/policies/health/reachability.py), and
-probes continue until it answers. This does not fail requests: callers that have an alternative to waiting use ``wait``,
-``result`` and ``unless_lost``, the others wait as long as the origin's time-outs allow.
+probes continue until it answers. This does not fail requests: callers with an alternative to waiting use ``wait``, ``result``
+and ``unless_lost``; other callers wait as long as the origin's time-outs allow.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Reach:
 
     @property
     def met(self) -> bool:
-        """Whether the origin was ever asked: by a request that it answered, or by a probe."""
+        """Whether there was any contact with the origin: an answered request, or a probe."""
         return max(self._heard_at, self._probed_at) > float("-inf")
 
     @property
@@ -71,10 +71,10 @@ class Reach:
         how = "does not answer this node" if self.silent else "cannot be reached from this node"
         return f"the origin {self._name!r} {how}"
 
-    # -- what requests report
+    # -- reports of requests
 
     def asked(self) -> None:
-        """Note that a request without a body begins to wait for its answer."""
+        """Note that a request without a body starts waiting for its answer."""
         self.waiting += 1
         if self._timer is None:
             self._timer = self._loop.call_later(self.patience / 2, self._look)
@@ -101,7 +101,7 @@ class Reach:
             self.doubt()
         self._timer = self._loop.call_later(self.patience / 2, self._look)
 
-    # -- what callers wait for
+    # -- waits of callers
 
     def require(self) -> None:
         """Raise OriginUnavailable if the origin is lost."""
@@ -111,8 +111,8 @@ class Reach:
     async def wait(self, work: asyncio.Future[Any], within: float | None = None) -> None:
         """Wait for ``work``, which continues if this gives up.
 
-        With ``within``, the caller also waits for an origin that is known to refuse connections: a refused request ends at once,
-        and any other shows that the origin is back.
+        With ``within``, the caller waits even for an origin known to refuse connections: if the connection is still refused, the
+        request ends at once; otherwise the origin is back.
 
         Raises:
             OriginUnavailable: the origin is lost, or ``within`` seconds have passed.
@@ -155,7 +155,7 @@ class Reach:
     # -- probes
 
     async def _find_out(self) -> None:
-        """Probe until the origin answers; not sooner than half of ``check_timeout`` after the last probe."""
+        """Probe until the origin answers; the first probe is at least half of ``check_timeout`` after the previous one."""
         try:
             await asyncio.sleep(self._probed_at + self.patience / 2 - self._loop.time())
             while True:
@@ -174,7 +174,7 @@ class Reach:
         except TimeoutError:
             return Contact.SILENT
         except ExchangeFailed as failure:
-            # Without a descriptor nothing was asked.
+            # Without a descriptor, no probe was sent.
             return self._state.contact if failure.kind == EXHAUSTED else Contact.REFUSES
         finally:
             self._probed_at = self._loop.time()

@@ -1,15 +1,16 @@
-"""Answers of an origin that refuse the gateway itself, not a reader.
+"""Answers of an origin that refuse the gateway itself rather than a reader.
 
-A reader signs with a key of the gateway and cannot mend the gateway's key, clock, region or address. If it got the origin's
-answer, such as ``SignatureDoesNotMatch``, it would look for a mistake in its own key. So the client raises ``GatewayRefused``
+A reader signs with a key of the gateway, and cannot correct the gateway's key, clock, region or address. If the reader got the
+origin's answer, such as ``SignatureDoesNotMatch``, it would suspect its own key. So the client raises ``GatewayRefused``
 instead: cached objects are served within ``stale_if_error``, and other requests get a 503. The log has the origin's words, and
-the list of problems has the setting, until the origin accepts the gateway or has not refused it for a while. The list can be read
-without a key, so it names none. ``AccessDenied`` concerns an object and its reader, and is not among these.
+the list of problems names the setting, until the origin accepts the gateway or has not refused it for a while. The list can be
+read without a key, so it contains no key. ``AccessDenied`` concerns an object and its reader, and does not count as a refusal of
+the gateway.
 
-Redirects are among them: the gateway sends signed requests to the configured address only, and a redirect means that a bucket is
+Redirects count: the gateway sends signed requests only to the configured address, and a redirect means that a bucket is
 elsewhere.
 
-An answer to HEAD has no document. Its status alone may mean either, so the client asks again by GET, unless the origin has
+An answer to HEAD has no document, and its status alone is ambiguous. So the client asks again by GET, unless the origin has
 accepted the key since, or has just denied the object itself.
 """
 
@@ -80,7 +81,7 @@ log = logging.getLogger("larder.origin")
 
 
 class Refusal(NamedTuple):
-    """An answer that refuses the gateway: the origin's code, and its words with a remedy."""
+    """An answer that refuses the gateway: the origin's code, and its message with a remedy."""
 
     code: str
     said: str
@@ -97,13 +98,13 @@ class Refusal(NamedTuple):
 
 
 def refusal_of(status: int, body: bytes, region: str = "", remedy: str = "") -> Refusal | None:
-    """The refusal in the beginning of an answer; ``None`` if the answer is a reader's matter.
+    """The refusal at the beginning of an answer; ``None`` if the answer concerns the reader.
 
     Args:
         status: of the answer.
         body: the beginning of its document.
         region: ``x-amz-bucket-region`` of the answer.
-        remedy: replaces that for keys.
+        remedy: replaces the remedy for keys.
     """
     code = _element(body, "Code")
     if code not in _REMEDIES:
@@ -129,7 +130,7 @@ class Refusals:
         """By identity: until when it is a problem, and the refusal."""
 
     def refused(self, identity: OriginIdentity, refusal: Refusal) -> None:
-        """Note a refusal, and log an identity that was not refused before."""
+        """Note a refusal, and log the identity if it was not refused before."""
         if identity not in self.current:
             log.warning(
                 "the origin %(origin)r refuses the gateway's key %(access_key_id)s: %(error)s",
@@ -140,7 +141,7 @@ class Refusals:
     def without_keys(self, identity: OriginIdentity, failure: OriginUnavailable) -> GatewayRefused:
         """Record that the gateway no longer has keys for an identity; returns the error of the request.
 
-        Grants stay, because no reader lost a right. Nothing is sent unsigned: that would be another request.
+        Grants stay, because no reader lost a right. The request is not sent unsigned, which would change its meaning.
         """
         refusal = Refusal(NO_KEYS, f"{failure}; {_REMEDIES[NO_KEYS]}")
         if identity not in self.current:

@@ -23,8 +23,8 @@ class Signer:
     "Authenticating Requests: Using the Authorization Header"). A short canonical request is cheap, and a proxy between the
     gateway and its origin can rewrite unsigned headers without breaking the request.
 
-    Results are cached across requests: the signing key, four HMACs per key, day and region; and for one second the time
-    stamp, and the headers with their canonical form, which most reads have in common.
+    Results are cached across requests: the signing key (four HMACs) per key, day and region; and, for one second, the time stamp
+    and the canonical headers, which most reads share.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -46,15 +46,15 @@ class Signer:
         region: str,
         payload: str,
     ) -> list[Header]:
-        """The headers of a request with those of this client, and those that authenticate it.
+        """The headers of a request, with this client's own and those that authenticate the request.
 
         Args:
             method: upper-case HTTP method.
             raw_path: percent-encoded path, as it goes to the wire.
             query: percent-encoded query, as it goes to the wire, without "?".
             headers: of the request itself.
-            keys: sign the request; ``None``: it is sent unsigned.
-            host: as for ``own_headers``.
+            keys: sign the request; ``None`` to send it unsigned.
+            host: see ``own_headers``.
             region: of the origin.
             payload: hex SHA-256 of the body, or one of S3's markers such as ``UNSIGNED-PAYLOAD``.
         """
@@ -91,7 +91,7 @@ class Signer:
 
 
 def own_headers(headers: Sequence[Header], host: str) -> list[Header]:
-    """The headers of a request with those of this client. The Host that is sent and signed is the configured one, ``host``."""
+    """The headers of a request, with this client's own. The Host that is sent and signed is the configured one, ``host``."""
     pairs: list[Header] = []
     for pair in headers:
         if pair[0].lower() != "host":

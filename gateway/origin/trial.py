@@ -1,4 +1,4 @@
-"""One request to an origin before a start, so that a person sees failures at once instead of later."""
+"""One request to an origin before a start, so that a person sees failures immediately."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Trial(NamedTuple):
 async def try_keys(origin: Origin) -> Trial:
     """List the buckets of an origin whose keys come from the AWS credential chain.
 
-    Without keys, requests are sent unsigned, which public buckets allow; stores then answer in other ways than S3's.
+    Without keys, requests are sent unsigned, which public buckets allow; stores then answer in various ways.
 
     Raises:
         OriginUnavailable: the origin does not answer, or the chain failed.
@@ -65,7 +65,7 @@ async def try_keys(origin: Origin) -> Trial:
 
 
 async def _sent(client: OriginClient, identity: OriginIdentity, endpoint: str) -> StreamedResponse:
-    """The answer to a request for the buckets; a failure names what to look at."""
+    """The answer to a request for the buckets; a failure names what to check."""
     try:
         return await client.send(identity, "GET", "/", "", ())
     except GatewayRefused:
@@ -77,7 +77,7 @@ async def _sent(client: OriginClient, identity: OriginIdentity, endpoint: str) -
 
 
 def _doubt(endpoint: str, status: int, body: bytes) -> str:
-    """Why an answer to a signed request for the buckets is not that of a store; empty if it is."""
+    """Why an answer to a signed request for the buckets does not look like a store's; empty if it does."""
     if _OF_S3.search(body):
         return ""
     other = ""
