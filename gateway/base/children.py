@@ -1,12 +1,12 @@
 """The environment of the processes that the gateway starts, and their end.
 
-Each of them is given an environment. A process that inherits the gateway's would receive its secrets. It could also fail to
+Each process is given its own environment. A process that inherits the gateway's would receive its secrets. It could also fail to
 start: Python starts processes with vfork, so execve(2) reads the environment in the gateway's memory. While another thread
 changes it with setenv(3), execve fails with EFAULT.
 
-None outlives the gateway, even one that was killed with SIGKILL: Linux sends it SIGKILL when the thread that started it ends
-(PR_SET_PDEATHSIG, see prctl(2)). So it is started in a thread that runs as long as the process, the one with the event loop. A
-small launcher sets this up before exec, because Python code between fork and exec is unsafe in a process with threads.
+No child outlives the gateway, even if the gateway is killed with SIGKILL: Linux kills a child when the thread that started it
+ends (PR_SET_PDEATHSIG, see prctl(2)). So the event loop's thread, which runs as long as the process, starts them. A small
+launcher sets this up before exec, because Python code between fork and exec is unsafe in a process with threads.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ os.execvp(sys.argv[2], sys.argv[2:])
 
 
 def bound(*command: str) -> tuple[str, ...]:
-    """The command that runs ``command`` as a process that ends with this one."""
+    """The command that runs ``command`` as a process that ends when this process ends."""
     return (sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), *command)
 
 
 def environment() -> dict[str, str]:
-    """The variables that programs need to start and to find their libraries; no secret."""
+    """The variables that programs need to start and to find their libraries; no secrets."""
     return {name: value for name, value in os.environ.items() if name in _KEPT}

@@ -2,8 +2,8 @@
 
 prometheus_client makes its files longer without allocating them, and maps them. On a full file system the first write to such a
 page kills the process (SIGBUS), and then every process that replaces it; /dev/shm is small in containers, and other programs
-fill it. So pages are allocated first. A worker that gets none counts in its own memory: it serves as before, its later counts are
-missing in ``/-/metrics``, and the log says so.
+fill it. So pages are allocated first. A worker that gets no pages counts in its own memory: it serves as before, but its later
+counts are missing in ``/-/metrics``, and the log says so.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _complained: list[int] = []
 
 
 class AllocatedDict(MmapedDict):
-    """One file of counters, or memory of this process alone where the file system has no room."""
+    """One file of counters; or memory of this process alone, if the file system has no room."""
 
     _f: Any
     _m: Any
@@ -67,14 +67,14 @@ class AllocatedDict(MmapedDict):
 
 
 def _allocate(path: Path) -> None:
-    """Create a file with all its pages, unless there is one. The folder is made again if a program has removed it."""
+    """Create a file with all its pages, unless it exists. If a program has removed the folder, create it again."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         os.posix_fallocate(descriptor, 0, max(_FIRST, os.fstat(descriptor).st_size))
     except OSError:
         if not os.fstat(descriptor).st_size:
-            path.unlink(missing_ok=True)  # readers of all files expect a head in each
+            path.unlink(missing_ok=True)  # readers of all files expect a header in each
         raise
     finally:
         os.close(descriptor)

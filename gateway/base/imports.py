@@ -1,4 +1,4 @@
-"""Imports of modules that stay until the process ends."""
+"""Imports modules that stay until the process ends."""
 
 from __future__ import annotations
 

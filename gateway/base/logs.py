@@ -1,7 +1,7 @@
 """Logging: one JSON object a line, or text for people. Every field that may appear is named here.
 
-A call names its facts once, ``log.info("node %(node)s left", {"node": name})``: people read them in the message, programs in
-fields of the same names.
+A call names its facts once, ``log.info("node %(node)s left", {"node": name})``. People read them in the message, programs in
+fields with the same names.
 
 Lines are redacted: OS errors name files, and the name of a blob's file is its digest.
 """
@@ -29,7 +29,7 @@ FIELDS = (
 class JsonFormatter(logging.Formatter):
     """One JSON object per line: time (UTC), level, logger, message; trace, facts and traceback if there are any.
 
-    A fact that is the whole message has no field of its own.
+    A fact that makes up the whole message gets no field of its own.
     """
 
     def format(self, record: logging.LogRecord) -> str:

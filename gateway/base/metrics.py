@@ -1,8 +1,8 @@
 """Every metric, declared once; docs/metrics.md is checked against ``ALL``.
 
-Labels are bounded: no keys, digests, datasets or nodes; each label has the values listed in its description, or in an enum of the
-code. ``NAMED`` metrics have names of origins, or of a bounded number of tenants and buckets (engine/operations/traffic.py). So
-the number of series does not depend on clients' requests (tests/deploy/test_cardinality.py).
+Labels are bounded: no keys, digests, datasets or nodes; the values of each label are listed in its description, or in an enum of
+the code. ``NAMED`` metrics have names of origins, or of a bounded number of tenants and buckets (engine/operations/traffic.py).
+So the number of series does not depend on clients' requests (tests/deploy/test_cardinality.py).
 
 With several workers, a gauge is combined according to its mode. A gauge that is summed, or whose worst value counts, has a
 "live" mode: it excludes dead workers (gateway/server/run.py).
@@ -414,7 +414,7 @@ NAMED = (BUCKET_REQUESTS, BUCKET_SENT_BYTES, ORIGIN_ANSWERS, RATE_LIMITED, EPOCH
 
 
 def _begin_at_zero() -> None:
-    """Create all label values at 0: a counter that appears with its first event shows no increase to alerts."""
+    """Create all label values at 0, because alerts see no increase in a counter that appears with its first event."""
     for counter, values in (
         (ORIGIN_FAILURES, ("dns", "connect", "tls", "timeout", "broken", "invalid", "busy")),
         (ORIGIN_HEDGES, ("issued", "won")),
@@ -438,13 +438,13 @@ _published: set[Any] = set()
 
 
 def publish() -> None:
-    """Write the counts of requests to this worker's files, where other workers read them: twice a second, not at each request."""
+    """Write the counts of requests to this worker's files, which other workers read: twice a second, not at each request."""
     for value in _published:
         value._file.write_value(value._key, value._value, 0.0)
 
 
 def counted_in_loop(*values: Any) -> None:
-    """Have ``publish`` write values of prometheus_client that the event loop changes without its help."""
+    """Have ``publish`` write values of prometheus_client that the event loop changes directly."""
     _published.update([value for value in values if value._multiprocess])
 
 
@@ -458,7 +458,7 @@ class LoopSum:
     __slots__ = ("_value",)
 
     def __init__(self, metric: Counter | Gauge) -> None:
-        metric.inc(0)  # after a fork prometheus_client begins another file
+        metric.inc(0)  # after a fork prometheus_client starts another file
         self._value: Any = metric._value
 
     def inc(self, amount: float = 1) -> None:
@@ -470,7 +470,7 @@ class LoopSum:
 
 
 class LoopHistogram:
-    """``LoopSum`` for a histogram, or for several of the same seconds, with a counter of the observations if one is given."""
+    """``LoopSum`` for a histogram, or for several histograms of the same seconds, with an optional counter of observations."""
 
     __slots__ = ("_count", "_histograms")
 

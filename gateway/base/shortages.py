@@ -1,4 +1,4 @@
-"""Recognises errors for want of descriptors, memory or threads, and records them.
+"""Recognises and records errors caused by a lack of descriptors, memory or threads.
 
 Such an error says nothing about the disk, the origin or Redis that the process wanted to use. So it is recognised where errors
 are interpreted, and reported as a shortage: in the log, in ``/-/readyz`` and in the list of problems.
@@ -46,10 +46,10 @@ class Shortages:
         self._seen: dict[str, _Shortage] = {}
 
     def record(self, error: BaseException, where: str) -> str:
-        """Record and log a resource that an error says is exhausted; returns it, empty if the error has another cause.
+        """Record and log the resource that an error shows to be exhausted; returns it, or an empty text for another cause.
 
         Args:
-            error: any error; its causes are looked at too.
+            error: any error; its causes are examined too.
             where: the attempted action, for the log: "connecting to the origin".
         """
         wanting = shortage_of(error)
@@ -81,7 +81,7 @@ SHORTAGES = Shortages()
 
 
 def shortage_of(error: BaseException) -> str:
-    """The resource that an error says is exhausted; empty if it has another cause."""
+    """The resource that an error shows to be exhausted; empty if the error has another cause."""
     for cause in _chain(error):
         if isinstance(cause, MemoryError):
             return _ERRNO[errno.ENOMEM]
@@ -101,7 +101,7 @@ def shortage_of(error: BaseException) -> str:
 
 
 def limit_of(wanting: str) -> str:
-    """The process's limit of the exhausted resource, as a clause; empty if it has none."""
+    """The process's limit of the exhausted resource, as a clause; empty without a limit."""
     kind = {_ERRNO[errno.EMFILE]: resource.RLIMIT_NOFILE, _ERRNO[errno.ENOMEM]: resource.RLIMIT_AS}.get(wanting)
     if kind is None:
         return ""
@@ -110,7 +110,7 @@ def limit_of(wanting: str) -> str:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error, the errors that it was made from, and those inside them."""
+    """An error, its causes, and the errors inside them."""
     waiting: list[BaseException | None] = [error]
     seen: set[int] = set()
     while waiting:
@@ -126,7 +126,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _descriptors() -> str:
-    """``file descriptors`` if none is left now."""
+    """``file descriptors`` if none are left now."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as error:

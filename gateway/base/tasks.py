@@ -1,5 +1,4 @@
-"""Background tasks: loops that survive errors, tasks that end with their owner, calls that many share, and work on many things at
-once."""
+"""Background tasks: loops that survive errors, tasks that end with their owner, shared calls, and parallel work on many items."""
 
 from __future__ import annotations
 
@@ -100,7 +99,7 @@ class Tasks:
         return task
 
     async def join(self) -> None:
-        """Wait for the tasks without cancelling them; their errors are ignored."""
+        """Wait for the tasks without cancelling them; ignores their errors."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def stop(self) -> None:
@@ -109,7 +108,7 @@ class Tasks:
 
 
 class Call(NamedTuple, Generic[T]):
-    """A call in flight. ``waiters`` get its result; the first one belongs to the caller that began it."""
+    """A call in flight. ``waiters`` get its result; the first waiter belongs to the caller that started it."""
 
     task: asyncio.Task[T] | None
     began: float
@@ -122,7 +121,7 @@ class SingleFlight(Generic[K, T]):
 
     Args:
         tasks: run the calls.
-        unclaimed: called with a result whose first caller has left.
+        unclaimed: called with the result if the first caller has left.
     """
 
     def __init__(self, tasks: Tasks | None = None, unclaimed: Callable[[T], None] | None = None) -> None:
@@ -141,7 +140,7 @@ class SingleFlight(Generic[K, T]):
         return key in self._calls
 
     def begin(self, key: K, call: Coroutine[Any, Any, T], owner: Hashable = None) -> asyncio.Future[T]:
-        """``waiter``, after starting a call that later callers join; it replaces one in flight. See ``owner``."""
+        """``waiter``, after starting a call that later callers join; it replaces any call in flight. See ``owner``."""
         loop = asyncio.get_running_loop()
         waiters: list[asyncio.Future[T]] = [loop.create_future()]
         task = self._tasks.start(call, partial(self._end, key, waiters))
@@ -149,13 +148,13 @@ class SingleFlight(Generic[K, T]):
         return waiters[0]
 
     def hold(self, key: K, owner: Hashable = None) -> list[asyncio.Future[T]]:
-        """Have callers of a key wait until ``settle`` is called with this list: for work on many keys; see ``begin``."""
+        """Make callers of a key wait until ``settle`` is called with this list: for work on many keys; see ``begin``."""
         waiters: list[asyncio.Future[T]] = []
         self._calls[key] = Call(None, asyncio.get_running_loop().time(), owner, waiters)
         return waiters
 
     def settle(self, key: K, waiters: list[asyncio.Future[T]], result: T) -> None:
-        """Give the callers of a key that is held their result."""
+        """Give the result to the callers of a held key."""
         call = self._calls.get(key)
         if call is not None and call.waiters is waiters:
             del self._calls[key]
@@ -183,7 +182,7 @@ class SingleFlight(Generic[K, T]):
         return await self.join(key, call)
 
     def hand_over(self, key: K) -> list[asyncio.Future[T]]:
-        """The callers, to whom the call itself gives their result before it ends; later callers start a new call."""
+        """The callers; the call itself gives them its result before it ends, and later callers start a new call."""
         return self._calls.pop(key).waiters
 
     def began(self, key: K) -> float:
@@ -196,11 +195,11 @@ class SingleFlight(Generic[K, T]):
         return None if call is None else call.owner
 
     def forget(self, key: K) -> None:
-        """Let later callers start a new call; callers that have joined get its result."""
+        """Let later callers start a new call; callers that have joined still get its result."""
         self._calls.pop(key, None)
 
     def _end(self, key: K, waiters: list[asyncio.Future[T]], task: asyncio.Task[T]) -> None:
-        """Pass on the result of a call that has ended, or was cancelled before it began."""
+        """Pass on the result of a call that has ended, or that was cancelled before it began."""
         self._tasks.forget(task)
         call = self._calls.get(key)
         if call is not None and call.task is task:
@@ -217,7 +216,7 @@ class SingleFlight(Generic[K, T]):
                 waiter.set_result(task.result())
             else:
                 waiter.set_exception(failure)
-                waiter.exception()  # mark the error as retrieved: its caller may not wait
+                waiter.exception()  # mark the error as retrieved: its caller may have left
 
 
 def keep_running(
@@ -230,7 +229,7 @@ def keep_running(
 
 
 async def for_each(items: Iterable[T], work: Callable[[T], Awaitable[None]], at_once: int) -> None:
-    """Do ``work`` for every item, ``at_once`` at a time; the first error cancels the others."""
+    """Do ``work`` for every item, ``at_once`` items at a time; the first error cancels the rest."""
     left = iter(items)
 
     async def worker() -> None:

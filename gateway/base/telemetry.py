@@ -33,14 +33,14 @@ class Telemetry:
         self._provider.shutdown()
 
     def trace_id(self, *, sampled: bool = False) -> str | None:
-        """The id of the current trace in hex; with ``sampled`` only of one whose spans are exported."""
+        """The id of the current trace in hex; with ``sampled``, only if its spans are exported."""
         context = get_current_span().get_span_context()
         known = context.is_valid and (context.trace_flags.sampled or not sampled)
         return f"{context.trace_id:032x}" if known else None
 
     @contextmanager
     def received(self, method: str, path: str, headers: Mapping[str, str]) -> Iterator[Answered]:
-        """The span of a request that is answered here, a child of the client's."""
+        """The span of a request that this gateway answers, a child of the client's span."""
         about = {"http.request.method": method, "url.path": path}
         with self._tracer.start_as_current_span(
             method, context=extract(headers), kind=SpanKind.SERVER, attributes=about
@@ -49,7 +49,7 @@ class Telemetry:
 
     @contextmanager
     def sent(self, method: str, path: str, address: str) -> Iterator[tuple[dict[str, str], Answered]]:
-        """The span of a request to another server, until the head of its answer; and the headers that tell that server of it."""
+        """The span of a request to another server, until the head of its answer; and headers that announce it there."""
         about = {"http.request.method": method, "url.path": path, "server.address": address}
         with self._tracer.start_as_current_span(method, kind=SpanKind.CLIENT, attributes=about) as span:
             headers: dict[str, str] = {}

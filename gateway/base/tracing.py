@@ -1,10 +1,10 @@
 """Traces by OpenTelemetry: a span for each request that a gateway answers, and for each that it sends to an origin or a node.
 
 W3C Trace Context (https://www.w3.org/TR/trace-context/) connects them: the span of a request is a child of the client's
-``traceparent``, the spans of the gateway's own requests are its children, and their ``traceparent`` goes to the other node or the
-origin. So one trace shows a read from the training loop through the fleet to the store.
+``traceparent``, the spans of the gateway's own requests are its children, and their ``traceparent`` goes to the other node or
+the origin. So one trace follows a read from the training loop through the fleet to the store.
 
-Without ``tracing.enabled``, the gateway imports nothing of OpenTelemetry for it. OpenTelemetry's own variables, such as
+Without ``tracing.enabled``, the gateway does not import OpenTelemetry. OpenTelemetry's own variables, such as
 OTEL_EXPORTER_OTLP_ENDPOINT and OTEL_TRACES_SAMPLER, set the exporter and the sampling.
 """
 
@@ -38,7 +38,7 @@ def start() -> Callable[[], None]:
     """Trace in this process from now on.
 
     Returns:
-        Exports the remaining spans and ends it.
+        A function that exports the remaining spans and ends tracing.
 
     Raises:
         ConfigError: OpenTelemetry is not installed.
@@ -77,10 +77,10 @@ async def sent(
 
     Args:
         method: of the request.
-        target: its path and query.
-        address: of the other side.
+        target: the request's path and query.
+        address: the other side's address.
         headers: of the request.
-        send: sends it with the headers that it is given: those, and ``traceparent``.
+        send: sends the request with the headers that it is given: ``headers`` and ``traceparent``.
     """
     assert telemetry is not None
     with telemetry.sent(method, _path(target), address) as (added, answered):
@@ -100,7 +100,7 @@ class Traced:
         return Traced(self._application.at(server))
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer one request within a span of its own."""
+        """Answer one request within its own span."""
         if telemetry is None or scope["type"] != "http":
             await self._application(scope, receive, send)
             return
@@ -117,7 +117,7 @@ class Traced:
 
 
 def _cache_of(message: Any) -> str:
-    """The value of ``x-larder-cache``; empty without one. Hits of the short path have an encoded head alone."""
+    """The value of ``x-larder-cache``; empty if there is none. Hits of the short path have only an encoded head."""
     if "head" in message and "headers" not in message:
         return "HIT"
     return next((value.decode("latin-1") for name, value in message.get("headers", ()) if name == _CACHE), "")
