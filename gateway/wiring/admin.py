@@ -56,7 +56,7 @@ class Administration:
     Args:
         settings: of the worker.
         live: the settings that the catalog changes.
-        listings: of the origins, to look for objects that rules match.
+        listings: of the origins, to find objects that rules match.
         services: of the worker, for features that follow the catalog.
     """
 
@@ -89,12 +89,12 @@ class Administration:
             yield Trouble.of("catalog-split", _split(self._settings))
 
     async def load(self) -> None:
-        """Import the endpoints in a thread if tokens open them, so that the first request need not wait for it."""
+        """Import the endpoints in a thread if any token opens them, so that the first request need not wait for that."""
         if self._settings.admin.open:
             await self.app.load()
 
     async def start(self, start: Start, authenticator: Authenticator, stack: AsyncExitStack) -> None:
-        """Read the catalog, if there may be one, and follow it until the stack is closed.
+        """Read the catalog, if there is one, and follow it until the stack is closed.
 
         Raises:
             ConfigError: the catalog cannot be used with this configuration.
@@ -173,7 +173,7 @@ async def _may_have_catalog(settings: Settings) -> bool:
 
 
 def has_catalog(settings: Settings) -> bool:
-    """Whether a catalog must be read: one is configured, can be written, or existed before."""
+    """Whether a catalog must be read: one is configured, could be written, or existed before."""
     if settings.admin.open or not settings.database.sqlite:
         return True
     file = _file_of(settings)
@@ -185,7 +185,7 @@ def _file_of(settings: Settings) -> Path:
 
 
 def _split(settings: Settings) -> str:
-    """The warning for a fleet with a catalog per node: a key revoked at one node stays valid at the others."""
+    """The warning for a fleet with one catalog per node: a key revoked at one node stays valid at the others."""
     if settings.in_fleet and "{cache.dir}" in settings.database.url:
         return "database.url is a file of this node: changes and revocations here do not apply to other nodes"
     return ""

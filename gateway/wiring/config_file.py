@@ -32,7 +32,7 @@ class ConfigFile:
 
     @property
     def changed(self) -> bool:
-        """Whether it has changed since the last ``load``."""
+        """Whether the file has changed since the last ``load``."""
         return self._stamp() != self._seen
 
     def load(self) -> Settings:

@@ -54,19 +54,19 @@ class DatasetEdge:
     exchange: ScoreExchange
 
     def account(self, api: Application) -> Application:
-        """The endpoints of ``/-`` that wait for no data, with their calls accounted for."""
+        """The endpoints of ``/-`` that wait for no data, with accounting of their calls."""
         return AccountedCalls(api, self.calls)
 
 
 def others_of(fleet: FleetServices) -> homes.PeerNodes | None:
-    """The other nodes, as the engine asks them; ``None`` for a node outside a fleet."""
+    """The other nodes, as used by the engine; ``None`` for a node outside a fleet."""
     return None if fleet.gate is None else homes.PeerNodes(fleet.membership, fleet.peers)
 
 
 def share(
     settings: Settings, redis_url: str, registry: Registry, fleet: homes.PeerNodes | None, stack: AsyncExitStack
 ) -> Registrations:
-    """The registrations of a node and of its fleet, until the stack is closed."""
+    """Share the registrations of a node and its fleet, until the stack is closed."""
     if fleet is None:
         return Registrations(registry)
     redis = commands(redis_url, _PATIENCE)
@@ -122,7 +122,7 @@ def serve_datasets(
 
 
 def _in_loop(hear: Callable[[Content], None]) -> Callable[[Content], None]:
-    """Schedules ``hear`` in the event loop, for calls from threads."""
+    """Schedules ``hear`` in the event loop, for calls from other threads."""
     loop = asyncio.get_running_loop()
 
     def tell(content: Content) -> None:

@@ -1,4 +1,4 @@
-"""Wires the data path of one worker: the engine, and the channel on which it hears of the fleet's writes."""
+"""Wires the data path of one worker: the engine, and the channel that announces the fleet's writes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def open_engine(
     stack: AsyncExitStack,
 ) -> tuple[Engine, Invalidations]:
     """The engine, and its channel over the Redis at ``url``, until the stack is closed."""
-    # An embedded Redis has no clients on other machines, and workers share generations: no write can be missed.
+    # An embedded Redis has no clients on other machines, and workers share generations, so no write can be missed.
     shared = settings.redis.url != "embedded"
 
     async def gap() -> None:
@@ -69,7 +69,7 @@ async def open_engine(
     stack.push_async_callback(engine.close)
     await engine.settle_origins(endpoints_of(settings))
     await channel.start()
-    # Confirmations from before this process received the fleet's writes are as untrusted as those from before a gap.
+    # Confirmations from before this process received the fleet's writes are no more trusted than those from before a gap.
     channel.heard.since = time.time()
     stack.push_async_callback(channel.stop)
     return engine, channel

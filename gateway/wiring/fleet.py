@@ -28,8 +28,9 @@ _DISK_PATIENCE = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Common to the workers of one start of the node: the URL of Redis, a token, and where they listen: for clients, on this
-    machine, and for operators' browsers (empty if nowhere)."""
+    """Shared by the workers of one start of the node: the URL of Redis, a token, and the addresses for clients, for this
+    machine's clients, and for operators' browsers (empty without one).
+    """
 
     redis: str
     boot: str
@@ -47,7 +48,7 @@ class FleetServices:
     gate: PeerGate | None
 
     def problems(self) -> Iterator[Trouble]:
-        """The problems that keep this node from sharing with others; reads are answered nevertheless."""
+        """The problems that keep this node from sharing with other nodes; reads are still answered."""
         if self.membership.conflict:
             what = f"{self.membership.conflict}; until then this node serves everything by itself"
             yield Trouble.of("fleet", what)
@@ -55,7 +56,7 @@ class FleetServices:
             yield Trouble.of("fleet" if self.gate is not None else "no-secret", self.membership.isolation_reason)
 
     def without(self, origin: str) -> str:
-        """The effect of a lost origin on reads, appended to its problem; empty if there is none."""
+        """The effect of a lost origin on reads, to be appended to its problem; empty if there is none."""
         if not origin:
             return ""
         others = "other nodes read the rest" if not self.membership.alone else "the rest is answered 503"
@@ -72,7 +73,7 @@ async def _kept_id(cache: Path, boot: str) -> str:
 async def join(settings: Settings, start: Start, stack: AsyncExitStack) -> FleetServices:
     """Join the fleet as a node that is not ready yet, and leave it when the stack is closed.
 
-    A stopping node announces at once that it is leaving, so that the others send it no new requests while it finishes.
+    A stopping node announces its leaving at once, so that other nodes send it no new requests while it finishes.
     """
     chosen = settings.fleet
     me = Node(
@@ -85,7 +86,7 @@ async def join(settings: Settings, start: Start, stack: AsyncExitStack) -> Fleet
     )
     pace, secret = Pace(chosen.heartbeat, chosen.expire), chosen.secret if settings.in_fleet else ""
     zone = f"larder:{me.zone}:"
-    # Nodes that share a Redis but no secret are not a fleet: each has its own keys there, beside the register.
+    # Nodes that share a Redis but not a secret are not a fleet: each has its own keys there, beside the register.
     own = "" if settings.in_fleet or settings.redis.url == "embedded" else f"{zone}{me.id}:"
     membership = Membership(start.redis, me, zone, pace, secret, own)
     peers = Peers(membership, chosen.secret)

@@ -37,7 +37,7 @@ class Gauges:
 
     def refresh(self) -> None:
         """Update the gauges of this worker."""
-        # If the clock was set back, everything learned from now on would count as older.
+        # If the clock was set back, everything learned from now on would seem older.
         self.channel.heard.since = min(self.channel.heard.since, time.time())
         metrics.IN_FLIGHT.set(self.s3.in_flight)
         metrics.ORIGIN_IN_FLIGHT.set(self.origin.in_flight)
@@ -53,7 +53,7 @@ class Gauges:
         return OpsApp(Monitoring(self.lifecycle, self.watch.problems, self.refresh, may_read, waits))
 
     def keep(self, stack: AsyncExitStack) -> None:
-        """Update them until the stack is closed."""
+        """Update the gauges until the stack is closed."""
         keep_running(repeat("gauges", lambda: _later(_REFRESH, self.refresh)), stack)
 
 

@@ -57,7 +57,7 @@ def endpoints_of(settings: Settings) -> dict[str, str]:
 class Changing:
     """The parts of a worker that adopt a changed configuration.
 
-    ``settle`` is ``Engine.settle_origins``, ``limit`` adopts limits of tenants; both have been called with the initial
+    ``settle`` is ``Engine.settle_origins``; ``limit`` adopts limits of tenants. Both were already called for the initial
     configuration.
     """
 
@@ -72,7 +72,7 @@ class Live:
     """The configuration in force.
 
     Args:
-        settings: of the file at the start of the worker.
+        settings: the file's settings at the start of the worker.
         parts: adopt changes.
     """
 
@@ -132,7 +132,7 @@ class Live:
         self._parts.limit(settings.limits)
         self.effective = settings
         self._warn_of_limits()
-        # Last, because it waits for old connections to close after it has switched.
+        # Last, because after switching it waits for old connections to close.
         await self._parts.origin.replace(settings.origins, settings.credentials)
         self._settling.join(None, self._settle)
 

@@ -1,4 +1,4 @@
-"""Wires the management of the zone: jobs and plan in Redis, the manager's loop, the execution of the plan on this node."""
+"""Wires the management of the zone: jobs and plan in Redis, the manager's loop, and the plan's execution on this node."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _REPORTS_LAST = 3
 
 @dataclass(frozen=True, slots=True)
 class Management:
-    """The parts in one worker."""
+    """The parts of the management in one worker."""
 
     parts: Coordination
     planned: Planned
@@ -56,7 +56,7 @@ def manage(
 ) -> Management:
     """Follow the zone's plan, and lead when elected, until the stack is closed.
 
-    ``overrides`` are operators'; they are known when the node becomes READY, and so before it may lead.
+    ``overrides`` are set by operators; they are known before the node becomes READY, and so before it may lead.
     """
     pace = settings.fleet
     redis = commands(url, pace.expire / 2)

@@ -69,7 +69,7 @@ class WorkerServices:
 
 @dataclass(frozen=True, slots=True)
 class Operated:
-    """The node's watch, and the addresses under ``/-/peer/v1`` of operators' requests."""
+    """The node's watch, and the addresses under ``/-/peer/v1`` for operators' requests."""
 
     watch: NodeWatch
     addresses: Mapping[str, Address]
@@ -134,7 +134,7 @@ def _seen(ground: WorkerServices, registrations: Registrations) -> NodeView:
 
 
 def finder(authenticator: Authenticator) -> Callable[[str], Principal | None]:
-    """Finds the principal of an access key that is valid now."""
+    """Looks up the principal of an access key that is currently valid."""
 
     def find(access_key_id: str) -> Principal | None:
         account = authenticator.find(access_key_id)

@@ -19,7 +19,7 @@ from gateway.wiring.operations import WorkerServices
 def serve_peers(
     ground: WorkerServices, objects: PeerObjects, datasets: DatasetEdge, operators: Mapping[str, Address]
 ) -> PeerApp | None:
-    """Serve other nodes, if there may be any; ``operators`` are the addresses of operators' requests."""
+    """Serve other nodes, if there can be any; ``operators`` are the addresses for operators' requests."""
     gate, engine = ground.fleet.gate, ground.engine
     if gate is None:
         return None

@@ -58,7 +58,7 @@ def sources(
 
 
 def overload_troubles(edges: Iterable[Edge], now: float) -> list[Trouble]:
-    """The problem of edges that refuse requests for want of places; ``now`` is on the monotonic clock."""
+    """The problem of edges that refuse requests for lack of places; ``now`` is on the monotonic clock."""
     known = list(edges)
     full = [edge for edge in known if edge.full]
     if full:

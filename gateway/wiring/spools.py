@@ -1,4 +1,4 @@
-"""Wires where uploads wait until their length or checksum is known."""
+"""Wires the place where uploads wait until their length or checksum is known."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.store.store import Store
 
 
 def spooling(settings: Settings, store: Store) -> Spooling:
-    """Uploads wait beside the cache, or elsewhere while that disk is not in use."""
+    """Where uploads wait: beside the cache, or elsewhere while that disk is not in use."""
     room = Shares(settings.spool)
     here = SpoolPlace(Path(settings.cache.dir) / "tmp", store.bounded, room)
     elsewhere = SpoolPlace(None, room=room)

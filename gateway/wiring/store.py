@@ -1,4 +1,4 @@
-"""Opens and keeps the cache of one worker."""
+"""Opens and maintains the cache of one worker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gateway.store.store import Store
 
 
 async def open_store(settings: Settings, stack: AsyncExitStack) -> Store:
-    """The store, which ``stack`` closes; the server reads data outside the kernel's memory in its threads."""
+    """The store, which ``stack`` closes. The server reads bytes that the kernel has not cached in the store's threads."""
     store = await Store.open(settings.cache, now=time.time)
     stack.push_async_callback(store.close)
     store.memory.budget = share(settings.cache.memory, settings.server.workers)

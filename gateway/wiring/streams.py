@@ -31,7 +31,7 @@ class ReaderRights:
 
     @classmethod
     def of(cls, listings: Listings, find: Callable[[str], Principal | None]) -> ReaderRights:
-        """With the principals of access keys, from ``find``."""
+        """The rights of readers, with the principals of access keys from ``find``."""
         return cls(listings, partial(reader_of, find=find))
 
 
@@ -43,8 +43,9 @@ def watch_streams(
     listeners: Sequence[ReadListener],
     stack: AsyncExitStack,
 ) -> Note:
-    """Learn from reads and load ahead until the stack is closed; returns the function that records each read. ``listeners`` hear
-    the reads that the keeper receives."""
+    """Learn from reads and load ahead until the stack is closed; returns the function that records each read. ``listeners`` get
+    the reads that reach the keeper.
+    """
     if not settings.streams.enabled:
         return _ignored
     services, store = engine.services, engine.services.store

@@ -26,7 +26,7 @@ def show_memory(statm: Path = Path("/proc/self/statm")) -> None:
 
 @contextmanager
 def late(seconds: float) -> Iterator[None]:
-    """Record by how much a wait of ``seconds`` in the event loop is exceeded."""
+    """Record by how much a wait of ``seconds`` in the event loop overran."""
     began = time.perf_counter()
     yield
     metrics.LOOP_LAG.observe(max(0.0, time.perf_counter() - began - seconds))
