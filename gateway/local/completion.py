@@ -1,4 +1,4 @@
-"""``larder-gateway completion``: the script by which a shell completes commands and options."""
+"""``larder-gateway completion``: the script with which a shell completes commands and options."""
 
 from __future__ import annotations
 

@@ -54,10 +54,10 @@ def _check_config(options: Namespace) -> int:
 
 
 def _examined(settings: Settings, name: str, bucket: str) -> dict[str, Any]:
-    """A limitation of an origin.
+    """The limitations of an origin, found by reading from it.
 
     Raises:
-        ConfigError: there is no such origin, it cannot be asked, or has nothing to read.
+        ConfigError: there is no such origin, or it cannot be reached, or it has nothing to read.
     """
     origins = {origin.name: origin for origin in settings.origins}
     if name not in origins:

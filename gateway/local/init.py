@@ -1,4 +1,4 @@
-"""``larder-gateway init``: a configuration to begin with, with a key for clients and an admin token."""
+"""``larder-gateway init``: writes a first configuration, with a key for clients and an admin token."""
 
 from __future__ import annotations
 

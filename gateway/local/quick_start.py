@@ -1,12 +1,13 @@
 """``larder-gateway serve`` without a configuration: finds the origin, makes a key for clients, and prints the variables to
 export.
 
-The origin is the address of ``--origin``, else that of the AWS settings: AWS_ENDPOINT_URL_S3 and AWS_ENDPOINT_URL, then Amazon's
-endpoint of AWS_REGION or AWS_DEFAULT_REGION, then address and region of the profile. Its keys come from the AWS credential chain.
+The origin's address comes from ``--origin``, or else from the AWS settings: AWS_ENDPOINT_URL_S3 and AWS_ENDPOINT_URL, then
+Amazon's endpoint for AWS_REGION or AWS_DEFAULT_REGION, then address and region of the profile. Its keys come from the AWS
+credential chain.
 
 The first start writes ``{cache.dir}/larder.toml`` with a key and an admin token; later starts read it. The shell that starts it
-may have exported the printed variables, so every start checks for them: the gateway's own address is not its origin, and its own
-key is not a key of the origin.
+may have exported the printed variables, so every start checks that the origin is not the gateway's own address, and that the
+origin's key is not the gateway's own.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ class NamedOrigin(NamedTuple):
 class QuickStart:
     """A start without a configuration.
 
-    ``file`` has the key, or will have it after a first start; ``flags`` are the settings beside it. ``settings`` are those of
-    both, without a key before a first start has made one.
+    ``file`` has the key, at the latest after the first start; ``flags`` are the other settings. ``settings`` combines both; it
+    has no key until the first start has made one.
     """
 
     file: Path
@@ -71,7 +72,7 @@ class QuickStart:
     first: bool
 
     def keep(self, environ: Mapping[str, str]) -> Settings:
-        """Write the file if this is the first start; returns the settings with a key.
+        """Write the file if this is the first start; returns the settings, now with a key.
 
         Raises:
             ConfigError: the file cannot be written.
@@ -96,7 +97,7 @@ def prepare(origin: str, environ: Mapping[str, str], flags: Mapping[str, Any]) -
         flags: the settings of the command line, by dotted names.
 
     Raises:
-        ConfigError: there is no origin, or it is this gateway; or the file of the key cannot be used.
+        ConfigError: there is no origin, or it is this gateway, or the key's file cannot be used.
     """
     place = origin_of(origin, environ)
     flags = {"log.format": "text"} | {**flags, "origins.0.endpoint": place.endpoint, "origins.0.region": place.region}
@@ -119,7 +120,7 @@ def prepare(origin: str, environ: Mapping[str, str], flags: Mapping[str, Any]) -
 
 
 def refuse_own_key(settings: Settings, environ: Mapping[str, str]) -> None:
-    """Refuse a clients' key in the variables of the origin's key: a start in a shell that exported it for clients would read it.
+    """Refuse a clients' key in the variables of the origin's key; a shell that exported it for clients would pass it on.
 
     Raises:
         ConfigError: the origin would be sent a key of this gateway.
@@ -162,7 +163,7 @@ def exports(settings: Settings, address: str, console: str, quick: QuickStart, e
 
     Args:
         settings: of the gateway.
-        address: where it listens.
+        address: where the gateway listens.
         console: where its pages are; may be empty.
         quick: how it was started.
         environ: the variables of the shell that started it.
@@ -204,7 +205,7 @@ def _is_own(place: NamedOrigin, settings: Settings) -> bool:
 
 
 def _from_here(address: str) -> str:
-    """The address for clients on this machine, of a gateway that may listen on all addresses."""
+    """The address for clients on this machine, even if the gateway listens on all addresses."""
     return address.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
 
 
@@ -242,7 +243,7 @@ def new_token() -> str:
 
 
 def write_new(file: Path, text: str) -> None:
-    """Write a file that only its owner can read, whole or not at all.
+    """Write a file that only its owner can read, completely or not at all.
 
     Raises:
         FileExistsError: it exists.

@@ -1,7 +1,7 @@
 """``larder-gateway serve``: its arguments, its configuration and its directories.
 
-The gateway itself is imported when these are known (``local/starting.py``): prometheus_client decides at its import
-whether values are shared between workers, and a wrong configuration needs no gateway to be refused.
+The gateway is imported only when these are known (``local/starting.py``): prometheus_client decides at import whether workers
+share values, and an invalid configuration can be refused without the gateway.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _serve(options: Namespace) -> int:
 
 @contextmanager
 def _run_directory(cache: Path) -> Iterator[Path]:
-    """The directory of sockets and shared counters: in the cache, or elsewhere if that is not writable."""
+    """The directory of sockets and shared counters: in the cache, or elsewhere if the cache is not writable."""
     run = cache / "run"
     if _is_usable(run):
         yield run
@@ -105,7 +105,7 @@ def _run_directory(cache: Path) -> Iterator[Path]:
 
 
 def _is_usable(run: Path) -> bool:
-    """Whether the directory could be created and is writable.
+    """Whether the directory exists, created if necessary, and is writable.
 
     Raises:
         ConfigError: this user may not write to it.
@@ -140,8 +140,8 @@ def _room(place: Path) -> int:
 
 @contextmanager
 def _metrics_directory(workers: int) -> Iterator[Path]:
-    """A directory for this start's counters, in memory if there is room: workers write to mapped files there, which no disk may
-    delay.
+    """A directory for this start's counters, in memory if there is room, because workers write to mapped files and must not wait
+    for a disk.
 
     Directories left behind by killed starts are removed.
     """

@@ -40,7 +40,7 @@ def start(
 
     Args:
         settings: of the gateway.
-        config: the file that they are from, which workers read again.
+        config: the settings' file, which workers read again.
         flags: the settings of the command line.
         run: directory for sockets.
         quick: a start without a configuration.
@@ -71,8 +71,9 @@ def start(
 
 
 def _hold_table(cache: str) -> None:
-    """Open the resources that the workers share, before they are forked. Without ``/dev/shm`` it is on the disk, which may
-    hang."""
+    """Open the resources that the workers share before they are forked. Without ``/dev/shm`` they are on the disk, which may
+    hang.
+    """
     root = Path(cache).absolute()
     try:
         asyncio.run(within(_DISK_PATIENCE, partial(hold, table_of(root), root)))
@@ -81,7 +82,7 @@ def _hold_table(cache: str) -> None:
 
 
 def try_origin(quick: QuickStart) -> None:
-    """Report at once, to a person, failures that would occur later. A gateway that has cached something starts without its
+    """Report at once, to a person, failures that would otherwise occur later. A gateway with a filled cache starts without its
     origin.
 
     Raises:
@@ -106,7 +107,7 @@ def try_origin(quick: QuickStart) -> None:
 def _modules(settings: Settings) -> Iterator[str]:
     """The modules that the workers of this configuration import beside the application.
 
-    A single worker imports endpoints after its start; several share them.
+    A single worker imports endpoints after its start; with several workers they are imported before the fork and shared.
     """
     if is_chained(settings.origins):
         yield CHAIN
@@ -128,5 +129,5 @@ def _announce_quick(settings: Settings, quick: QuickStart, text: str) -> None:
     if text.endswith(address):  # not the other addresses, which are announced next
         _announce(text)
         print(exports(settings, address, console, quick, os.environ), flush=True)
-    elif not text.startswith("console"):  # exports names it
+    elif not text.startswith("console"):  # ``exports`` names it
         _announce(text)
