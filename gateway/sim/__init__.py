@@ -1,7 +1,7 @@
-"""The fleet under a virtual clock: the policies that gateways run, with jobs, an origin and a cache that cost no time.
+"""The fleet under a virtual clock: the policies of real gateways, with simulated jobs, origin and cache.
 
-All decisions are made by the objects of ``gateway.policies``: which candidates of a batch are delivered (``batch.choose``), how a
-dataset is cut (``datasets``), and all that the manager does (``manager.decide``: probing, allocation). The rest is modelled: a
-job is a time per mini-batch and a loader in front of it, the origin is a bandwidth that is shared fairly, the cache is a set of
-items. So a simulation says what the decisions are worth, and nothing about what code costs.
+The objects of ``gateway.policies`` make all decisions: which candidates of a batch are delivered (``batch.choose``), how a
+dataset is cut (``datasets``), and everything that the manager does (``manager.decide``: probing, allocation). The rest is
+modelled: a job is a time per mini-batch with a loader in front, the origin is a fairly shared bandwidth, the cache is a set of
+items. So a simulation shows the value of decisions, and says nothing about the cost of code.
 """

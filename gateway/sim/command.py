@@ -1,4 +1,4 @@
-"""``larder-gateway simulate``: a scenario's table on the terminal, and its pictures in files."""
+"""``larder-gateway simulate``: prints a scenario's table, and draws its pictures into files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gateway.sim.jobs.scenario import Scenario, built_in, kind_of, parse_as, sce
 
 
 class PlannerUnavailable(LarderError):
-    """The client, whose planner the simulator runs, is not installed."""
+    """The client, whose planner the simulator uses, is not installed."""
 
 
 def add(command: ArgumentParser) -> None:
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     """Simulate and print.
 
     Raises:
-        ConfigError: the scenario is wrong.
+        ConfigError: the scenario is invalid.
         PlannerUnavailable: the client is not installed; the message says how to get it.
     """
     try:

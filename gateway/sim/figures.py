@@ -1,4 +1,4 @@
-"""Imports matplotlib, which only pictures need, and which may be missing."""
+"""Imports matplotlib, which is needed only for pictures, and may be missing."""
 
 from __future__ import annotations
 

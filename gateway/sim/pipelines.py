@@ -1,10 +1,10 @@
 """Pipelines under the virtual clock: input workers, a queue, a trainer, and the decisions of the gateway.
 
-The pipeline is that of Cachew's Figure 8 (ATC 2022): it reads an element, makes it larger, and works on it for a while, with a
-mark after reading (*source cache*) and one at the end (*full cache*). Workers compute whole batches, which leave in their order.
-The trainer takes one after the other. Decisions and their inputs are the shipped ones: the client's meters
+The pipeline is that of Cachew's Figure 8 (ATC 2022): it reads an element, enlarges it, and works on it for a while, with a mark
+after reading (*source cache*) and another at the end (*full cache*). Workers compute whole batches, which leave in order. The
+trainer takes one after the other. Decisions and their inputs come from shipped code: the client's meters
 (``larder.pipelines.metering``), and ``cache_mode``, ``autocache`` and ``autoscale`` of ``policies/space``. Only times are
-modelled: of reading, work, storing, and of the trainer's step, each batch with its own noise.
+modelled: those of reading, work, storing and the trainer's step, with separate noise for each batch.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ class PipelineModel:
     """A pipeline and its trainer; times in seconds, sizes in bytes.
 
     Args:
-        work: of a worker on one element, after the mark of the source.
-        source: of reading one element from where the dataset is.
+        work: time of a worker on one element, after the mark of the source.
+        source: time to read one element from the dataset's store.
         size: of an element at the first mark.
-        growth: how many times as large it is at the second one.
-        reads: of one element from the cache.
-        room: bytes that results may take.
-        step: of the trainer's own work per batch.
-        elements: of an epoch.
-        batch: elements of a batch.
+        growth: how many times as large it is at the second mark.
+        reads: time to read one element from the cache.
+        room: bytes available for results.
+        step: time of the trainer's own work per batch.
+        elements: number in an epoch.
+        batch: number of elements in a batch.
         noise: standard deviation of a batch's time, as a share.
-        contention: share by which each worker slows the others down.
-        drift: standard deviation of what all batches of a stretch of ``DRIFTING`` have in common, as a share.
+        contention: share by which each worker slows the other workers down.
+        drift: standard deviation of the noise shared by all batches of a stretch of ``DRIFTING``, as a share.
     """
 
     work: float
@@ -79,11 +79,11 @@ class PipelineModel:
         return self.size if mark == SOURCE else self.growth * self.size
 
     def share(self, mark: int) -> float:
-        """Share of a mark's results that the room holds, 0 to 1."""
+        """Share of a mark's results that fit into the room, 0 to 1."""
         return min(1.0, self.room / (self.elements * self.bytes_at(mark)))
 
     def points(self, cache: int, writes: bool) -> tuple[float, float]:
-        """Worker seconds per element up to each mark, on average, with the mark ``cache`` in force."""
+        """Mean worker seconds per element up to each mark, with the mark ``cache`` in force."""
         source, end = self.source, self.source + self.work
         if cache == COMPUTE:
             return source, end
@@ -98,15 +98,15 @@ class PipelineModel:
 
 @dataclass(frozen=True, slots=True)
 class PipelineControl:
-    """The control of a run: fixed by ``cache`` and ``workers``, or decided by the fleet without them.
+    """The control of a run: fixed by ``cache`` and ``workers``; where these are missing, decided by the fleet.
 
     Args:
-        cache: the mark that is used from the first epoch on.
+        cache: the mark in use from the first epoch on.
         workers: number of workers.
-        scale: how workers are found.
-        caching: when it is decided where to cache.
-        stored: decisions of other jobs, by the pools that they have stored.
-        known_reads: elements of several sizes that earlier pipelines have read.
+        scale: how the number of workers is found.
+        caching: when the gateway decides where to cache.
+        stored: decisions of other jobs, by the pools that these jobs stored.
+        known_reads: elements of several sizes that earlier pipelines read.
     """
 
     cache: int | None = None
@@ -119,7 +119,7 @@ class PipelineControl:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedEpoch:
-    """An epoch: when it began and ended, seconds per batch, the mark in force, whether it was stored, and workers at its end."""
+    """An epoch: its beginning and end, seconds per batch, the mark in force, whether it was stored, and its last workers."""
 
     began: float
     ended: float
@@ -131,7 +131,7 @@ class SimulatedEpoch:
 
 @dataclass(slots=True)
 class PipelineRun:
-    """The outcome of a run: epochs, changes of the number of workers with their times, and decisions with theirs."""
+    """The outcome of a run: epochs, and changes of the number of workers and decisions, with their times."""
 
     epochs: list[SimulatedEpoch] = field(default_factory=list)
     workers: list[tuple[float, int]] = field(default_factory=list)
@@ -139,7 +139,7 @@ class PipelineRun:
 
     @property
     def stored(self) -> dict[str, CacheDecision]:
-        """The pool that it has stored, with its decision, for a later job."""
+        """The pool that the run stored, with its decision, for a later job."""
         if not self.decisions or self.decisions[-1][1].stage == COMPUTE:
             return {}
         decision = self.decisions[-1][1]
@@ -166,7 +166,7 @@ class _Gateway:
         self.scaling = Scaling()
 
     def profiled(self, said: Mapping[str, Any], epoch: int) -> None:
-        """A profile came."""
+        """Take a profile."""
         profile = self._profile(said, epoch)
         if profile.read is not None:
             self._read(profile.read)
@@ -174,7 +174,7 @@ class _Gateway:
         self.decision = decided(self.decision, profile, facts, self._control.caching)
 
     def reported(self, report: BatchReport, epoch: int) -> int:
-        """Batches were timed; returns the number of workers."""
+        """Take timed batches; returns the number of workers."""
         if self.decision is not None and not self.decision.final:
             return 1
         mode = "compute" if self.decision is None else self.decision.mode(report.cache or COMPUTE, epoch)
@@ -225,10 +225,10 @@ class _PipelineSimulation:
         self._drift = 1.0
 
     def run(self, epochs: int) -> PipelineRun:
-        """So many epochs."""
+        """Run so many epochs."""
         self._epochs = epochs
         first = self._profiles.first()
-        if self._control.stored and first is not None:  # as a job's first heartbeat, before its first epoch
+        if self._control.stored and first is not None:  # like a job's first heartbeat, before its first epoch
             self._gateway.profiled(first, 0)
             self._note(None)
         self._clock.after(0.0, self._begin)
@@ -279,7 +279,7 @@ class _PipelineSimulation:
     # --- workers
 
     def _work(self) -> None:
-        """Give idle workers the next batches, as long as the queue has room."""
+        """Give idle workers the next batches while the queue has room."""
         while (
             self._busy < self._ready_workers
             and self._given < self._batches
@@ -356,7 +356,7 @@ class _PipelineSimulation:
         self._said = (profile or self._said[0], report or self._said[1])
 
     def _beat(self) -> None:
-        """A heartbeat: what was measured since the last one, and the answer."""
+        """Send a heartbeat with the measurements since the last one, and apply the answer."""
         profile, report = self._said
         self._said = (None, None)
         before = self._gateway.decision
@@ -369,14 +369,14 @@ class _PipelineSimulation:
             self._clock.after(HEARTBEAT, self._beat)
 
     def _note(self, before: CacheDecision | None) -> None:
-        """Note a decision that has changed."""
+        """Record a decision if it has changed."""
         after = self._gateway.decision
         if after is not None and (before is None or (before.stage, before.reason) != (after.stage, after.reason)):
             self._run.decisions.append((self._clock.now, after))
 
 
 def knee(model: PipelineModel, threshold: float, cache: int = COMPUTE) -> int:
-    """The fewest workers at which one more shortens a batch by at most ``threshold``, without noise; ``cache`` is read."""
+    """The fewest workers at which one more would shorten a batch by at most ``threshold``, without noise; ``cache`` is read."""
 
     def batch_time(workers: int) -> float:
         _, end = model.points(cache, False)
@@ -390,7 +390,7 @@ def knee(model: PipelineModel, threshold: float, cache: int = COMPUTE) -> int:
 
 
 def with_knee(model: PipelineModel, workers: int, cache: int = COMPUTE) -> PipelineModel:
-    """The model with a trainer for which ``workers`` are just enough, when ``cache`` is read."""
+    """The model with a trainer for which ``workers`` just suffice when ``cache`` is read."""
     _, end = model.points(cache, False)
     slower = 1 + model.contention * (workers - 1)
     return replace(model, step=end * model.batch * slower / workers)

@@ -1,14 +1,14 @@
-"""Training by importance on a recorded trace: what each cache hits, what it reads, and what an epoch leaves unseen.
+"""Training by importance on a recorded trace: each cache's hits, its origin reads, and the items that an epoch leaves unseen.
 
-The trace says what each item's loss was in each epoch of a real run. A sampler draws an epoch's list from the scores so far; an
-item that it draws gets the loss that the trace has for that epoch. The model of the trace was trained on all items alike, so the
-simulation answers what caches do with such lists, not what the lists do to a model.
+The trace has each item's loss in each epoch of a real run. A sampler draws an epoch's list from the scores so far; a drawn item
+gets the trace's loss for that epoch. The trace's model was trained on all items equally, so the simulation shows how such lists
+affect caches, not how they affect a model.
 
-Whichever sampler draws, N items are read per epoch. With a cache that holds a share c, of which the content stays during the
-epoch, D distinct items in the list cost at least D - cN origin reads, so a hit ratio h leaves at least h - c of the items unseen.
+With any sampler, N items are read per epoch. If a cache holds a share c and its content does not change during the epoch, D
+distinct items in the list cost at least D - cN origin reads, so a hit ratio h leaves at least h - c of the items unseen.
 
-Lists by ranks are those of the loader's planner, orders and admission the gateway's (``gateway/policies``). Belady's MIN and the
-paper's priority queues exist only here.
+Lists by rank come from the loader's planner; eviction orders and admission come from the gateway (``gateway/policies``).
+Belady's MIN and the paper's priority queues exist only here.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ Scores = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class ScoreRunResult:
-    """One run with one size of the cache; all shares of the items that an epoch reads, means over the measured epochs.
+    """One run with one cache size. All values are shares of the items that an epoch reads, averaged over the measured epochs.
 
-    ``hits`` found in the cache, ``read`` from the origin by a miss, ``ahead`` loaded from the origin before the epoch, ``unseen``
-    not in the list.
+    ``hits``: found in the cache; ``read``: from the origin by a miss; ``ahead``: loaded from the origin before the epoch;
+    ``unseen``: not in the list.
     """
 
     run: ScoreRunSpec
@@ -54,12 +54,12 @@ class ScoreRunResult:
 
     @property
     def bound(self) -> float:
-        """Lower bound of the share of unseen items: h - c, where loading ahead counts as a read, like a miss."""
+        """Lower bound of the share of unseen items: h - c; loading ahead counts as a read, like a miss."""
         return max(0.0, self.hits - self.ahead - self.share)
 
 
 def closed_form(run: ScoreRunSpec, share: float) -> float | None:
-    """The hit ratio in theory; ``None`` where there is no formula.
+    """The theoretical hit ratio; ``None`` where there is no formula.
 
     With each item once per epoch, LRU hits items that are read again before others fill the cache, c + (1 - c) ln(1 - c); a cache
     that never evicts, and MIN, hit c. A list that leaves u unseen and whose repeats are cached hits c + u at most.
@@ -72,7 +72,7 @@ def closed_form(run: ScoreRunSpec, share: float) -> float | None:
 
 
 def simulate_scores(scenario: ScoreScenario, seed: int | None = None) -> list[ScoreRunResult]:
-    """All runs with all sizes of the cache, each with the same random numbers.
+    """Simulate all runs with all cache sizes, each with the same random numbers.
 
     Raises:
         ConfigError: the trace cannot be used.
@@ -94,7 +94,7 @@ def _simulate(
     if run.sampler == "shade":
         training = _Sampled(run, losses, int(rng.integers(2**31)))
     cache = _cache(run, room, rng)
-    # Without scores nothing that is learned changes a list, so Belady's MIN may know all of them.
+    # Without scores, nothing that is learned changes a list, so Belady's MIN may know all lists.
     lists = [training.draw(epoch) for epoch in range(epochs)] if run.sampler == "uniform" else []
     cache.expect(np.concatenate(lists) if lists else np.empty(0, dtype=np.int64))
     hits = ahead_reads = unseen = 0
@@ -109,7 +109,7 @@ def _simulate(
             epoch_hits += sum(cache.read(int(item), scores) for item in batch)
             changed = training.learn(epoch, batch)
             if run.cache != "importance":
-                # The paper's caches hear at once; a job of Larder sends its scores once per epoch.
+                # The paper's caches learn scores at once; a job of Larder sends its scores once per epoch.
                 scores = training.scores
                 cache.rank(changed, scores)
         cache.rank(np.arange(items), training.scores)
@@ -126,17 +126,17 @@ class _Training(Protocol):
 
     @property
     def scores(self) -> Scores:
-        """By item; NaN where there is none."""
+        """By item; NaN without a score."""
 
     def draw(self, epoch: int) -> Items:
         """The list of an epoch."""
 
     def learn(self, epoch: int, batch: Items) -> Items:
-        """Score a mini-batch that was trained; its distinct items."""
+        """Score the distinct items of a trained mini-batch."""
 
 
 class _Drawing:
-    """Lists without scores, or by the mean loss of the last mini-batch that an item was in."""
+    """Draws without scores, or by the mean loss of the last mini-batch that contained an item."""
 
     def __init__(self, run: ScoreRunSpec, losses: Losses, rng: Generator) -> None:
         self.scores: Scores = np.full(losses.shape[1], np.nan, dtype=np.float32)
@@ -145,7 +145,7 @@ class _Drawing:
         self._rng = rng
 
     def draw(self, epoch: int) -> Items:
-        """A shuffle of all; with scores, as many draws with replacement in proportion to them."""
+        """A shuffle of all items; with scores, as many draws with replacement, in proportion to the scores."""
         count, known = len(self.scores), ~np.isnan(self.scores)
         if not known.any():
             return self._rng.permutation(count)
@@ -161,7 +161,7 @@ class _Drawing:
 
 
 class _Sampled:
-    """Lists of the loader's own planner, which scores single samples by their rank (Eq. 6)."""
+    """Uses the loader's own planner, which scores single samples by their rank (Eq. 6)."""
 
     def __init__(self, run: ScoreRunSpec, losses: Losses, seed: int) -> None:
         self._plan = ImportancePlan(losses.shape[1], DrawRule(run.unseen), seed=seed, guard=False)
@@ -169,11 +169,11 @@ class _Sampled:
 
     @property
     def scores(self) -> Scores:
-        """As they are sent to gateways."""
+        """The scores as sent to gateways."""
         return self._plan.scores.astype(np.float32)
 
     def draw(self, epoch: int) -> Items:
-        """The list of an epoch, of one rank that has all of it."""
+        """The list of an epoch, with a single rank."""
         return self._plan.begin(epoch).astype(np.int64)
 
     def learn(self, epoch: int, batch: Items) -> Items:
@@ -210,7 +210,7 @@ class _Cache(Protocol):
         """Update the scores of items."""
 
     def expect(self, order: Items) -> None:
-        """All reads, for a cache that knows the future."""
+        """Learn all future reads, for a cache that knows them."""
 
 
 class _RandomOrder(EvictionOrder):
@@ -264,7 +264,7 @@ class _OnePool(_Cache):
                 self._pool.rank(_block(item), score)
 
     def expect(self, order: Items) -> None:
-        """Unknown here."""
+        """Ignored: an order does not know the future."""
 
     def _take(self, item: int, scores: Scores, reads: int) -> bool:
         score = self._score(item, scores)
@@ -280,7 +280,7 @@ class _OnePool(_Cache):
         return True
 
     def _score(self, item: int, scores: Scores) -> float | None:
-        """The rank of an item; of equal scores the less often read one leaves first if reads count."""
+        """The rank of an item; if reads count, the less often read of two items with equal scores leaves first."""
         if not self._scored or np.isnan(scores[item]):
             return None
         tie = 1e-6 * self._reads.get(item, 0) if self._by_reads else 0.0
@@ -288,7 +288,7 @@ class _OnePool(_Cache):
 
 
 class _Farthest(_Cache):
-    """Belady's MIN: evicts what is read last, and does not admit what is read later than everything cached."""
+    """Belady's MIN: evicts the item read furthest in the future, and does not admit one read later than all cached ones."""
 
     def __init__(self, room: int) -> None:
         self._room = room

@@ -13,7 +13,7 @@ COLUMNS = ["run", "hits", "theory", "loaded ahead", "origin reads", "unseen", "h
 
 
 def scores_table(results: Sequence[ScoreRunResult], share: float) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows, one for each run with a cache of this share; all shares of an epoch's reads."""
+    """Columns and rows, one row for each run with a cache of this share; values are shares of an epoch's reads."""
     rows = []
     for result in results:
         if result.share == share:
@@ -25,7 +25,7 @@ def scores_table(results: Sequence[ScoreRunResult], share: float) -> tuple[list[
 
 
 def scores_as_text(scenario: ScoreScenario, results: Sequence[ScoreRunResult]) -> str:
-    """The scenario's description, and a table for each size of the cache."""
+    """The scenario's description, and a table for each cache size."""
     tables = []
     for share in scenario.shares:
         columns, rows = scores_table(results, share)
@@ -34,7 +34,7 @@ def scores_as_text(scenario: ScoreScenario, results: Sequence[ScoreRunResult]) -
 
 
 def scores_as_json(scenario: ScoreScenario, results: Sequence[ScoreRunResult]) -> list[dict[str, Any]]:
-    """Everything that was measured of each run, as JSON types."""
+    """All measurements of each run, as JSON types."""
     return [
         {
             "name": result.run.name,

@@ -1,4 +1,4 @@
-"""Scenarios of training by importance: a recorded trace of losses, and samplers and caches that are compared on it."""
+"""Scenarios of training by importance: a recorded trace of losses, with samplers and caches to compare on it."""
 
 from __future__ import annotations
 

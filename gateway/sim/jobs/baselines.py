@@ -1,7 +1,7 @@
 """The baselines of the simulator: no cache, one that never evicts, LRU, and Belady's MIN.
 
-Each job reads item by item in a uniformly random order of its own, like a loader without Larder. An eviction frees a hundredth of
-the cache: sorting for each single item would take most of the time of a run.
+Each job reads item by item in its own uniformly random order, like a loader without Larder. An eviction frees a hundredth of the
+cache, because sorting for every item would take most of a run's time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LUMP = 0.01
 
 
 class NoCache:
-    """Every job reads everything itself."""
+    """Every job reads all items itself."""
 
     substitutes = False
     shares = False
@@ -35,16 +35,16 @@ class NoCache:
         """Ignored."""
 
     def offers(self, job: JobRun, take: int) -> Numbers:
-        """None: a job reads in its own order."""
+        """None: a job follows its own order."""
         return np.zeros(0, np.int64)
 
     def pick(self, job: JobRun, candidates: Candidates) -> Picked:
-        """The next ones of the job's order, cached or not; without a cache none is."""
+        """The next items of the job's order, cached or not; without a cache, none is cached."""
         resident = job.items.resident[candidates.indices[: candidates.take]]
         return Picked(np.flatnonzero(resident), np.flatnonzero(~resident))
 
     def reserve(self, job: JobRun, numbers: Numbers) -> Numbers:
-        """All of them: the cache decides what to keep after the reads."""
+        """All items: the cache decides what to keep after the reads."""
         return numbers
 
     def keep(self, items: SimulatedItems, numbers: Numbers) -> None:
@@ -126,7 +126,7 @@ def lru(space: SimulatedSpace, clock: Clock) -> Evicting:
 
 
 def belady(space: SimulatedSpace, clock: Clock, jobs: Sequence[JobRun]) -> Evicting:
-    """Evicts the items that will be used last (Belady 1966), given the orders of all jobs and their pace so far."""
+    """Evicts the items that will be used last (Belady 1966), given the orders of all jobs and their average pace."""
 
     def next_use(items: SimulatedItems, numbers: Numbers) -> NDArray[np.float64]:
         uses = [job.next_uses()[numbers] for job in jobs if job.running and job.items is items]

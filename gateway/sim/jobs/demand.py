@@ -1,8 +1,9 @@
 """The demand for one dataset's items: the shipped rules (``policies/items/demand.py``) on simulated items.
 
-One home decides about all items; in a fleet each home decides about its own, by the same rules. A simulated item may stand for
-many (``DatasetSpec.item``): the rules know needs and places, not bytes, so a hundred images that are read, kept and replaced
-together are one item. That changes only the grain: a batch has fewer items, and less room is in transit at any moment.
+One home decides about all items; in a fleet each home decides about its own items, by the same rules. A simulated item may
+represent many (``DatasetSpec.item``): the rules know needs and places, not bytes, so a hundred images that are read, kept and
+replaced together can be one item. Only the granularity changes: a batch has fewer items, and less room is in transit at any
+moment.
 """
 
 from __future__ import annotations
@@ -61,22 +62,22 @@ class SimulatedDemand:
         return 1 << slot
 
     def begin(self, job: JobRun) -> None:
-        """A job begins an epoch, and needs everything."""
+        """Begin an epoch of a job, which now needs all items."""
         self._jobs[job.name] = job
         if bit := self.bit_of(job.name):
             self._clear(bit.bit_length() - 1)
 
     def leave(self, job: str) -> None:
-        """A job has ended."""
+        """Remove a job that has ended."""
         if job in self._slots:
             self._slots[self._slots.index(job)] = ""
 
     def consumed(self, job: str, numbers: Numbers) -> None:
-        """Items were delivered to a job."""
+        """Record that items were delivered to a job."""
         self._bits[numbers] |= np.uint16(self.bit_of(job))
 
     def needed_by(self, job: str) -> NDArray[np.bool_]:
-        """By item, whether a job has not consumed it in its epoch."""
+        """By item, whether a job has yet to consume it in its epoch."""
         needed: NDArray[np.bool_] = (self._bits & np.uint16(self.bit_of(job))) == 0
         return needed
 
@@ -91,7 +92,7 @@ class SimulatedDemand:
     # --- what a batch takes
 
     def offers(self, job: str, most: int) -> Numbers:
-        """Residents that other jobs have consumed and this one has not."""
+        """Residents that other jobs have consumed and this job has not."""
         bit, active = self.bit_of(job), self.active()
         if not active & ~bit:
             return np.zeros(0, np.int64)
@@ -121,8 +122,7 @@ class SimulatedDemand:
         return need_of(self._bits[numbers], self.active() & ~self.bit_of(job))
 
     def replace(self, needs: Sequence[int]) -> list[list[int]]:
-        """The items that leave for each of these incoming needs, the greatest first; none: the incoming item must not be
-        stored."""
+        """The items that leave for each incoming need, the greatest first; none: the incoming item must not be stored."""
         residents = deque((index, less, 1) for index, less in self.least_needed(needs[0], len(needs)))
         return [victims(need, 1, residents) for need in needs]
 
@@ -142,7 +142,7 @@ class SimulatedDemand:
         return NextUses(followers, takers)
 
     def replace_by_use(self, job: str, uses: NextUses, numbers: Numbers) -> tuple[Numbers, Numbers]:
-        """Of items that a job reads, those that are stored, and the residents that leave for them."""
+        """Of the items that a job reads, those that are stored; and the residents that leave for them."""
         start, stop = self._window()
         places = self._generator.permutation(start + np.flatnonzero(self._items.resident[start:stop]))
         later = uses.of(places, self._bits[places])
@@ -155,7 +155,7 @@ class SimulatedDemand:
         return stored, np.array([index for chosen in leaving for index in chosen], np.int64)
 
     def least_needed(self, below: int, count: int) -> list[tuple[int, int]]:
-        """Residents that are needed less than ``below``, the least needed first, random among equals: item and need."""
+        """Residents that are needed less than ``below``, the least needed first, ties at random: item and need."""
         start, stop = self._window()
         places = start + np.flatnonzero(self._items.resident[start:stop])
         need = need_of(self._bits[places], self.active())
@@ -171,7 +171,7 @@ class SimulatedDemand:
         return chosen
 
     def _window(self) -> tuple[int, int]:
-        """A part of the dataset: all of it, or a random stretch of a larger one."""
+        """A part of the dataset: all of it, or a random stretch of a large one."""
         count = self._items.count
         start = int(self._generator.integers(count - WINDOW + 1)) if count > WINDOW else 0
         return start, min(count, start + WINDOW)

@@ -15,7 +15,7 @@ Numbers = NDArray[np.int64]
 
 
 class Fetch:
-    """A read of items from the origin, and those who wait for it."""
+    """A read of items from the origin, and its waiters."""
 
     def __init__(self, numbers: Numbers) -> None:
         self.numbers = numbers
@@ -48,7 +48,7 @@ class SimulatedItems:
         return fetch
 
     def end(self, fetch: Fetch) -> None:
-        """Complete a fetch, and resume those who waited for it."""
+        """Complete a fetch, and resume its waiters."""
         self.fetching[fetch.numbers] = False
         for number in fetch.numbers.tolist():
             del self._fetches[number]
@@ -56,7 +56,7 @@ class SimulatedItems:
             action()
 
     def fetches(self, numbers: Numbers) -> list[Fetch]:
-        """The fetches under way of these items, without repetition."""
+        """The fetches in progress that include these items, without repetition."""
         return list(dict.fromkeys(self._fetches[number] for number in numbers.tolist()))
 
 
@@ -87,7 +87,7 @@ class SimulatedSpace:
         self.used -= len(old) * items.size
 
     def fill(self, generator: np.random.Generator) -> None:
-        """Start with a full cache: the same random share of every dataset, as large as fits."""
+        """Start with a full cache: the same random share of every dataset, as large as possible."""
         total = sum(items.spec.size for items in self.datasets.values())
         share = min(1.0, self.capacity / total)
         for items in self.datasets.values():

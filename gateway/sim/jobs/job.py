@@ -1,9 +1,9 @@
-"""One training job: a loader that makes mini-batches ahead, and a GPU that uses them up.
+"""One training job: a loader that makes mini-batches ahead, and a GPU that consumes them.
 
-The loader makes one mini-batch at a time. Which items it asks for is decided by the client's own planner (``larder.planner``),
-which of them it gets by the way of caching: it takes hits, joins what others fetch, and fetches the rest itself. With a
-``prefetch`` of 0 it begins when the GPU has finished, so nothing of the loading is hidden; otherwise it is up to ``prefetch``
-mini-batches ahead. A mini-batch's time is from the end of the one before to its own end, as a training loop sees it.
+The loader makes one mini-batch at a time. The client's own planner (``larder.planner``) decides which items it requests; the
+kind of caching decides which it gets: it takes hits, joins fetches of other jobs, and fetches the rest itself. With a
+``prefetch`` of 0 it begins when the GPU has finished, so no loading is hidden; otherwise it is up to ``prefetch`` mini-batches
+ahead. A mini-batch's time runs from the end of the previous one to its own end, as in a training loop.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ALONE = Shard(0, 1, 0, 1)
 
 @dataclass(slots=True)
 class Totals:
-    """A job's counts of one phase; ``reads`` are the items that it fetched from the origin itself."""
+    """A job's counts in one phase; ``reads`` are the items that it fetched from the origin itself."""
 
     steps: int = 0
     seconds: float = 0.0
@@ -40,14 +40,14 @@ class Totals:
 
 
 class Picked(NamedTuple):
-    """The positions of the candidates that a batch takes: in the cache, and to be read or joined."""
+    """The positions of the candidates that a batch takes: cached ones, and those to be read or joined."""
 
     hits: Numbers
     missing: Numbers
 
 
 class Way(Protocol):
-    """Caching of items in a run."""
+    """The kind of caching in a run."""
 
     substitutes: bool
     """Whether a batch may be filled with any available candidates."""
@@ -55,25 +55,25 @@ class Way(Protocol):
     """Whether a job waits for an item that another job is already fetching."""
 
     def order(self, job: JobRun, epoch: int) -> EpochOrder:
-        """The order of a job's epoch; called once, when the epoch begins, and one epoch ahead for Belady."""
+        """The order of a job's epoch; called once, when the epoch begins, and one epoch earlier for Belady."""
 
     def begun(self, job: JobRun) -> None:
         """Record that a job begins an epoch."""
 
     def offers(self, job: JobRun, take: int) -> Numbers:
-        """Items to take rather than those of the job's order that are not cached, for a batch of ``take`` items."""
+        """Items to take in preference to uncached items of the job's order, for a batch of ``take`` items."""
 
     def pick(self, job: JobRun, candidates: Candidates) -> Picked:
-        """The candidates that a batch takes, as many as are wanted."""
+        """The candidates that a batch takes, up to the wanted number."""
 
     def reserve(self, job: JobRun, numbers: Numbers) -> Numbers:
-        """The items about to be read that will be kept."""
+        """Those of the items about to be read that will be kept."""
 
     def keep(self, items: SimulatedItems, numbers: Numbers) -> None:
-        """Store items that were read from the origin, and that room was reserved for."""
+        """Store items that were read from the origin and for which room was reserved."""
 
     def delivered(self, job: JobRun, numbers: Numbers) -> None:
-        """Record that a job got items, from the cache or the origin."""
+        """Record that a job received items, from the cache or the origin."""
 
     def phase(self, job: JobRun) -> Phase:
         """The phase of a job's measurement."""
@@ -87,7 +87,7 @@ class Way(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The surroundings that jobs share: the time, the way of caching, and bytes per second of hits (0: no limit)."""
+    """What jobs share: the time, the kind of caching, and bytes per second of hits (0: no limit)."""
 
     clock: Clock
     way: Way
@@ -97,7 +97,7 @@ class Surroundings:
 
 @dataclass(slots=True)
 class _Loading:
-    """A mini-batch that is being made; ``number`` is the plan's, ``parts`` are still to come."""
+    """A mini-batch in the making; ``number`` is the plan's, ``parts`` are the missing parts."""
 
     number: int
     size: int = 0
@@ -108,7 +108,7 @@ class _Loading:
 
 @dataclass(slots=True)
 class _Made:
-    """Mini-batches that wait for the GPU, and what it is doing."""
+    """Mini-batches that wait for the GPU, and the GPU's state."""
 
     ready: list[_Loading] = field(default_factory=list)
     loading: bool = False
@@ -133,7 +133,7 @@ class _Epoch:
 
     @property
     def taken(self) -> int:
-        """Number of items taken."""
+        """Number of items taken so far."""
         return len(self.plan.progress().done) if len(self.plan) else self.order.layout.items
 
 
@@ -167,40 +167,40 @@ class JobRun:
 
     @property
     def batch_items(self) -> int:
-        """Items of one mini-batch, rounded: a step may be several, and an item may stand for many."""
+        """Items of one mini-batch, rounded: a step may represent several, and an item many."""
         return max(1, round(self._take / self.spec.grouped))
 
     @property
     def exact(self) -> bool:
-        """Whether it follows its order exactly."""
+        """Whether the job follows its order exactly."""
         return self.spec.substitute == 1 or not self._around.way.substitutes
 
     def follower(self, bit: int = 1) -> OrderedJob:
-        """How far it is in its order, and at what pace so far."""
+        """The job's position in its order, and its average pace."""
         epoch, front = (0, 0) if self._epoch is None else (self._epoch.number, self._epoch.taken)
         return OrderedJob(
             bit, self.reading, front, self.items.count, self._positions(epoch), self._positions(epoch + 1)
         )
 
     def next_uses(self) -> NDArray[np.float64]:
-        """Seconds until this job reads each item at its pace so far, over this epoch and the next."""
+        """Seconds until this job reads each item at its average pace, over this epoch and the next."""
         follower = self.follower()
         return follower.uses(np.arange(self.items.count), follower.this < follower.front)
 
     @property
     def reading(self) -> float:
-        """Items per second so far."""
+        """Average items per second."""
         return self._take / self.pace()
 
     def pace(self) -> float:
-        """Mean seconds of a step so far; the planned ones before the first step."""
+        """Mean seconds per step so far; before the first step, the planned seconds."""
         steps = self.steps // self.spec.grouped
         if not steps:
             return self.spec.compute * self.spec.grouped
         return sum(totals.seconds for totals in self.totals.values()) / steps
 
     def _positions(self, epoch: int) -> ItemPositions:
-        """By item, its position in an epoch."""
+        """Each item's position in an epoch."""
         if epoch not in self._orders:
             order = self._around.way.order(self, epoch).items(0, self.items.count)
             kept = {number: positions for number, positions in self._orders.items() if number >= epoch - 1}
@@ -276,7 +276,7 @@ class JobRun:
         items.link.send(len(own) * items.size, read, cap=self._cap())
 
     def _cap(self) -> float:
-        """Bytes per second of this job's own reads, such that a mini-batch of misses takes as long as the scenario says."""
+        """Bytes per second of this job's own reads at which a mini-batch of misses takes as long as the scenario says."""
         spec = self.spec
         if not spec.miss:
             return 0.0
@@ -284,7 +284,7 @@ class JobRun:
         return self._take * self.items.size / seconds
 
     def _came(self, loading: _Loading) -> None:
-        """A request is answered: the batch is complete, or the rest of it is asked for."""
+        """Handle an answer: complete the batch, or request the rest of it."""
         assert self._epoch is not None
         offered = self._epoch.plan.candidates()
         if offered is not None and offered.batch == loading.number:
@@ -329,7 +329,7 @@ class JobRun:
             self._load()
 
     def _more(self) -> bool:
-        """Whether there is anything left to load."""
+        """Whether anything is left to load."""
         epoch = self._epoch
         return epoch is None or bool(len(epoch.plan)) or epoch.number + 1 != self.spec.epochs
 

@@ -1,10 +1,10 @@
 """A bandwidth shared by several transfers: fairly, or in the order in which they began.
 
 Fair (max-min) sharing gives each transfer an equal part, and distributes the unused rest among the other transfers. TCP does
-roughly that among similar connections, and object stores among large requests. In-order sharing gives the first transfer all that
-it can use, like a store that limits small requests per second. They differ in how jobs synchronise: a fair store serves jobs with
-equal requests at the same time, so they compute at the same time and leave it idle; in order they drift apart, and it is never
-idle. Background transfers get the remaining bandwidth.
+roughly that among similar connections, and object stores among large requests. In-order sharing gives the first transfer all
+that it can use, like a store that limits small requests per second. They synchronise jobs differently. A fair store completes
+equal requests at the same time, so the jobs compute at the same time and leave it idle; with in-order sharing the jobs drift
+apart, and it is never idle. Background transfers get the remaining bandwidth.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Link:
     ) -> Transfer:
         """Transfer ``size`` bytes at up to ``cap`` bytes per second (0: no limit), then call ``done``.
 
-        ``delay`` are seconds before the first byte, beside the latency.
+        ``delay``: seconds before the first byte, in addition to the latency.
         """
         self.sent += size
         transfer = Transfer(float(size), cap or inf, background, done)
@@ -76,7 +76,7 @@ class Link:
         self._share()
 
     def hurry(self, transfer: Transfer) -> None:
-        """Turn a background transfer, for which a reader waits now, into a normal one without a cap."""
+        """Turn a background transfer into a normal one without a cap, because a reader now waits for it."""
         if transfer.background:
             self._advance()
             transfer.background = False
@@ -116,7 +116,7 @@ class Link:
 
 
 def origin_link(clock: Clock, origin: OriginSpec, bandwidth: float = 0.0) -> Link:
-    """The connection to a store of a scenario; ``bandwidth`` in bytes per second overrides the store's."""
+    """The connection to a scenario's store; ``bandwidth`` in bytes per second overrides the store's."""
     limit = bandwidth or origin.bandwidth
     link = Link(clock, limit, origin.latency, in_order=origin.sharing == "arrival")
     if origin.unlimited:

@@ -1,8 +1,8 @@
-"""Larder's own caching: the manager's plan, decided by the shipped policies and carried out at once.
+"""Larder's own caching: the manager's plan, made by the shipped policies and executed at once.
 
-Every ``interval`` the manager gets the reports of jobs and nodes, and ``policies.space.manager.decide`` makes a plan of them.
-As on the nodes, a dataset keeps items up to its target, and takes room from datasets that hold more than theirs. Which items of a
-dataset that is held in part stay, and which a batch takes, is decided by demand (``sim.jobs.demand``).
+Every ``interval`` the manager gets the reports of jobs and nodes, from which ``policies.space.manager.decide`` makes a plan. As
+on the nodes, a dataset keeps items up to its target, and takes room from datasets that exceed theirs. For a dataset held in
+part, demand decides which items stay and which a batch takes (``sim.jobs.demand``).
 """
 
 from __future__ import annotations
@@ -62,19 +62,19 @@ class Managed:
     # --- for jobs
 
     def serves(self, job: JobRun) -> bool:
-        """True unless the plan excludes this job from the cache or refuses it hits, or does not cache its dataset."""
+        """Whether the job gets hits: not if the plan excludes it or refuses it hits, or does not cache its dataset."""
         order = self.job_order(job)
         return self._stores(job) and (order is None or order.cache)
 
     def _stores(self, job: JobRun) -> bool:
-        """Whether what a job reads may stay: also while it is refused hits, as others need it."""
+        """Whether items that a job reads may stay; even if it is refused hits, because other jobs need them."""
         order = self.job_order(job)
         if order is not None and not order.cache and order.phase is not Phase.PROBE_MISS:
             return False
         return self._caching(job.items) is not CachingMode.NONE
 
     def phase(self, job: JobRun) -> Phase:
-        """As the plan says."""
+        """The phase in the plan."""
         order = self.job_order(job)
         return Phase.STEADY if order is None else order.phase
 
@@ -83,7 +83,7 @@ class Managed:
         return shuffled(job.items.count, job.seed, epoch)
 
     def begun(self, job: JobRun) -> None:
-        """The job needs everything again."""
+        """Record that the job needs all items again."""
         self._demand_of(job).begin(job)
 
     def offers(self, job: JobRun, take: int) -> Numbers:
@@ -93,8 +93,9 @@ class Managed:
         return self._demand_of(job).offers(job.name, PER_ITEM * take)
 
     def pick(self, job: JobRun, candidates: Candidates) -> Picked:
-        """The items to deliver and to load; by demand, for a dataset held in part. A job that is refused hits takes first what it
-        would have to read anyway."""
+        """The items to deliver and to load; for a dataset held in part, demand decides. A job that is refused hits first takes
+        items that it would have to read anyway.
+        """
         items, take = job.items, candidates.take
         resident = items.resident[candidates.indices]
         if not self.serves(job):
@@ -112,7 +113,7 @@ class Managed:
         return Picked(np.concatenate([hits, choice.spare[: take - len(hits) - len(missing)]]), missing)
 
     def reserve(self, job: JobRun, numbers: Numbers) -> Numbers:
-        """Room for items about to be read: free room first, then that of residents which are needed less."""
+        """Reserve room for items about to be read: first free room, then the room of residents that are needed less."""
         items = job.items
         if not self._stores(job):
             return numbers[:0]
@@ -143,13 +144,13 @@ class Managed:
         return wanted[[bool(chosen) for chosen in leaving]]
 
     def keep(self, items: SimulatedItems, numbers: Numbers) -> None:
-        """Store what room was reserved for."""
+        """Store the items for which room was reserved."""
         items.reserved -= len(numbers)
         self._space.reserved -= len(numbers) * items.size
         self._space.add(items, numbers)
 
     def delivered(self, job: JobRun, numbers: Numbers) -> None:
-        """The job needs them no more in its epoch."""
+        """Record that the job no longer needs the items in its epoch."""
         self._demand_of(job).consumed(job.name, numbers)
 
     def joined(self, job: JobRun) -> None:
@@ -157,7 +158,7 @@ class Managed:
         self.decide()
 
     def left(self, job: JobRun) -> None:
-        """Items that only this job needed are no longer needed; the next decision handles the rest."""
+        """Forget a job's needs; the next decision handles the rest."""
         self._demand_of(job).leave(job.name)
 
     def _demand_of(self, job: JobRun) -> SimulatedDemand:
@@ -172,13 +173,13 @@ class Managed:
         return max(0, min(int(self._target(items) / items.size + 1e-6) - held, room))
 
     def _beyond(self, spared: SimulatedItems) -> list[tuple[SimulatedItems, float]]:
-        """The datasets that hold more than their targets, and by how many bytes."""
+        """The datasets that exceed their targets, and by how many bytes."""
         others = [items for items in self._space.datasets.values() if items is not spared]
         over = [(items, np.count_nonzero(items.resident) * items.size - self._target(items)) for items in others]
         return [(items, beyond) for items, beyond in over if beyond >= items.size]
 
     def _reclaim(self, items: SimulatedItems, count: int) -> None:
-        """Evict items that other datasets hold beyond their targets, least needed first, until ``items`` fit."""
+        """Evict items of datasets that exceed their targets, the least needed first, until ``items`` fit."""
         for other, over in self._beyond(items):
             lack = (count - self._space.room(items)) * items.size
             if lack <= 0:
@@ -241,10 +242,10 @@ class Managed:
         return decide(self._managing.requested[items.spec.name], items.spec.size, int(self._space.capacity)).caching
 
     def job_order(self, job: JobRun) -> JobOrder | None:
-        """The plan for a job."""
+        """The plan's decision for a job."""
         return self.plan.jobs.get(f"{TENANT}/{job.name}")
 
 
 def share(items: SimulatedItems) -> float:
-    """The share of a dataset's items that is cached."""
+    """The cached share of a dataset's items."""
     return float(np.count_nonzero(items.resident)) / items.count

@@ -12,7 +12,7 @@ from gateway.sim.jobs.scenario import Mode, Scenario
 
 
 def table(scenario: Scenario, results: Sequence[RunResult]) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows: one row per run and kind of job, and one for all jobs where there are several kinds."""
+    """Columns and rows: one row per run and kind of job, and one for all jobs if there are several kinds."""
     columns = [
         "run",
         "jobs",
@@ -96,7 +96,7 @@ def as_text(scenario: Scenario, results: Sequence[RunResult]) -> str:
 
 
 def as_json(scenario: Scenario, results: Sequence[RunResult]) -> list[dict[str, Any]]:
-    """Everything that was measured of each run, as JSON types."""
+    """All measurements of each run, as JSON types."""
     return [_run_json(scenario, results, result) for result in results]
 
 

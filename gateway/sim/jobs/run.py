@@ -1,8 +1,8 @@
 """Runs of a scenario, and their measurements.
 
-For a run whose mode is ``"module:function"`` that function makes the caching. So an idea can be compared with existing policies
-before Larder is changed (docs/adding-a-policy.md). The module is imported from ``PYTHONPATH``, and runs with the rights of the
-user who simulates: a scenario is a program, not a document.
+If a run's mode is ``"module:function"``, that function creates the caching. So an idea can be compared with existing policies
+before Larder is changed (docs/adding-a-policy.md). The module is imported from ``PYTHONPATH``, with the rights of the simulating
+user: a scenario is a program, not a document.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ SAMPLES = 240
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """The counts of one job in the measured time. ``rate`` in mini-batches per second; ``hits`` and ``reads`` are shares of its
-    items: found in the cache, and fetched from the origin by itself (others fetched the rest). ``epochs`` is its items divided
-    by those of the dataset."""
+    """The counts of one job in the measured time. ``rate`` is in mini-batches per second; ``hits`` and ``reads`` are the shares
+    of its items that it found in the cache and fetched from the origin (other jobs fetched the rest). ``epochs`` is its items
+    divided by those of the dataset.
+    """
 
     name: str
     kind: str
@@ -47,8 +48,8 @@ class JobResult:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """One run. ``caching`` by dataset is the plan at the end, ``shares`` what is cached of each then. ``origin_bytes`` is what
-    the origin sent in all, ``measured_bytes`` in the measured time. ``progress`` are the mini-batches of each job at ``times``.
+    """One run. ``caching`` is the plan at the end, by dataset; ``shares`` are the cached shares then. ``origin_bytes`` are all
+    bytes from the origin, ``measured_bytes`` those in the measured time. ``progress`` has each job's mini-batches at ``times``.
     """
 
     run: RunSpec
@@ -62,24 +63,24 @@ class RunResult:
 
     @property
     def rate(self) -> float:
-        """Mini-batches per second of all jobs."""
+        """Mini-batches per second of all jobs together."""
         return sum(job.rate for job in self.jobs)
 
     def kind_rate(self, kind: str) -> float:
-        """The mean rate of a kind's jobs; 0 when none takes part."""
+        """The mean rate of a kind's jobs; 0 if no such job takes part."""
         rates = [job.rate for job in self.jobs if job.kind == kind]
         return sum(rates) / len(rates) if rates else 0.0
 
 
 def speedup(result: RunResult, baseline: RunResult) -> float:
-    """The mean over the jobs of how much faster each is than in the baseline (Quiver, section 7.6)."""
+    """The mean, over the jobs, of each job's speedup over the baseline (Quiver, section 7.6)."""
     before = {job.name: job.rate for job in baseline.jobs}
     ratios = [job.rate / before[job.name] for job in result.jobs if before.get(job.name)]
     return sum(ratios) / len(ratios) if ratios else 0.0
 
 
 def simulate(scenario: Scenario, seed: int | None = None) -> list[RunResult]:
-    """All runs of a scenario, each from its beginning with the same random numbers.
+    """Simulate all runs of a scenario, each from its beginning with the same random numbers.
 
     Raises:
         ConfigError: a run names a function that does not exist.
@@ -156,7 +157,7 @@ class _Run:
         return Managing(settings, scenario.manager.interval, requested, seed, run.orders)
 
     def result(self) -> RunResult:
-        """Run the simulation, and measure."""
+        """Run the simulation and measure it."""
         scenario, clock = self._scenario, self._clock
         for job in self._jobs:
             clock.after(job.spec.start, job.begin)

@@ -1,7 +1,7 @@
 """Scenarios as TOML files: datasets, jobs, an origin, a fleet, and the runs to compare.
 
-A run simulates all of it with one kind of caching. Speedups are relative to the first run of the mode ``none`` with
-the same jobs.
+A run simulates all of these with one kind of caching. Speedups are relative to the first run of the mode ``none`` with the same
+jobs.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def check_names(**tables: Sequence[Any]) -> None:
     """Refuse two tables of one kind with the same name.
 
     Raises:
-        ValueError: two have the same name.
+        ValueError: two tables have the same name.
     """
     for what, entries in tables.items():
         names = [table.name for table in entries]
@@ -214,7 +214,7 @@ class Scenario(SpecTable):
         return tuple(job.model_copy(update=other) for job in self.jobs if not run.jobs or job.name in run.jobs)
 
     def baseline(self, run: RunSpec) -> RunSpec | None:
-        """The run without a cache that has all of this one's jobs."""
+        """The run without a cache that includes all jobs of this run."""
         names = {job.name for job in self.jobs_of(run)}
         without = (other for other in self.runs if other.mode is Mode.NONE)
         return next((other for other in without if names <= {job.name for job in self.jobs_of(other)}), None)
@@ -256,7 +256,7 @@ def parse_as(model: type[T], text: str, name: str = "scenario") -> T:
     """Read a scenario's text as one of the kinds.
 
     Raises:
-        ConfigError: it is wrong; the message names the field.
+        ConfigError: it is invalid; the message names the field.
     """
     try:
         return model.model_validate(tomllib.loads(text))
@@ -269,7 +269,7 @@ def parse_as(model: type[T], text: str, name: str = "scenario") -> T:
 
 
 def _telling(errors: Sequence[Any]) -> list[Any]:
-    """Drop the error that a list is too short if only its invalid entries, which are reported too, make it so."""
+    """Drop the error that a list is too short if that follows from its invalid entries, which are reported too."""
     places = [error["loc"] for error in errors]
 
     def follows(error: Any) -> bool:

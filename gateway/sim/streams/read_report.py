@@ -13,7 +13,7 @@ from gateway.sim.streams.transparent import ClientResult, ReadRunResult
 
 
 def runs_table(results: Sequence[ReadRunResult]) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows, one for each run: hits and mean completion time, of all clients and by the pattern of their orders."""
+    """Columns and rows, one row per run: hits and mean completion time, of all clients and by the pattern of their orders."""
     patterns = [pattern for pattern in Pattern if any(client.pattern == pattern for client in results[0].clients)]
     columns = ["run", "hits", "mean time"]
     for pattern in patterns:
@@ -28,7 +28,7 @@ def runs_table(results: Sequence[ReadRunResult]) -> tuple[list[str], list[list[s
 
 
 def clients_table(result: ReadRunResult) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows, one for each client of a run."""
+    """Columns and rows, one row for each client of a run."""
     rows = [
         [
             client.spec.name,
@@ -43,12 +43,12 @@ def clients_table(result: ReadRunResult) -> tuple[list[str], list[list[str]]]:
 
 
 def streams_table(result: ReadRunResult) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows, one for each stream of a run that had a pool at the end."""
+    """Columns and rows, one row for each stream of a run that had a pool at the end."""
     return ["stream", "pattern"], [[name, pattern.value] for name, pattern in sorted(result.patterns.items())]
 
 
 def reads_as_text(scenario: ReadScenario, results: Sequence[ReadRunResult]) -> str:
-    """The scenario's description, a table of runs, and clients and streams of the last run that has streams."""
+    """The scenario's description, a table of runs, and the clients and streams of the last run with streams."""
     tables = [aligned(*runs_table(results))]
     shown = next((result for result in results if result.run.mode == "streams"), results[-1])
     tables.append(aligned(*clients_table(shown)))
@@ -58,7 +58,7 @@ def reads_as_text(scenario: ReadScenario, results: Sequence[ReadRunResult]) -> s
 
 
 def reads_as_json(scenario: ReadScenario, results: Sequence[ReadRunResult]) -> list[dict[str, Any]]:
-    """Everything that was measured of each run, as JSON types."""
+    """All measurements of each run, as JSON types."""
     return [
         {
             "name": result.run.name,

@@ -1,4 +1,4 @@
-"""Scenarios of plain clients: prefixes of a store, clients that read them in some order, and the kinds of caching to compare."""
+"""Scenarios of plain clients: prefixes of a store, clients that read them in some order, and kinds of caching to compare."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Parts(StrEnum):
 
 
 class StoredObject(NamedTuple):
-    """An object: its key, its bytes, how many blocks it has, and how many objects it stands for."""
+    """An object: its key, its size in bytes, its number of blocks, and how many objects it represents."""
 
     key: str
     size: int
@@ -52,7 +52,7 @@ class PrefixSpec(SpecTable):
     same_names: Annotated[bool, Field(description="Whether files have the same names in all folders")] = False
 
     def objects(self, block: int) -> Iterator[StoredObject]:
-        """All of them, in listing order."""
+        """All objects of the prefix, in listing order."""
         blocks = 1 if self.grouped > 1 else -(-self.size // block)
         size = self.size * self.grouped
         for folder in range(max(1, self.folders)):
@@ -107,7 +107,7 @@ class ReadRunSpec(SpecTable):
     ] = {}  # noqa: RUF012 - pydantic copies it
 
     def fits(self, prefixes: Collection[str], capacity: int) -> bool:
-        """Whether the parts are of known prefixes and fit the cache."""
+        """Whether the parts belong to known prefixes and fit the cache."""
         return self.parts.keys() <= set(prefixes) and sum(self.parts.values()) <= capacity
 
 
@@ -156,7 +156,7 @@ def traced(path: str, block: int) -> list[TracedRead]:
         block: bytes of a block.
 
     Raises:
-        ConfigError: it cannot be read, or has none.
+        ConfigError: it cannot be read, or has no reads.
     """
     try:
         with Path(path).open(newline="", encoding="utf-8") as file:

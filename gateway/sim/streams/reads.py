@@ -1,7 +1,8 @@
-"""Generates reads of plain clients: the order in which a prefix's items are read, by which client, and what a gateway sees.
+"""Generates reads of plain clients: the order in which a prefix's items are read, by which client, and as seen by a gateway.
 
-An order is the positions of one client's reads in listing order. ``RANDOM_ORDERS`` are those of training jobs, ``SKEWED_ORDERS``
-of queries, with the hot items in a row or anywhere in the listing, ``SEQUENTIAL_ORDERS`` of scans.
+An order is the sequence of positions, in the listing, that one client reads. ``RANDOM_ORDERS`` are those of training jobs,
+``SKEWED_ORDERS`` those of queries, with the hot items adjacent or anywhere in the listing, and ``SEQUENTIAL_ORDERS`` those of
+scans.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _BATCH = 50
 
 
 def epochs(rng: Generator, items: int, reads: int) -> Positions:
-    """Each item once per epoch, in an order of the epoch's own."""
+    """Each item once per epoch, in a different order each epoch."""
     return np.concatenate([rng.permutation(items) for _ in range(-(-reads // items))])[:reads]
 
 
@@ -51,7 +52,7 @@ def _zipf(rng: Generator, items: int, reads: int, exponent: float, scattered: bo
 
 
 def _places(items: int) -> Positions:
-    """Positions of the items by rank of popularity; the same for all clients."""
+    """Positions of the items by popularity rank; the same for all clients."""
     return np.random.default_rng(items).permutation(items)
 
 
@@ -66,7 +67,7 @@ def zipf_anywhere(rng: Generator, items: int, reads: int) -> Positions:
 
 
 def hot_anywhere(rng: Generator, items: int, reads: int) -> Positions:
-    """Nine of ten reads go to 2 % of the items, anywhere in the listing."""
+    """Nine of ten reads go to 2 % of the items, spread over the listing."""
     hot = _places(items)[: max(1, items // 50)]
     return np.where(rng.random(reads) < 0.9, rng.choice(hot, reads), rng.integers(0, items, reads))
 
@@ -103,7 +104,7 @@ SEQUENTIAL_ORDERS: Mapping[str, ReadOrder] = {"scan": scan, "scan within 10": lo
 
 
 class SeenRead(NamedTuple):
-    """One read as a gateway records it."""
+    """One read, as recorded by a gateway."""
 
     position: int
     time: float
@@ -111,7 +112,7 @@ class SeenRead(NamedTuple):
 
 
 class FleetView(NamedTuple):
-    """Spread of the reads of a prefix: the clients that read it, gateways, and workers of each gateway."""
+    """How the reads of a prefix are spread: clients, gateways, and workers per gateway."""
 
     clients: int = 1
     gateways: int = 1
@@ -121,8 +122,8 @@ class FleetView(NamedTuple):
 def seen_by_gateways(order: ReadOrder, rng: Generator, items: int, reads: int, view: FleetView) -> list[list[SeenRead]]:
     """The reads that each gateway folds, in the order of folding.
 
-    Each client reads on its own, one read in turn; each read goes to any gateway and worker. A worker hands its reads over in
-    batches, so a gateway folds reads of the same time one batch after the other.
+    Clients take turns, one read each; each read goes to a random gateway and worker. A worker hands its reads over in batches,
+    so a gateway folds concurrent reads one batch after the other.
     """
     own_reads = -(-reads * view.gateways // view.clients)
     orders = [order(rng, items, own_reads) for _ in range(view.clients)]

@@ -1,4 +1,4 @@
-"""The objects of a simulated store, their listings, and the blocks that a client reads of them."""
+"""The objects of a simulated store, their listings, and the blocks that a client reads."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class SimulatedStore:
         self._sorted: list[str] = []
 
     def reads_of(self, client: ClientSpec, rng: Generator) -> list[CachedBlock]:
-        """A client's reads in their order; the objects of a trace are added to the store.
+        """A client's reads in order; the objects of a trace are added to the store.
 
         Raises:
-            ConfigError: its trace cannot be read, or no object has the name of its file.
+            ConfigError: its trace cannot be read, or no object has the trace file's name.
         """
         if client.trace:
             reads = traced(client.trace, self.block)

@@ -43,7 +43,7 @@ _PLAN_EVERY = 3.0
 class _Followed:
     """A stream whose pattern is known, with its loads ahead.
 
-    For random streams, ``loading`` has the bytes of blocks under way, ``unread`` the blocks that were requested and not read.
+    For random streams, ``loading`` has the bytes of blocks being loaded, ``unread`` the blocks requested ahead but not yet read.
     """
 
     stream: Stream
@@ -70,10 +70,10 @@ class StreamRuntime:
 
     Args:
         clock: the time.
-        cache: its pools are made, filled and released.
+        cache: the cache whose pools are created, filled and released.
         store: the listed store.
-        without: the parts to leave out.
-        fetch: loads a block ahead into a pool; ``False`` if it is on its way.
+        without: the parts to switch off.
+        fetch: loads a block ahead into a pool; returns ``False`` if it is already being loaded.
         listing: whether the store may be listed.
     """
 
@@ -109,7 +109,7 @@ class StreamRuntime:
         return {name: pattern for name in self._cache.pools if (pattern := known.get(name)) is not None}
 
     def pool_of(self, item: CachedBlock) -> SimulatedPool:
-        """The pool of a block: the most specific one."""
+        """The most specific pool for a block."""
         pool = self._pool_of_path.get(item.path)
         if pool is None:
             names = [name.removeprefix(STREAM) for name in stream_pools(ObjectKey("default", BUCKET, item.path))]
@@ -142,7 +142,7 @@ class StreamRuntime:
         if followed is None:
             return
         followed.whole.arrived(followed.loading.pop(item))
-        if item not in followed.unread:  # its reader came while it was loaded
+        if item not in followed.unread:  # its reader arrived while it was loaded
             followed.whole.read(hit=True)
         self._load_whole(followed)
 
@@ -190,13 +190,13 @@ class StreamRuntime:
         self._load_whole(followed)
 
     def _load_whole(self, followed: _Followed) -> None:
-        """Load what a random stream may load now."""
+        """Load as much of a random stream as is allowed now."""
         stream, whole = followed.stream, followed.whole
         pool = self._cache.pools.get(stream.name)
         if pool is None or stream.pattern is not Pattern.RANDOM or self.tree.named(stream.name) is not stream:
             return
         if not whole_stream(stream.pattern, pool.target, followed.size):
-            # The listing pauses where half of it would not fit.
+            # The listing pauses when half of it would not fit.
             fits = int(pool.target / WHOLE_STREAM) * followed.items // max(1, followed.size)
             stream.listed = max(stream.listed, fits)
             return
@@ -305,7 +305,7 @@ class StreamRuntime:
         return ZoneStream(stream.name, report, held, ("",), 1)
 
     def _in_default(self, stream: Stream) -> Iterator[CachedBlock]:
-        """The blocks of a stream without a pool that are cached."""
+        """The cached blocks of a stream without a pool."""
         default, keys, name = self._cache.default, self._store.below(stream), stream.name
         if len(keys) > len(default):
             yield from (item for item in default.items() if f"{BUCKET}/{item.path}".startswith(name))

@@ -1,4 +1,4 @@
-"""Runs of plain clients without Larder's loader: an origin with latency and bandwidth, and a cache of pools."""
+"""Runs of plain clients without Larder's loader: an origin with latency and bandwidth, and a cache with pools."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SAMPLE = 5.0
 
 @dataclass(slots=True)
 class ClientResult:
-    """The counts of one client. ``seconds`` from its start to its last read; ``late`` reads joined a load under way."""
+    """The counts of one client. ``seconds`` from its start to its last read; ``late`` reads joined a load in progress."""
 
     spec: ClientSpec
     reads: int = 0
@@ -40,7 +40,7 @@ class ClientResult:
 
     @property
     def pattern(self) -> str:
-        """The pattern of its order; ``trace`` for a recorded one."""
+        """The pattern of the client's order; ``trace`` for a recorded order."""
         if self.spec.trace:
             return "trace"
         if self.spec.order in RANDOM_ORDERS:
@@ -53,11 +53,11 @@ class ReadRunResult:
     """One run.
 
     Attributes:
-        origin_bytes: that the origin sent, of which ``ahead_bytes`` before they were asked for.
+        origin_bytes: bytes sent by the origin, ``ahead_bytes`` of them before a client requested them.
         patterns: of the streams at the end, by name.
         released: bytes of streams that had ended.
-        samples: by client, its bytes read so far after each ``SAMPLE`` seconds.
-        occupied: by pool, the bytes that it held at the same times; 0 before it was made.
+        samples: by client, the bytes read so far, every ``SAMPLE`` seconds.
+        occupied: by pool, the bytes held at the same times; 0 before its creation.
     """
 
     run: ReadRunSpec
@@ -71,12 +71,12 @@ class ReadRunResult:
     occupied: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
 
     def hit_ratio(self, pattern: str = "") -> float:
-        """Share of reads that the cache had, of clients of one pattern or of all."""
+        """Share of reads found in the cache, for clients of one pattern or for all."""
         chosen = [client for client in self.clients if pattern in ("", client.pattern)]
         return sum(client.hits for client in chosen) / max(1, sum(client.reads for client in chosen))
 
     def mean_seconds(self, pattern: str = "") -> float:
-        """Mean completion time of clients of one pattern or of all."""
+        """Mean completion time of clients with one pattern, or of all."""
         chosen = [client.seconds for client in self.clients if pattern in ("", client.pattern)]
         return sum(chosen) / max(1, len(chosen))
 
@@ -226,7 +226,7 @@ class _ReadRun:
 
 @dataclass(slots=True)
 class _BlockLoad:
-    """A block in flight, and those who wait for it."""
+    """A block in flight, and its waiters."""
 
     pool: SimulatedPool
     ahead: bool

@@ -1,1 +1,1 @@
-"""Shared by simulations: a clock of events, and a cache of pools."""
+"""Shared by simulations: an event clock, and a cache with pools."""

@@ -50,7 +50,7 @@ class SimulatedPool:
     """One pool of the simulation.
 
     Args:
-        order: that ranks its items.
+        order: ranks its items.
         target: bytes.
     """
 
@@ -108,7 +108,7 @@ class SimulatedPool:
         return None
 
     def move_to(self, item: CachedBlock, other: SimulatedPool) -> None:
-        """Charge an item to another pool, whose order ranks it by its times of entry and use."""
+        """Charge an item to another pool, whose order ranks it by its times of entry and last use."""
         other.adopt(item, self._take(item))
 
     def adopt(self, item: CachedBlock, held: _Held) -> None:
@@ -177,7 +177,7 @@ def _access(time: float) -> Access:
 
 
 def _lowest(heap: list[tuple[float, CachedBlock]], items: dict[CachedBlock, _Held]) -> CachedBlock | None:
-    """The lowest item of a heap, skipping entries whose item has another rank by now."""
+    """The lowest item of a heap; skips entries whose item has another rank by now."""
     while heap:
         rank, item = heap[0]
         held = items.get(item)
@@ -192,7 +192,7 @@ class PooledCache:
 
     Args:
         capacity: bytes of all pools together.
-        default: the order of the pool of all items that are in no other pool.
+        default: the order of the pool for items in no other pool.
         when_evicted: called with each evicted item.
     """
 
@@ -215,7 +215,7 @@ class PooledCache:
         self._where[item].use(item, now)
 
     def enter(self, item: CachedBlock, size: int, pool: SimulatedPool, now: float, reads: int = 1) -> None:
-        """Add an item after making room for it; one larger than the cache is not cached."""
+        """Add an item after making room for it; an item larger than the cache is not cached."""
         if size > self.capacity or item in self._where:
             return
         while self.size + size > self.capacity:
@@ -237,7 +237,7 @@ class PooledCache:
                 self._where[item] = pool
 
     def _furthest(self, entering: SimulatedPool, size: int) -> SimulatedPool:
-        """A paused pool, or the one furthest over its target after ``size`` bytes enter ``entering``."""
+        """A paused pool, or the pool furthest over its target once ``size`` bytes have entered ``entering``."""
         pools = [pool for pool in (self.default, *self.pools.values()) if len(pool)]
         return max(
             pools,
