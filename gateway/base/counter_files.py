@@ -18,9 +18,9 @@ from prometheus_client import values
 from prometheus_client.mmap_dict import MmapedDict
 
 _FIRST = 1 << 16
-"""Bytes of a new file, as prometheus_client has it."""
+"""Bytes of a new file, as in prometheus_client."""
 _LONGEST_ENTRY = 64
-"""Bytes that an entry takes beside its key, at most."""
+"""Maximum bytes of an entry beside its key."""
 
 log = logging.getLogger("larder.app")
 _complained: list[int] = []

@@ -410,7 +410,7 @@ ALL = (
 
 
 NAMED = (BUCKET_REQUESTS, BUCKET_SENT_BYTES, ORIGIN_ANSWERS, RATE_LIMITED, EPOCH_ITEMS)
-"""Metrics with names of tenants, buckets or origins: strangers do not see them (edge/exposition.py)."""
+"""Metrics with names of tenants, buckets or origins, hidden from unauthenticated callers (edge/exposition.py)."""
 
 
 def _begin_at_zero() -> None:

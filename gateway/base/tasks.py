@@ -13,7 +13,7 @@ STOP_WITHIN = 10.0
 """Seconds that ``stop`` waits for tasks to end."""
 _SHORTEST_BACKOFF = 0.1
 _LONGEST_BACKOFF = 5.0
-"""Seconds between two turns of a loop that keeps failing, unless its pause is longer."""
+"""Maximum seconds between two turns of a loop that keeps failing, unless its pause is longer."""
 
 log = logging.getLogger("larder.tasks")
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _CACHE = b"x-larder-cache"
 telemetry: Telemetry | None = None
-"""Of this process; ``None`` if it does not trace. The exchange reads it, so that without tracing a request costs no call here."""
+"""This process's; ``None`` if it does not trace. The exchange reads it, so that a request costs no call without tracing."""
 
 
 class Answered(Protocol):

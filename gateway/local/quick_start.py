@@ -42,7 +42,7 @@ _IN_HOST = re.compile(r"(?:^|\.)s3[.-](?:dualstack\.)?([a-z]{2,}(?:-[a-z]+)+-[0-
 _USUAL_REGION = "us-east-1"
 _HERE = ("localhost", "127.0.0.1", "::1", "0.0.0.0", "::")  # noqa: S104  # nothing is bound here
 _LEAST_SPACE = 16 * 1024**2
-"""Bytes that are free at a first start: the catalog and the index of an empty cache take some of them."""
+"""Bytes that must be free at a first start; the catalog and the index of an empty cache take some of them."""
 _HEADER = """\
 # Written by the first `larder-gateway serve` without --config, which uses it again. Add what docs/configuration.md lists. With an
 # [[origins]] table it is a whole configuration: larder-gateway serve --config larder.toml

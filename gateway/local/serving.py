@@ -31,7 +31,7 @@ from gateway.store.files.threads import within
 log = logging.getLogger("larder.app")
 _METRICS = "larder-metrics-"
 _COUNTERS = 2 * 1024**2
-"""Bytes that the counters of a process take, about."""
+"""Approximate bytes taken by the counters of a process."""
 _DISK_PATIENCE = 5.0
 """Seconds that the cache disk may take for a small directory; if the disk hangs, the gateway starts without it."""
 

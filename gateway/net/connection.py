@@ -29,9 +29,9 @@ from gateway.net.dialing import ExchangeFailed, ServerAddress
 
 MAX_HEAD = 64 * 1024
 GATHER = 0.005
-"""Seconds for which the head of an answer waits for a small body, so that the waiting task is woken once, not for each piece."""
+"""Seconds for which the head of an answer waits for a small body, so that the waiting task is woken only once."""
 _SMALL = 256 * 1024
-"""Bytes of such a body at most."""
+"""Maximum bytes of such a body."""
 _FRAMING = frozenset({"content-length", "transfer-encoding", "connection"})
 _KEEP_IDLE = 15.0
 """Seconds for which an idle connection is kept."""

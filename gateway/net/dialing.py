@@ -24,9 +24,9 @@ from gateway.base.tasks import SingleFlight
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 BUSY = "busy"
-"""The kind of a failure for want of a free connection."""
+"""The kind of a failure for lack of a free connection."""
 EXHAUSTED = "exhausted"
-"""The kind of a failure for want of descriptors or memory of this process."""
+"""The kind of a failure for lack of descriptors or memory in this process."""
 _NAMES_KEPT = 256
 _KEEP_NAME = 60.0
 """Seconds for which a resolved name is cached."""

@@ -34,7 +34,7 @@ from gateway.net.requests import OWN_HEADERS, SAFE, Upload, encoded, is_repeatab
 T = TypeVar("T")
 _CLOSE: Header = ("Connection", "close")
 _ROOM = 256 * 1024
-"""Bytes that are read from a socket at once into memory of our own; uvloop's has as many."""
+"""Bytes that are read from a socket at once into our own memory; uvloop's buffer has the same size."""
 _MOST_PATIENCE = 4.0
 """Seconds; shorter limits make the search for overdue connections more frequent."""
 

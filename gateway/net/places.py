@@ -12,7 +12,7 @@ from gateway.model.holders import Holder
 from gateway.policies.shares import Shares
 
 WITHIN = 30.0
-"""Seconds to wait for a turn: half of what SDKs wait for an answer."""
+"""Seconds to wait for a turn: half as long as SDKs wait for an answer."""
 
 
 class Places(Shares):
@@ -21,7 +21,7 @@ class Places(Shares):
     def __init__(self, limit: float) -> None:
         super().__init__(limit)
         self.waiting: dict[Holder, deque[tuple[float, asyncio.Future[None]]]] = {}
-        """Who waits: while anyone does, new requests ``wait`` rather than ``claim``."""
+        """The waiting requests; while there are any, new requests ``wait`` rather than ``claim``."""
 
     async def wait(self, holder: Holder, amount: float = 1) -> None:
         """Take an amount as soon as the holder's share allows; ``give_back`` returns it.

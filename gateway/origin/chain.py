@@ -23,8 +23,9 @@ _USABLE_FOR = 300.0
 
 
 _FAILURES = (BotoCoreError, ClientError, RuntimeError, OSError, LookupError, ValueError)
-"""The errors that links of the chain raise. Keys that are still expired after their renewal are a bare ``RuntimeError`` of
-botocore, and an answer or a file in another form is whatever its parser raises."""
+"""The errors that links of the chain raise. botocore raises a bare ``RuntimeError`` for keys that are still expired after
+renewal, and a parser's own error for a malformed answer or file.
+"""
 
 
 class CredentialChain:

@@ -163,9 +163,9 @@ class OriginClient:
         self.hedges = Hedges()
         self._refusals = Refusals(now)
         self._accepted: dict[OriginIdentity, float] = {}
-        """By identity: when the last request was sent that its origin accepted, by the performance counter."""
+        """By identity: when the last request accepted by its origin was sent, by the performance counter."""
         self._denied: dict[tuple[OriginIdentity, str], float] = {}
-        """By identity and path: when a GET was last refused as a reader's."""
+        """By identity and path: when a GET was last refused because of the reader."""
         self._questions: SingleFlight[OriginIdentity, GatewayRefused | None] = SingleFlight()
 
     def has(self, identity: OriginIdentity) -> bool:

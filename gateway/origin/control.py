@@ -22,9 +22,9 @@ from botocore.exceptions import BotoCoreError, ClientError
 FAILURES: tuple[type[Exception], ...] = (BotoCoreError, ClientError)
 """Errors of a call, beside those of ``fetch`` and of Python, when request or answer is malformed."""
 _ANY_ENDPOINT = "http://origin"
-"""A dummy address for botocore, which wants one."""
+"""A dummy address, because botocore requires one."""
 _READ = frozenset({"Key", "Size"})
-"""The fields read of an object in a listing. Without the other handlers, a page of a thousand keys takes half the time, 12 ms."""
+"""The fields read of a listed object. Without the other handlers, a page of a thousand keys takes half the time, 12 ms."""
 
 Fetch = Callable[[str, str, str], Awaitable[bytes]]
 """Sends a request (method, path, query) and returns the body of its answer, which has status 200."""

@@ -53,7 +53,7 @@ class KeyRing:
     def __init__(self, origins: Sequence[Origin], credentials: Sequence[Credential], chain: KeySource) -> None:
         self._chain = chain
         self.fixed: dict[OriginIdentity, Keys] = {}
-        """The keys that the configuration has; for an identity that is not among them, ask ``keys``."""
+        """The keys in the configuration; for any other identity, call ``keys``."""
         for origin in origins:
             if origin.access_key_id:
                 keys = Keys(origin.access_key_id, origin.secret_access_key, origin.session_token)

@@ -29,7 +29,7 @@ _BUCKETS = 20
 """Buckets that are searched for an object."""
 _BUCKET = re.compile(r"<Name>([^<]+)</Name>")
 _SKEW = 300.0
-"""Seconds between the clocks of store and gateway that are a fault; S3 refuses signatures from 900 on."""
+"""Seconds between the clocks of store and gateway that count as a fault; S3 refuses signatures from 900 seconds on."""
 _ROUNDING = 1.0
 _OTHER = '"00000000000000000000000000000000"'
 """An entity tag that no object has."""

@@ -35,7 +35,7 @@ class Hedges:
 
     def __init__(self) -> None:
         self.services: HasRules = SimpleNamespace(rules=Rules())
-        """Has the rules in force; until it is set, there are none."""
+        """Has the rules in force; until it is set, there are no rules."""
         self._times: defaultdict[tuple[str, str], WaitingTimes] = defaultdict(WaitingTimes)
         self._budgets: defaultdict[str, HedgeBudget] = defaultdict(HedgeBudget)
 

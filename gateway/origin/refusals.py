@@ -59,7 +59,7 @@ _REMEDIES = {
 _WITHDRAWN = frozenset(
     {"AccountProblem", "InvalidAccessKeyId", "InvalidSecurity", "NotSignedUp", "SignatureDoesNotMatch", "UserSuspended"}
 )
-"""Codes by which a store's owner withdraws a key from a tenant. A wrong clock or region is no such decision."""
+"""Codes with which a store's owner withdraws a key from a tenant. A wrong clock or region does not count."""
 _REDIRECTS = {
     301: "PermanentRedirect",
     302: "Redirect",
@@ -74,9 +74,9 @@ SUSPECT = UNCLEAR | _REDIRECTS.keys()
 _REMEMBERED = 300.0
 """Seconds for which a refusal is a problem, unless the gateway is refused again."""
 TRUSTED = 2.0
-"""Seconds for which an accepted key is not in doubt where nothing cached depends on it."""
+"""Seconds for which an accepted key is not in doubt, if nothing cached depends on it."""
 DENIED = 10.0
-"""Seconds for which an object that was denied to a reader is not asked for again to explain a refused HEAD."""
+"""Seconds for which an object denied to a reader is not requested again to explain a refused HEAD."""
 log = logging.getLogger("larder.origin")
 
 
@@ -127,7 +127,7 @@ class Refusals:
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self.current: dict[OriginIdentity, tuple[float, Refusal]] = {}
-        """By identity: until when it is a problem, and the refusal."""
+        """By identity: until when the refusal is a problem, and the refusal."""
 
     def refused(self, identity: OriginIdentity, refusal: Refusal) -> None:
         """Note a refusal, and log the identity if it was not refused before."""

@@ -32,7 +32,7 @@ class Signer:
         self._second = -1
         self._stamp = ""
         self._forms: dict[tuple[object, ...], tuple[list[Header], sigv4.Prepared]] = {}
-        """The headers that requests of this second have in common, by their inputs."""
+        """The headers shared by requests of this second, by their inputs."""
         self._signing_keys: dict[tuple[Keys, str, str], bytes] = {}
 
     def signed(

@@ -18,9 +18,9 @@ from gateway.origin.refusals import refusal_of
 _WITHIN = 10.0
 """Seconds that the origin may take to answer."""
 _BEGINNING = 64 * 1024
-"""Bytes of the answer that are looked at: all of an error, and the beginning of a list of buckets."""
+"""Bytes of the answer that are examined: all of an error, or the beginning of a list of buckets."""
 _OF_S3 = re.compile(rb"<Code>\w+</Code>|<(?:\w+:)?ListAllMyBucketsResult[ >]")
-"""In every answer of a store to a signed request for its buckets: an error of S3, or the list."""
+"""In every answer of a store to a signed request for its buckets: an S3 error, or the list."""
 
 
 class KeysRefused(LarderError):

@@ -19,7 +19,7 @@ from gateway.model.holders import Holder
 from gateway.policies.shares import Shares
 
 AUTHENTICATED = "larder.authenticated"
-"""Scope key of the function that names the connection's caller; absent once it has been called."""
+"""Scope key of the function that names the connection's caller; removed once it has been called."""
 OF_DESCRIPTORS = 2
 """Clients' connections may use 1/OF_DESCRIPTORS of the process's descriptors; the rest is for blobs and the origin."""
 _SAY = 60.0

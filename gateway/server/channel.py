@@ -36,7 +36,7 @@ TURN = 8 * 1024**2
 MOST_DESCRIPTORS = 253
 """Descriptors of one message (SCM_MAX_FD, unix(7))."""
 _COLD = 1024**2
-"""Bytes that are read at once from a file that is not in memory."""
+"""Bytes that are read at once from a file not in memory."""
 _ACKED = struct.Struct("120xQ")
 """``tcpi_bytes_acked`` in struct tcp_info (linux/tcp.h)."""
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
@@ -92,13 +92,13 @@ class Channel:
         self._writable: asyncio.Future[None] | None = None
         self._out: socket.socket | None = None
         self._descriptor = -1
-        """Of ``_out``."""
+        """Number of bytes in ``_out``."""
         self._done: asyncio.Future[None] | None = None
         self._head: bytes | None = None
-        """The bytes that the transport must take before the spans; ``None`` if the spans may be sent."""
+        """The bytes that the transport must accept before the spans; ``None`` if the spans may be sent."""
         self._spans: deque[FileSpan] = deque()
         self._tail: bytes | memoryview | None = None
-        """Bytes that follow the head; then there are no spans."""
+        """Bytes that follow the head, if there are no spans."""
         self._cold = False
         self._stalled_after = 0.0
         self._stall: asyncio.TimerHandle | None = None

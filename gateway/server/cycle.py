@@ -40,10 +40,12 @@ DESCRIPTORS = "larder.descriptors"
 """Extension: a piece of a response's body, and open files beside it, in one message. See ``Cycle._send_descriptors``. Its value
 in the scope is the connection's ``local.Passing``, which must admit the descriptors first."""
 DIRECT = "larder.direct"
-"""Extension: returns the cycle of the request that is being answered, for an answer without a task. See ``Cycle.deferred``."""
+"""Extension: returns the cycle of the request being answered, for an answer without a task. See ``Cycle.deferred``."""
 REPEATS = "larder.repeats"
 """Scope key of the connection and the head of a request in the usual form. An application that answered such a request at once
-may set the connection's ``repeated``, which answers further heads that differ little from this one unparsed (template.py)."""
+may set the connection's ``repeated``, which answers further heads that differ little from this head without parsing them
+(template.py).
+"""
 HIGH_WATER = 256 * 1024
 """Bytes of a request body buffered for the application before reading pauses."""
 
@@ -84,7 +86,7 @@ class Cycle:
     started = complete = gone = waiting = deferred = False
     task: asyncio.Task[None] | None = None
     pace: ClientPace | None = None
-    """The pace of the body, once the application has waited for it."""
+    """The pace of the body, set once the application has waited for it."""
     _size = _left = 0
     _body_given = False
     _event: asyncio.Event | None = None

@@ -23,7 +23,7 @@ ReadCold = Callable[[int, int, int], Awaitable[bytes]]
 _CACHESTAT = 451
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 PIECE = 2 * 1024**2
-"""Bytes of a file that are checked together, from a multiple on: a slow reader takes far less at a time."""
+"""Bytes of a file that are checked together, at multiples of this: a slow reader takes far less at a time."""
 _MEMORY_FOR = 1.0
 """Seconds for which a piece that was in memory is assumed to stay there: recently read pages are reclaimed last."""
 _MOST_REMEMBERED = 4096
@@ -38,9 +38,10 @@ _call = _libc.syscall
 _call.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint]
 _byte = [bytearray(1)]
 SEEN: dict[tuple[int, int], float] = {}
-"""Pieces found in memory, by inode and their number: until when that is assumed, on the loop's clock. Negative: a piece of which
-something is not in memory. Not by descriptor: once it is closed, another file gets its number, while the memory is the inode's.
-A new file that gets the number of a removed one was just written, and is in memory too."""
+"""Pieces found in memory, by inode and piece number: until when that is assumed, on the loop's clock. Negative: part of the
+piece is not in memory. Keyed by inode, because a closed descriptor's number goes to another file, while the memory belongs to
+the inode. A new file that gets the number of a removed one was just written, and is in memory too.
+"""
 
 
 async def _in_default_thread(fd: int, count: int, offset: int) -> bytes:

@@ -18,7 +18,7 @@ _ABOVE, _BELOW, _HIGH = 10_000, 20_000, 22_768
 _BLOCKED = frozenset(
     {3659, 4045, 4190, 5060, 5061, 6000, 6566, 6665, 6666, 6667, 6668, 6669, 6679, 6697, 10080}
 )  # fmt: skip
-"""Ports that browsers refuse to open (WHATWG, Fetch, "bad port"), of those that ``usual_port`` can give."""
+"""The ports, of those that ``usual_port`` can give, that browsers refuse to open (WHATWG, Fetch, "bad port")."""
 
 
 def listen(settings: ServerSettings) -> socket.socket:

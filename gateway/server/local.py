@@ -32,9 +32,9 @@ from gateway.model.errors import ConfigError
 LOCAL = "_LARDER_LOCAL"
 """The environment variable that passes the ``LocalAddress`` to every worker; empty if there is none."""
 IN_FLIGHT = 4096
-"""Descriptors that one worker may have in flight, sent and not received; at most a quarter of those it may open."""
+"""Descriptors that one worker may have in flight (sent but not received); at most a quarter of those it may open."""
 _EVERYBODY = 0o111
-"""File mode creation mask of the socket: everyone may read and write, which is to connect."""
+"""File mode creation mask of the socket: everyone may read and write, and thus connect."""
 _ROOT = 0
 """User id."""
 _CREDENTIALS = struct.Struct("iII")

@@ -30,7 +30,7 @@ _CLIENT_HELLO = re.compile(rb"\x16\x03[\x00-\x04]")
 """First bytes of a TLS connection: a handshake record and its version (RFC 8446 section 5.1)."""
 _VERSIONS = {"1.0": "1.0", "1.1": "1.1"}
 _MAX_PLAIN = 8 * 1024
-"""Most bytes of a head that is parsed in one call: the names of such heads are remembered."""
+"""Maximum bytes of a head that is parsed in one call, because the names of such heads are remembered."""
 _FRAMING = frozenset(b"connection content-length expect proxy-connection te trailer transfer-encoding upgrade".split())
 """Headers about the connection, or about a body."""
 
@@ -111,7 +111,7 @@ class RequestParser:
         self._between = True
         self._plain = _PlainHead()
         self.plain: bytes | None = None
-        """While the listener is notified of a request: its bytes, if they came in one piece, alone and in the usual form."""
+        """While the listener is notified of a request: its bytes, if they came alone, in one piece and in the usual form."""
 
     def feed(self, data: bytes) -> None:
         """Parse received bytes, and notify the listener.

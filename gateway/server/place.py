@@ -15,7 +15,7 @@ from gateway.policies.shares import Shares
 PLACE = "larder.place"
 """Scope key of a request's ``RequestPlace``; absent where requests are not limited."""
 SOON = {"Retry-After": "1"}
-"""Headers of a refusal for want of a share."""
+"""Headers of a refusal because a share is used up."""
 
 
 class RequestPlace:

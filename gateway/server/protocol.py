@@ -54,18 +54,20 @@ class GatewayProtocol(asyncio.Protocol):
     head_timeout = 30.0
     """Seconds from a request's first byte to the end of its head."""
     body_timeout = _LIMITS.body_timeout
-    """Seconds of waiting for a body in which this many times ``min_rate`` bytes must arrive."""
+    """Seconds of waiting for a body, within which this many times ``min_rate`` bytes must arrive."""
     min_rate = _LIMITS.min_rate
     """Bytes per second."""
     linger_timeout = 10.0
     """Seconds for which an unwanted body is read and dropped."""
     unread_timeout = 600.0
-    """Seconds for which a peer may accept no byte (tcp(7), TCP_USER_TIMEOUT), and seconds of waiting for it in which this many
-    times ``min_rate`` bytes must be accepted. A loader that computes for minutes between two reads is healthy; one that never
-    reads again, or a byte a minute, would keep a file or another node's answer open indefinitely."""
+    """Seconds for which a peer may accept no byte (tcp(7), TCP_USER_TIMEOUT), and seconds of waiting for the peer within which
+    this many times ``min_rate`` bytes must be accepted. A loader that computes for minutes between two reads is healthy; one
+    that never reads again, or reads a byte a minute, would keep a file or another node's answer open indefinitely.
+    """
     goodbye_timeout = 5.0
-    """Seconds that the peer of an idle TLS connection has to answer close_notify. Connection pools never do, and RFC
-    8446 section 6.1 does not require it; asyncio would wait for 30 seconds and delay a stop by as much."""
+    """Seconds that the peer of an idle TLS connection has to answer close_notify. Connection pools never answer, and RFC 8446
+    section 6.1 does not require it; asyncio would wait for 30 seconds and delay a stop by that time.
+    """
 
     channel: Channel
     transport: asyncio.Transport
@@ -107,7 +109,7 @@ class GatewayProtocol(asyncio.Protocol):
         self._usual_length = 0
         """Bytes of the last head in the usual form, without its path."""
         self.repeated: Callable[[bytes], bool] | None = None
-        """Answers a head like an earlier one without parsing it, if it can; see ``REPEATS``."""
+        """Answers a head that resembles an earlier one without parsing it, if possible; see ``REPEATS``."""
         self._again: Callable[[bytes], bool] | None = None
         """``repeated``, while no request is being answered and none has begun to arrive."""
 

@@ -49,7 +49,7 @@ from gateway.server.local import LOCAL, LocalListener
 LISTENING = "_LARDER_LISTENING"
 """The environment variable that passes the actual address to every worker, as ``http://host:port``."""
 OPERATORS = "_LARDER_OPERATORS"
-"""The environment variable that passes the address of operators' pages, likewise; empty if they have none."""
+"""The environment variable that passes the address of operators' pages in the same form; empty if there are none."""
 
 _PR_SET_PDEATHSIG = 1
 _M_ARENA_MAX = -8
@@ -165,7 +165,7 @@ def before_stop(work: Callable[[], None], notice: float = 0.0) -> None:
 
 @dataclass
 class _Stop:
-    """Runs before the signal handlers ``following``, for ``before_stop``."""
+    """Handles signals for ``before_stop``: runs its work, then the handlers ``following``."""
 
     loop: asyncio.AbstractEventLoop
     work: Callable[[], None]

@@ -9,7 +9,7 @@ from gateway.server.cycle import PIECES, Piece
 from gateway.server.files import read_exactly
 
 PIECE = 256 * 1024
-"""Bytes read at once if the file must pass through this process (TLS, other servers)."""
+"""Bytes read at once if the file's bytes must pass through this process (TLS, other servers)."""
 
 
 async def send_file(scope: Scope, send: Send, fd: int, offset: int, count: int, more_body: bool = False) -> None:

@@ -31,21 +31,21 @@ from struct import Struct
 from gateway.server.asgi_types import RawHeaders
 
 LONGEST = 8 * 1024
-"""Bytes of a head that may have a template."""
+"""Maximum bytes of a head that may have a template."""
 _PLAIN = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~/"
 _IN_RANGES = b"0123456789-"
 _BYTES = b"bytes="
 RANGE = b"range"
 SIGNATURE = b"authorization"
-"""The slot of the signature: the end of the value of Authorization."""
+"""The slot of the signature, at the end of the value of Authorization."""
 DATE = b"x-amz-date"
 _DATE_LENGTH = 16
 _SIGNATURE_LENGTH = 64
 _PROVEN = 8
-"""Heads that a template must answer to be worth its making, which takes about as long as parsing five."""
+"""Heads that a template must answer to pay for itself; making one takes about as long as parsing five heads."""
 _LONGEST_WAIT = 1024
 _IDS = frozenset({b"amz-sdk-invocation-id", b"traceparent"})
-"""Headers whose values differ from request to request, and mean nothing to this gateway."""
+"""Headers whose values differ between requests and mean nothing to this gateway."""
 
 
 class Patience:

@@ -26,7 +26,7 @@ from larder.pipelines.stages import Counts, StageCounts, summed
 SOURCE, FULL = 2, 4
 """Numbers of the two marks."""
 QUEUE = 8
-"""Batches that are computed ahead, as the client's default."""
+"""Batches that are computed ahead, as by the client's default."""
 HEARTBEAT = 1.0
 """Seconds between two heartbeats of a rank."""
 STARTUP = 2.0
@@ -34,12 +34,12 @@ STARTUP = 2.0
 DRIFTING = 100
 """Batches."""
 _READS = ReadModel(0.0002, 1e-9)
-"""A fifth of a millisecond, and a gigabyte per second; nothing of it is waiting."""
+"""A fifth of a millisecond, and a gigabyte per second, without waiting."""
 _POOLS = {SOURCE: "results:source", FULL: "results:full"}
 _SAMPLES = 200
-"""Elements that pipelines have read before."""
+"""Elements read by earlier pipelines."""
 _MOST_WORKERS = 64
-"""Workers at which ``knee`` stops looking."""
+"""Number of workers at which ``knee`` stops searching."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ COLOURS: dict[str, str] = {
     Mode.BELADY: "#3b78a8",
 }
 OWN = "#b03060"
-"""The colour of a run with a caching of its own (``module:function``)."""
+"""The colour of a run with its own caching (``module:function``)."""
 
 
 def draw(scenario: Scenario, results: Sequence[RunResult], directory: Path, name: str) -> list[Path]:

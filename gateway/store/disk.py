@@ -30,7 +30,7 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 FILE_THREADS = 8
-"""Threads for small work on files; with those below, the maximum that a hung disk blocks."""
+"""Threads for short work on files; with those below, the maximum that a hung disk can block."""
 _VERIFY_THREADS = 2
 _MOUNT_PATIENCE = 30.0
 """Seconds for the first use of the directory, which syncs several files; after that, the start continues without the disk."""
@@ -83,29 +83,29 @@ class Disk:
         directory.on_removed = self.removed.add
         self.breaker = Breaker()
         self.in_use = True
-        """Whether the breaker lets every call through; if not, ``require`` and ``usable`` decide."""
+        """Whether the breaker lets every call through; otherwise ``require`` and ``usable`` decide."""
         self.normal = True
-        """Whether nothing is wrong with the disk, so that the breaker need not hear of successes."""
+        """Whether nothing is wrong with the disk, so that the breaker need not be notified of successes."""
         self.readable = True
-        """Whether open files may be read: a disk that is only unwritable still serves them."""
+        """Whether open files may be read: even an unwritable disk serves them."""
         self.now = now
         self.audit_due = False
-        """Whether the keeper must compare everything: after the index was recreated, older blobs have no rows."""
+        """Whether the keeper must compare everything, because the index was recreated and older blobs have no rows."""
         self._watch = HangWatch(self.failed)
         self._database = Database(directory.index, directory.require, self._watch, self)
         self.write: Runs = self._database.write
-        """Runs an operation in a transaction; done when that has ended."""
+        """Runs an operation in a transaction; done when the transaction has ended."""
         self.write_each: RunsEach = self._database.write
-        """``write`` with one argument, together with those that wait for the same operation."""
+        """``write`` with one argument, together with other waiting calls of the same operation."""
         self.read: Runs = self._database.read
         """Runs an operation that only reads."""
         self.look: Runs = self._database.look
         """``read`` for a few rows, which does not wait for longer reads."""
         self.look_each: RunsEach = self._database.look
-        """``look`` with one argument, together with those that wait for the same operation."""
+        """``look`` with one argument, together with other waiting calls of the same operation."""
         self._files = Threads(FILE_THREADS, "larder-file", self._watch, self.failed, directory.require, self)
         self.run: RunsWork = self._files.submit
-        """Runs small work on files in a thread, while the disk is in use."""
+        """Runs short work on files in a thread, while the disk is in use."""
         self._appending = Threads(FILE_THREADS, "larder-append", self._watch, self.failed, gate=self)
         self.append: RunsWork = self._appending.submit
         """``run`` for a piece of a large file, without a check of the directory."""

@@ -32,11 +32,11 @@ from gateway.store.space import SpaceMeter
 
 log = logging.getLogger("larder.store")
 _BATCH = 128
-"""Blobs per transaction: few enough that a fill does not wait for long."""
+"""Blobs per transaction, few enough that fills do not wait for long."""
 _SHARDS = 256
 """Folders of blobs."""
 _COMPARED = 4096
-"""Blobs, about, whose rows and files recovery compares at a time: a small cache in one step, a large one folder by folder."""
+"""Blobs, about, whose rows and files recovery compares at a time: a small cache in one step, a large one by folder."""
 _AUDIT_EVERY = 60.0
 _YOUNG_NS = 600 * 10**9
 
@@ -68,11 +68,11 @@ class RecoveryReport:
     """The result of recovery. ``blobs`` and ``size`` (bytes) are the content of the cache afterwards."""
 
     leftovers: int = 0
-    """Temporary files of writers that are gone, removed."""
+    """Removed temporary files whose writers are gone."""
     orphans: int = 0
-    """Blob files without a row, removed."""
+    """Removed blob files without a row."""
     broken: int = 0
-    """Rows whose file was missing or of another size, dropped."""
+    """Dropped rows whose file was missing or of another size."""
     miscounted: int = 0
     """Bytes by which the stored count was wrong."""
     blobs: int = 0

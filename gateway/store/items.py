@@ -38,9 +38,9 @@ K = TypeVar("K")
 _PAGE = 500
 _INLINE = 2_000
 _CONSIDERED = 4
-"""The residents looked up in all datasets, per resident that may be evicted."""
+"""Residents looked up in all datasets, per resident that may be evicted."""
 _MISSING, _FAILED = -2, -3
-"""Instead of a descriptor: the file does not exist, or cannot be opened. -1 means that the disk must be accessed."""
+"""In place of a descriptor: the file does not exist, or cannot be opened. -1 means that the disk must be accessed."""
 
 
 class ItemFile(NamedTuple):

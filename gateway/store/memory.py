@@ -31,7 +31,7 @@ from gateway.store.files.blobs import OpenBlob
 from gateway.store.shared.removed import slot_of
 
 LARGEST = 128 * 1024
-"""Bytes of the largest blob in memory: sendfile sends larger ones for less than a copy costs."""
+"""Bytes of the largest blob in memory; sendfile sends larger ones more cheaply than a copy."""
 OVERHEAD = 512
 """Bytes charged for a blob in addition to its data: its digest, its copy's object, and their places in dictionaries take some
 400."""

@@ -30,7 +30,7 @@ from gateway.store.opening import Opener
 from gateway.store.space import SpaceMeter
 
 _WITHOUT_EVICTION = Watermarks(high=Watermarks().low)
-"""The room of a collection without a pool: it evicts nothing, now or later."""
+"""The room of a collection without a pool, for which nothing is evicted, now or later."""
 
 
 class ResultHost(BlobHost, Protocol):

@@ -31,10 +31,11 @@ _TRUSTED_FOR = 1.0
 _MEASURED_EVERY = 10.0
 """Seconds for which the measured size of datasets is used."""
 _UNCOUNTED = 16 * 1024**2
-"""Bytes of registrations that are not counted against the capacity. They are small beside a usual cache, like the index, which
-is not counted either; but a cache of a few megabytes would have no room left for blobs."""
+"""Bytes of registrations that do not count against the capacity. They are small beside a usual cache, like the index, which does
+not count either; but they would leave a cache of a few megabytes no room for blobs.
+"""
 _HEADROOM = 64 * 1024**2
-"""Bytes of the file system that blobs never use; on a small one, this share of it."""
+"""Bytes of the file system that blobs never use; on a small file system, this share of it."""
 _SMALLEST_SHARE = 16
 _RECENT = 0.05
 """Seconds for which a measurement of a file system with more than ``_ROOMY`` bytes to spare is used for new blobs."""
@@ -42,9 +43,9 @@ _ROOMY = 1024**3
 
 
 _STEADY_FOR = 86400.0
-"""Seconds for which the noted size of a dataset is believed; a dataset that is read notes it again before."""
+"""Seconds for which the noted size of a dataset is trusted; a dataset that is read notes its size more often."""
 _STEADY_STEPS = 256
-"""The part of the capacity by which a noted size may be wrong."""
+"""The fraction of the capacity by which a noted size may be wrong."""
 
 
 class SpaceMeter:
@@ -58,11 +59,11 @@ class SpaceMeter:
         self.filling = 0
         """Bytes reserved by this worker's fills in progress."""
         self.leaving = 0
-        """Bytes of blobs whose rows are deleted, but whose files are not."""
+        """Bytes of blobs whose rows are deleted, but whose files still exist."""
         self.datasets = 0
-        """Bytes on disk of registrations of datasets. The part above 16 MiB reduces the room for blobs."""
+        """Bytes on disk of dataset registrations. The part above 16 MiB reduces the room for blobs."""
         self.steady = 0
-        """Bytes of items of datasets whose residents replace each other, as the workers last noted them."""
+        """Bytes of items of datasets whose residents replace each other, as last noted by the workers."""
         self._noted: dict[str, tuple[int, float]] = {}
         self._settings = settings
         self._disk = disk
@@ -75,7 +76,7 @@ class SpaceMeter:
         self._free_at = 0.0
         self._spared: tuple[object, ...] = ()
         self._spare = 0
-        """Bytes that fills may have without an eviction, as of the values in ``_spared``."""
+        """Bytes available to fills without an eviction, for the values in ``_spared``."""
 
     @contextmanager
     def evicting(self) -> Iterator[None]:

@@ -1,8 +1,8 @@
 """The SSD cache of one node, as its engine uses it.
 
-No method makes a read fail because the cache fails. Optional updates (recency, grants, confirmations) are then skipped,
-look-ups find nothing, ``begin`` and ``GrowingBlob`` raise ``DiskUnavailable``, ``open_blob`` raises ``BlobGone``; the caller
-asks the origin in each case. The one guarantee that holds even then is ``forget``: see shared/generations.py.
+A failing cache never makes a read fail. Optional updates (recency, grants, confirmations) are then skipped, look-ups return
+nothing, ``begin`` and ``GrowingBlob`` raise ``DiskUnavailable``, ``open_blob`` raises ``BlobGone``; in each case the caller asks
+the origin. Only ``forget`` is guaranteed even then: see shared/generations.py.
 
 All calls are made from one event loop. Every worker of a node opens its own ``Store`` on the same directory. The
 worker for which ``try_lock`` is true calls ``recover`` once and ``sweep`` periodically. Each worker's own chores
@@ -55,7 +55,7 @@ _CHORES_EVERY = 5.0
 _WAIT_FOR_KEEPER = 2.0
 _ASK_AGAIN = 0.05
 _FEW = 512
-"""Rows that are looked up ahead of long reads."""
+"""Rows up to which a look-up precedes long reads."""
 _FRESH = 4096
 _SHARE = 4
 """The divisor of the process's descriptor limit: open blobs may use this fraction of it."""

@@ -44,7 +44,7 @@ from gateway.wiring.live import Changing, Live
 from gateway.wiring.traffic import rate_limits
 
 _FOLLOWING = tuple(imported(feature.wiring) for feature in FEATURES if feature.follows)
-"""Imported with this module, so before workers are forked."""
+"""Imported with this module, and so before workers are forked."""
 _UNKNOWN = "The gateway has not read its catalog of credentials yet and cannot check access. Try again."
 
 log = logging.getLogger("larder.admin")
@@ -66,7 +66,7 @@ class Administration:
         )
         self.follower = Follower(self.catalog)
         self.known = asyncio.Event()
-        """Set once the catalog has been read, or if there is none."""
+        """Set once the catalog has been read, or is known not to exist."""
         self.exists = True
         """Whether there is a catalog to follow; known after ``start``."""
         self.parts = AdminParts(self.catalog, lambda: live.file, lambda: live.effective)
@@ -75,7 +75,7 @@ class Administration:
         self.listings = listings
         self._settings = settings
         self.listeners: Sequence[ReadListener] = ()
-        """Features that hear reads, which the catalog asks of them; known after ``start``."""
+        """Features that receive reads, as the catalog requests; known after ``start``."""
         self._live = live
         self._services = services
 

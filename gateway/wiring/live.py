@@ -83,7 +83,7 @@ class Live:
         self.file = settings
         """The current settings of the file."""
         self.effective = settings
-        """The settings of the file with the catalog on top."""
+        """The settings of the file, overridden by the catalog."""
         self._hidden: list[str] = []
         self._settled = endpoints_of(settings)
         self._settling: SingleFlight[None, None] = SingleFlight()

@@ -32,7 +32,7 @@ from gateway.store.shared.importance import ScoreTables
 from gateway.store.store import Store
 
 _REPORTS_LAST = 3
-"""A node's report is valid for this many expiries of a node: a large eviction delays the next report."""
+"""Node expiries for which a node's report is valid, because a large eviction delays the next report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Management:
     membership: Membership
     claims: ResultClaims
     overrides: Callable[[], Overrides]
-    """Those of operators, in force."""
+    """The operators' overrides in force."""
 
 
 def manage(

@@ -40,7 +40,7 @@ from gateway.wiring.manager import Management
 from gateway.wiring.problems import redis_problem, sources
 
 _WIRING = tuple(imported(feature.wiring) for feature in FEATURES if feature.wiring)
-"""Imported with this module, so before workers are forked."""
+"""Imported with this module, and so before workers are forked."""
 _PATIENCE = 2.0
 """Seconds for one command to Redis."""
 

@@ -16,10 +16,10 @@ from gateway.model.errors import BrokenBody, LarderError, OriginUnavailable
 from gateway.net.exchange import StreamedResponse
 
 RESUMES = 2
-"""Times that a stream continues with another answer, unless its owner sets another number."""
+"""Times that a stream may continue with another answer, unless its owner sets another number."""
 
 _TURNS = 3
-"""Turns of the event loop within which bytes arrive that the kernel has."""
+"""Turns of the event loop within which bytes that the kernel has will arrive."""
 
 Reopen = Callable[[int], Awaitable[StreamedResponse]]
 """Opens an answer with the bytes of a stream from an offset on; raises LarderError."""

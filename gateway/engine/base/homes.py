@@ -36,9 +36,9 @@ from gateway.store.datasets.content import Content
 from gateway.store.datasets.opened import Registration
 
 PREFIX = "/-/peer/v1"
-"""The prefix of addresses of calls between nodes."""
+"""The prefix of addresses for calls between nodes."""
 PAGE = 256
-"""Items that a batch asks other nodes about at a time."""
+"""Items about which a batch asks other nodes at a time."""
 _WITHIN = 0.5
 """Seconds that a node may take to answer which items it has."""
 

@@ -28,15 +28,15 @@ from gateway.store.files.directory import CacheDirectory
 from gateway.store.store import Store
 
 CHUNK = 1024**2
-"""Bytes after which a read ends, with an item."""
+"""Bytes after which a read ends, at the end of an item."""
 MEMORY = 64 * 1024**2
-"""Bytes that a worker holds for its readers; beyond, blocks are filled."""
+"""Bytes that a worker holds for its readers; above that, blocks are filled."""
 FORESEEN = 64 * 1024**2
-"""Bytes of a read whose lists are looked at before it begins."""
+"""Bytes at the start of a read whose lists are checked before it begins."""
 _LISTED = 16 * 1024
 """Pieces of lists in memory."""
 _REACH = 2 * STRETCH + EDGE
-"""Most bytes of a run."""
+"""Maximum bytes of a run."""
 
 
 class ReadVersion(NamedTuple):

@@ -28,10 +28,11 @@ from gateway.store.datasets.content import NOT_KNOWN, RESIDENT, VERIFIED, Conten
 from gateway.store.datasets.locations import Location
 
 MOST = 2048
-"""Items of the dataset that are looked at on each side."""
+"""Items of the dataset that are examined on each side."""
 FILLING = 0.1
-"""The least room, of what a node could hold of a dataset, that is worth filling with what was not asked for. In a full cache a
-little room opens again and again, here and not at the homes of all neighbours."""
+"""The least room, as a share of what a node could hold of a dataset, that is worth filling with unrequested items. In a full
+cache a little room opens again and again, here and not at the homes of all neighbours.
+"""
 
 Elsewhere = Callable[[Content, NDArray[np.int64]], NDArray[np.bool_]]
 

@@ -44,9 +44,9 @@ from gateway.store.store import Store
 
 _SPARE_VICTIMS = 8
 _LOOKED_UP = 256
-"""Residents whose homes are computed to find some that have another home."""
+"""Residents whose homes are computed, to find some with another home."""
 _USED = 0.99
-"""Share of a dataset's space up to which others make room for it."""
+"""Share of a dataset's space up to which others are evicted for it."""
 _NONE = np.empty(0, np.int64)
 _NOTED_EVERY = 0.1
 """Seconds between estimates of the bytes that a dataset holds."""
@@ -151,7 +151,7 @@ class ItemDemand:
         self._learning: set[tuple[Content, int]] = set()
         self._held: dict[str, int] = {}
         self._replacing = 0
-        """Bytes of items under way that others were evicted for."""
+        """Bytes of items in progress for which others were evicted."""
 
     async def close(self) -> None:
         """Stop evicting."""
@@ -267,7 +267,7 @@ class ItemDemand:
         return max(0, self._store.spare_for_good(), self._growth(content))
 
     def _growth(self, content: Content) -> int:
-        """Bytes that the dataset may still grow; others are evicted for it."""
+        """Bytes by which the dataset may still grow; others are evicted to make room."""
         share, capacity = self._share(content), self._store.status().capacity
         if share is None:
             return 0  # nobody has decided its space: it takes free room

@@ -78,10 +78,10 @@ MEMORY = 64 * 1024**2
 """Bytes of uncached items that one worker holds in memory at once."""
 AT_ONCE = 128
 LEASE_PATIENCE = 30.0
-"""Seconds that an item may wait for another worker of the node; then this one reads it too."""
+"""Seconds that an item may wait for another worker of the node; after that, this worker reads it too."""
 
 Supply = ItemRun | SentItem
-"""What bytes come from, if not from a read of the origin for one item."""
+"""The source of bytes other than a read of the origin for one item."""
 
 _UNREACHED = FailedItem(ItemStatus.ORIGIN_ERROR, OriginUnavailable.told)
 log = logging.getLogger("larder.items")

@@ -29,9 +29,9 @@ from gateway.model.run_list import RunPiece
 from gateway.policies.items.runs import EDGE, ByteSpan, runs_of
 
 AHEAD = 16
-"""Items of a run that may be on their way to the disk: more would wait for its threads so long that it seems slow."""
+"""Items of a run that may be on their way to the disk; more would wait so long for its threads that it seems slow."""
 AHEAD_BYTES = 512 * 1024
-"""Bytes of these above which no further one is read."""
+"""Bytes of these items above which no further item is read."""
 
 OpenSpans = Callable[[Mapping[int, ByteSpan]], Awaitable[Opened]]
 """Opens the bytes of items; see ``ItemOrigin.open``."""
@@ -125,18 +125,18 @@ class RunRead:
         self._queue = deque(spans)
         self._current = -1
         self._storing: dict[int, int] = {}
-        """Bytes of items that were handed out and are not stored yet."""
+        """Bytes of items that were handed out but are not stored yet."""
         self._placed = False
         self._opened: Opened | None = None
         self._at = self._spans[self._queue[0]].start
         self._buffer = memoryview(b"")
         self._pieces: list[RunPiece] = []
-        """Bytes of the object: items that are stored, and what is between them."""
+        """Bytes of the object: stored items, and the bytes between them."""
         self._batch: list[tuple[int, bytes]] = []
-        """Items without a turn that have come, and are not stored yet."""
+        """Items without a turn that have arrived but are not stored yet."""
         self._ended = False
         self._stored = asyncio.Event()
-        """Set when no item is on its way to the disk, nor waits for bytes."""
+        """Set when no item is on its way to the disk or waiting for bytes."""
 
     def hand_on(self) -> None:
         """Let the next item take its bytes, unless too many are on their way to the disk."""

@@ -27,7 +27,7 @@ from gateway.policies.reads.granularity import is_stored
 from gateway.store.store import Store
 
 MOST = 8 * 1024**2
-"""Bytes that are read from blocks at once."""
+"""Maximum bytes that are read from blocks at once."""
 MEMORY = 64 * 1024**2
 """Bytes of blocks that a worker holds for items that are being stored."""
 

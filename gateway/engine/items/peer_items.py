@@ -45,7 +45,7 @@ from gateway.policies.items.demand import JOBS
 from gateway.store.datasets.opened import Registration
 
 LARGEST = 8 * 1024**2
-"""Most bytes of an item that is sent from node to node within a batch."""
+"""Maximum bytes of an item that is sent between nodes within a batch."""
 MEMORY = 64 * 1024**2
 MOST = 4096
 """Most items in one request."""

@@ -48,13 +48,14 @@ log = logging.getLogger("larder.datasets")
 EVERY = 0.5
 """Seconds between two checks of the table."""
 _AGAIN = 20
-"""Checks after which disk and table are compared although neither is known to have changed."""
+"""Checks after which disk and table are compared even if no change of either is known."""
 _PATIENCE = 20.0
 _BLIND = 1.0
 _REST = 10.0
 _LONGEST_REST = 60.0
-"""Most seconds of the pause after a failed copy, which is ``_REST`` times as long as the attempt took: batches keep
-requesting their dataset, and would have a large one sent over and over to a node that cannot store it."""
+"""Maximum seconds of the pause after a failed copy, which is ``_REST`` times as long as the attempt. Batches keep requesting
+their dataset, and without a pause would have a large one sent again and again to a node that cannot store it.
+"""
 _NOBODY = OriginIdentity("", "")
 
 

@@ -49,7 +49,7 @@ from gateway.store.items import ItemFile, close_files
 from gateway.store.store import Store
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.25
-"""Seconds between two looks at claims of others: the first pause, and the longest."""
+"""Seconds between two looks at others' claims: the first pause, and the longest."""
 _WITHIN = 20.0
 """Seconds that another home may take for its part of a request."""
 _LONGEST_ANSWER = 1 << 17
@@ -58,7 +58,7 @@ _NOBODY = OriginIdentity("", "")
 HomeParts = list[tuple[Node, NDArray[np.int64]]]
 """Other homes, each with the positions of its indices."""
 _STAYS = frozenset({PutResult.STORED, PutResult.KNOWN})
-"""Outcomes that end everybody's claim; any other ends the sender's."""
+"""Outcomes that end the claims of all; any other outcome ends the sender's claim."""
 
 
 class ResultClaim(NamedTuple):

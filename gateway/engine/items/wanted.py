@@ -24,7 +24,7 @@ from gateway.store.datasets.opened import Registration
 from gateway.store.files.blobs import OpenBlob
 
 Soon = Callable[[NDArray[np.int64]], NDArray[np.bool_]]
-"""By item, whether it is wanted soon too."""
+"""By item, whether it is also wanted soon."""
 Who = tuple[OriginIdentity, str, str, int, bool]
 
 

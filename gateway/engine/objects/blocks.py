@@ -31,7 +31,7 @@ _COUNTED = ("started", "raced", "completed", "failed")
 LEASE_PATIENCE = 10.0
 """Seconds that a block may wait for another worker of the node."""
 UNRECORDED = 4
-"""Fills per place that may be under way, those included that wait for the index: each has a file open."""
+"""Fills per place that may be under way, including those that wait for the index; each has an open file."""
 
 
 class Blocks:
@@ -59,7 +59,7 @@ class Blocks:
         self.runs = ObjectRuns(services.store, services.block_size, services.now)
         self.small = SmallRanges(services.store, self.read_range, services.now)
         self.tasks = Tasks()
-        """The state that belongs to the node, not to a client."""
+        """State of the node rather than of a client."""
 
     @property
     def active(self) -> int:

@@ -44,16 +44,16 @@ from gateway.store.shared.generations import slots_of
 
 CHECKSUMS = [("x-amz-checksum-mode", "ENABLED")]
 _OF_THE_BYTE = (200, 206, 304, 416)
-"""Statuses of answers to ``one_byte`` that concern the byte, or its condition."""
+"""Statuses of answers to ``one_byte`` that concern the byte or its condition."""
 _LONGEST_DOCUMENT = 1024**2
 _OF_ONE_READER = (304, 412, 416)
 """Statuses of answers to a reader's own conditions or range."""
 _Slot = tuple[ObjectKey, int]
-"""A key with its generation: a read does not wait for one that began before the last write."""
+"""A key with its generation, so that a read does not wait for a read that began before the last write."""
 Answer = Found | Relay | Forward | None
-"""The outcome of a question to the origin; ``None``: look again."""
+"""The outcome of a request to the origin; ``None`` means: look again."""
 _AskOrigin = Callable[[Ask, Caching, int], Coroutine[Any, Any, Answer]]
-"""A question about an object under a rule, with the generation of its key."""
+"""A request about an object under a rule, with the generation of its key."""
 
 
 class Learned(NamedTuple):

@@ -88,7 +88,7 @@ class Grants:
         self._services = services
         self._shared: dict[tuple[str, str, str], _Shared] = {}
         self.revocation = object()
-        """Replaced by another object at each revocation: entries' memory of grants may be wrong then."""
+        """Replaced by another object at each revocation, after which entries may remember revoked grants."""
 
     def widest(self, key: ObjectKey, identity: str, rule: Caching, granted: float | None) -> float | None:
         """The time of the latest grant to an identity that covers an object; ``granted`` is the object's own. If the rule shares

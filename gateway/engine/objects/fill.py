@@ -34,9 +34,9 @@ from gateway.store.shared.leases import FillLeases
 from gateway.store.store import Store
 
 LINGER = 64 * 1024**2
-"""Bytes that a fill without readers still reads."""
+"""Bytes that a fill without readers will still read."""
 FAR_AHEAD = 4
-"""Blocks between a fill and a reader who does not wait for it."""
+"""Blocks ahead of a fill beyond which a reader does not wait for it."""
 
 
 class FillEnded(LarderError):

@@ -24,7 +24,7 @@ from gateway.model.s3.ranges import ByteRange
 from gateway.net.exchange import StreamedResponse
 
 NO_CACHE: Header = ("Cache-Control", "no-cache")
-"""Has an origin that is a cache itself ask its own origin."""
+"""Makes an origin that is itself a cache ask its own origin."""
 
 
 class Ask(NamedTuple):

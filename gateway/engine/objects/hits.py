@@ -25,17 +25,18 @@ from gateway.store.files.blobs import OpenBlob
 from gateway.store.memory import LARGEST, CopiedBlob
 
 _MOST_BLOCKS = 16
-"""Blocks at most that are sent in one go, without a look at anything in between."""
+"""Maximum blocks that are sent in one go, without a check in between."""
 _UNKNOWN = KnownValidity(Rules(), None, Validity(math.inf, -math.inf, -math.inf))
 
 
 Bytes = bytes | memoryview
 HitParts = tuple[ObjectEntry, Sequence[OpenBlob], Sequence[tuple[int, int, int, int]], int, int, Bytes | None]
-"""A hit: the object; the open blobs that have the bytes, in order; the descriptor of each, the first byte and the number of bytes
-to send, and the inode; the first byte in the object, and the one after the last; the bytes, if they are in memory: then there are
-no blobs."""
+"""A hit: the object; the open blobs with the bytes, in order; for each, the descriptor, the first byte and number of bytes to
+send, and the inode; the first byte in the object, and the end; and the bytes, if they are in memory, in which case there are no
+blobs.
+"""
 _tuple = tuple.__new__
-"""Makes a named tuple without the Python function that is its constructor."""
+"""Makes a named tuple without calling its constructor, a Python function."""
 
 
 @dataclass(slots=True, eq=False)

@@ -30,7 +30,7 @@ from gateway.model.objects import Header, ObjectMeta
 from gateway.policies.reads.rules import Caching
 
 LONGEST = 4 * 1024**2
-"""Bytes of a page that is recorded: a thousand keys of 1,024 bytes, percent-encoded, and what is said of each."""
+"""Bytes of a page that is recorded: a thousand keys of 1,024 bytes, percent-encoded, with their attributes."""
 
 _SKEW = 10.0
 """Seconds within which all workers of a node adopt changed rules."""

@@ -10,7 +10,7 @@ from gateway.origin.client import OriginClient
 from gateway.origin.headers import entity_headers
 
 Version = tuple[str, int]
-"""ETag and size in bytes, which tell one version of an object from another."""
+"""ETag and size in bytes, which distinguish versions of an object."""
 
 
 class ObjectChanged(LarderError):
@@ -24,7 +24,7 @@ class ReaderRefused(ObjectChanged):
         super().__init__(text)
         self.identity = identity
         self.revokes = revokes
-        """Whether the identity may no longer read the object; else its keys are refused for now, as after they expired."""
+        """Whether the identity may no longer read the object; otherwise its keys are refused for now, for example expired."""
 
 
 async def read_range(

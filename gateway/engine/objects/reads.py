@@ -57,7 +57,7 @@ class Reads:
         self._entries = entries
         self._grants = grants
         self.cold = ColdReads(services, blocks, entries, grants)
-        """Its questions to the origin, which others may join."""
+        """Its requests to the origin, which other readers may join."""
         self._checks: SingleFlight[tuple[ObjectKey, str, bool], ObjectMeta | Relay | Forward | None] = SingleFlight()
 
     def _verdict(self, entry: ObjectEntry, ask: Ask, rule: Caching) -> Verdict:

@@ -32,7 +32,7 @@ _KEPT = 16 * 1024**2
 _AROUND = 1024
 """Bytes charged for a range in addition to its data: its names, numbers and dictionary entries take 500 to 900."""
 _UNDER_WAY = 64 * 1024**2
-"""Bytes of ranges that a worker reads at once; beyond, blocks are filled."""
+"""Bytes of ranges that a worker reads at once; above that, blocks are filled."""
 
 Open = Callable[[ObjectEntry, OriginIdentity, int, int], Awaitable[StreamedResponse]]
 """Asks the origin for bytes of exactly this version of an object; raises ``LarderError``."""

@@ -43,7 +43,7 @@ from gateway.store.files.growing import GrowingBlob
 from gateway.store.store import Store
 
 MOST_BLOCKS = 16
-"""Blocks of the largest upload that is kept: each is an open file while it passes. SDKs upload larger objects in parts."""
+"""Blocks of the largest upload that is kept, because each is an open file meanwhile. SDKs upload larger objects in parts."""
 _VERSION = "x-amz-version-id"
 
 

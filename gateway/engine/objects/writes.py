@@ -140,7 +140,7 @@ class WriteAnswer:
     def __init__(self, response: StreamedResponse, forget: Callable[[], Awaitable[object]]) -> None:
         self.response = response
         self.then: Callable[[], Awaitable[None] | None] = lambda: None
-        """Called when the keys are forgotten again: later reads may be kept. An awaitable result is awaited."""
+        """Called when the keys are forgotten again, so that later reads may be kept. An awaitable result is awaited."""
         self._forget = forget
         self._settled = False
 

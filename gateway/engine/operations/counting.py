@@ -41,7 +41,7 @@ class Counted:
                 self._samples[sample.name].append((sample.labels, sample.value))
 
     def sum(self, name: str, label: str = "", values: Iterable[str] = ()) -> float:
-        """The sum of a metric's samples; with ``label``, of those with one of these values."""
+        """The sum of a metric's samples; with ``label``, only of samples whose label has one of these values."""
         wanted = set(values)
         return sum(value for labels, value in self._samples[name] if not label or labels.get(label) in wanted)
 

@@ -24,7 +24,7 @@ MOST = 50
 MOST_TENANTS = 500
 """Tenants that a worker names; operators make them."""
 OTHER = "(other)"
-"""The bucket of a tenant's other requests, and the tenant of all further ones; neither can have this name."""
+"""The bucket of a tenant's other requests, and the tenant of all other requests; no real bucket or tenant has this name."""
 EVERY = 5.0
 """Seconds between two reports of misses."""
 SILENCE = 6 * EVERY
@@ -46,9 +46,9 @@ class TrafficTally:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.kinds: dict[tuple[str, str, Outcome], Traffic] = {}
-        """By tenant, bucket and outcome; ``begin`` gives those that are not here."""
+        """By tenant, bucket and outcome; ``begin`` gives missing ones."""
         self.missed: list[tuple[ObjectKey, Reason, int]] = []
-        """Reads of objects that were no plain hits since the last ``publish``, with the bytes that were sent."""
+        """Reads since the last ``publish`` that were not plain hits, with the bytes sent."""
         self._clock = clock
         self._named: set[tuple[str, str]] = set()
         self._tenants: set[str] = set()

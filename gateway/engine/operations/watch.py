@@ -30,7 +30,7 @@ from gateway.store.store import Store
 _MINUTE = 60.0
 _SOON = 1.0
 _OF_A_MINUTE = 1 + int(_MINUTE / EVERY)
-"""Readings that span a minute."""
+"""Readings in a minute."""
 _MOST_DATASETS = 500
 
 

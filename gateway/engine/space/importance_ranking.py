@@ -44,7 +44,7 @@ from gateway.store.store import Store
 
 _PAGE = 1000
 _PAGES = 32
-"""Blobs that are ranked in one transaction, and transactions in one turn."""
+"""Blobs ranked in one transaction, and transactions in one turn."""
 _STRANGE = 60.0
 """Seconds after which the scores of a job that the plan does not know are forgotten."""
 

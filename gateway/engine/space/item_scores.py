@@ -25,7 +25,7 @@ from gateway.store.pools import Pools
 from gateway.store.shared.importance import JobTable, ScoreTables
 
 _LOOK_EVERY = 0.5
-"""Seconds after which a worker looks again which jobs sent scores."""
+"""Seconds after which a worker checks again which jobs sent scores."""
 
 
 @dataclass(slots=True)

@@ -82,7 +82,7 @@ class Silences(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Coordination:
-    """One worker's documents in Redis beside the fleet's membership."""
+    """One worker's access to the zone's documents in Redis, besides the fleet's membership."""
 
     jobs: Jobs
     plans: Plans

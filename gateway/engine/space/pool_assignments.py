@@ -31,7 +31,7 @@ from gateway.store.store import Store
 _EVERY = 10
 """Turns after which all items are examined again, because some may have been stored since."""
 _OBJECTS = 512
-"""Objects of a stream that are looked at in one transaction."""
+"""Objects of a stream that are examined in one transaction."""
 _PAGES = 4
 """Transactions for each new stream in one turn."""
 _FULL = 0.9
@@ -82,7 +82,7 @@ class PoolAssignments:
         self._more = False
         self._turns = 0
         self._steady = 0
-        """Bytes that datasets are to have here."""
+        """Bytes planned for datasets on this node."""
 
     async def assign(self, contents: Sequence[Content], plan: Plan, everywhere: int) -> None:
         """Define the pools that the plan wants, and charge some of the blobs that are not charged yet.

@@ -26,9 +26,9 @@ from gateway.store.datasets.content import RESIDENT, UNKNOWN_LENGTH, VERIFIED, C
 from gateway.store.datasets.opened import Registration
 
 ROUNDS = 3
-"""Attempts at an item."""
+"""Attempts per item."""
 _AGAIN = 0.5
-"""Seconds before the second attempt; the third follows after twice as many."""
+"""Seconds before the second attempt; the third follows after twice that time."""
 
 Indices = NDArray[np.uint32]
 

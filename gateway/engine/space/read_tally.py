@@ -18,9 +18,9 @@ from gateway.store.datasets.content import Content
 from gateway.store.shared.decile_reads import ROWS, DecileReads
 
 _MOST = 65_536
-"""Reads that are kept between two turns; more are not counted."""
+"""Reads kept between two turns; further reads are not counted."""
 _SAMPLE = 100_000
-"""Items from which tenths are found, at most."""
+"""Maximum items from which tenths are computed."""
 
 Places = NDArray[np.int64]
 

@@ -29,7 +29,7 @@ from gateway.store.datasets.content import Content
 from gateway.store.shared.importance import DIRECT, FORWARDED, Receipt
 
 _WITHIN = 10.0
-"""Seconds before a forwarded part counts as lost."""
+"""Seconds after which a forwarded part counts as lost."""
 _LONGEST_ANSWER = 4096
 """Bytes."""
 _NOBODY = OriginIdentity("", "")

@@ -38,17 +38,17 @@ _MOST = 4096
 _AT_ONCE = 100
 """Blocks folded before the event loop serves requests again: about half a millisecond."""
 _LATEST_BLOCKS = 2 * WINDOW
-"""Blocks folded of a single read, the last ones: enough to make the object a stream."""
+"""Blocks folded of a single read, namely the last ones: enough to make the object a stream."""
 _MOST_BLOCKS = 8192
 """Blocks folded in one turn: about 40 ms. Reads beyond them are dropped."""
 _MOST_LOOKED_AT = 20_000
-"""Most objects of a new stream whose cached bytes are summed: some 100 ms in a thread."""
+"""Maximum objects of a new stream whose cached bytes are summed: some 100 ms in a thread."""
 _REPORT_EVERY = 4
 """Turns between two reports of the keeper."""
 
 
 ReadListener = Callable[[Sequence[ObjectRead]], None]
-"""Hears every read that reaches the keeper."""
+"""Receives every read that reaches the keeper."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ from gateway.policies.streams.zone import AheadReport
 MOST_STREAMS = 64
 """Most streams with prefetching."""
 MOST_NAMES = 2000
-"""Siblings remembered per stream: a page ahead of its reader, and as many behind it."""
+"""Siblings remembered per stream: a page ahead of its reader, and as many behind."""
 MOST_PATHS = 64
 """Most objects and spans loaded below one sibling."""
 MOST_CLIENTS = 64
@@ -51,7 +51,7 @@ MOST_CLIENTS = 64
 AT_ONCE = 16
 """Most loads in progress, of all streams."""
 MOST_WAITING = 1024
-"""Most waiting loads; the oldest are dropped beyond that."""
+"""Maximum waiting loads; above that, the oldest are dropped."""
 LIST_AGAIN = 600.0
 """Seconds after which a listing that failed is tried again."""
 

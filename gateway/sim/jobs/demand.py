@@ -23,7 +23,7 @@ from gateway.sim.world.clock import Clock
 from larder.planner import Candidates
 
 WINDOW = 65_536
-"""Items that are looked at for victims and offers, as on a node (``engine/items/demand.py``)."""
+"""Items examined for victims and offers, as on a node (``engine/items/demand.py``)."""
 _SPARE_VICTIMS = 8
 
 

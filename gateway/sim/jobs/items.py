@@ -28,16 +28,16 @@ class SimulatedItems:
     def __init__(self, spec: DatasetSpec, link: Link) -> None:
         self.spec = spec
         self.link = link
-        """The connection to the store that has them."""
+        """The connection to the store that has the items."""
         self.count = spec.items
         self.size = spec.size / spec.items
         """Bytes of one item."""
         self.resident = np.zeros(self.count, np.bool_)
         self.fetching = np.zeros(self.count, np.bool_)
         self.reserved = 0
-        """Number of items under way that room is reserved for."""
+        """Number of items in progress for which room is reserved."""
         self.used = np.zeros(self.count)
-        """When each was last read, for LRU."""
+        """When each item was last read, for LRU."""
         self._fetches: dict[int, Fetch] = {}
 
     def begin(self, numbers: Numbers) -> Fetch:
@@ -67,7 +67,7 @@ class SimulatedSpace:
         self.capacity = capacity
         self.used = 0.0
         self.reserved = 0.0
-        """Bytes that reads under way were promised."""
+        """Bytes promised to reads in progress."""
         self.datasets = datasets
 
     def room(self, items: SimulatedItems) -> int:

@@ -145,11 +145,11 @@ class JobRun:
         self.name = f"{spec.name}-{index}" if spec.count > 1 else spec.name
         self.items = items
         self.seed = around.seed * 2**16 + number
-        """Of its orders."""
+        """The seed of the job's orders."""
         self.joined_at = self.ended_at = 0.0
         self.running = False
         self.steps = 0
-        """Mini-batches that are finished."""
+        """Number of finished mini-batches."""
         self.totals: dict[Phase, Totals] = {}
         self._around = around
         self._take = max(1, round(spec.batch * spec.grouped / items.size))

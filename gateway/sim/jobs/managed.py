@@ -67,7 +67,7 @@ class Managed:
         return self._stores(job) and (order is None or order.cache)
 
     def _stores(self, job: JobRun) -> bool:
-        """Whether items that a job reads may stay; even if it is refused hits, because other jobs need them."""
+        """Whether items that a job reads may stay, even if the job is refused hits, because other jobs need them."""
         order = self.job_order(job)
         if order is not None and not order.cache and order.phase is not Phase.PROBE_MISS:
             return False

@@ -89,7 +89,7 @@ def simulate(scenario: Scenario, seed: int | None = None) -> list[RunResult]:
 
 
 MakeWay = Callable[[SimulatedSpace, Clock, Sequence[JobRun]], Way]
-"""Makes the caching of one run from its space, its clock, and the list of its jobs, which is filled afterwards."""
+"""Makes the caching of one run from its space, its clock, and the list of its jobs, which is filled later."""
 
 
 def own_way(name: str) -> MakeWay:

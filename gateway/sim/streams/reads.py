@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 Positions = NDArray[np.int64]
 ReadOrder = Callable[[Generator, int, int], Positions]
-"""Of a generator of random numbers, the number of items, and the number of reads."""
+"""Takes a generator of random numbers, the number of items, and the number of reads."""
 _BATCH = 50
 """Reads that a worker hands over at once."""
 

@@ -100,7 +100,7 @@ class StreamRuntime:
         self._memory = StreamMemory()
         self._pool_of_path: dict[str, SimulatedPool] = {}
         self.released = 0
-        """Bytes of streams that ended, which are evicted first."""
+        """Bytes of ended streams, which are evicted first."""
         clock.after(_PLAN_EVERY, self._plan)
 
     def patterns(self) -> dict[str, Pattern]:

@@ -20,9 +20,9 @@ MAX_KEY = 1024
 MAX_BUCKETS = 65_536
 LARGEST = 2**63 - 1
 MEMBERS = b"larder.members"
-"""Metadata of a digest file whose samples are adjacent rows: the members' names with commas between."""
+"""Metadata of a digest file whose samples are adjacent rows: the members' names, separated by commas."""
 MAX_MEMBERS = 64
-"""Members of a sample."""
+"""Maximum members of a sample."""
 
 _TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 _BINARIES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)

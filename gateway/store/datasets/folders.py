@@ -30,9 +30,9 @@ DATASETS = "datasets"
 """The folder, in the cache directory."""
 REGISTRATION = "registration.json"
 READERS = 2
-"""Conversions at once on a node: a long one does not block those of other tenants."""
+"""Conversions at once on a node, so that a long one does not block those of other tenants."""
 PAYS = "pays"
-"""A field of a registration's document: true if its reads pay (``Registration.pays``), left out otherwise."""
+"""A field of a registration's document: true if its reads pay (``Registration.pays``), otherwise absent."""
 TERMS = frozenset({"caching", PAYS})
 """The fields that registering the same file again may change."""
 Terms = dict[str, str | bool]

@@ -51,10 +51,10 @@ SURVEYED = 24
 LOCATIONS_HEADER = struct.Struct("<8sQQQQQQ8x")
 """magic, items, place of the places of row pages, keys, place of the places of key pages, place and bytes of bucket names"""
 ROW_PAGE = struct.Struct("<4Q4B4x")
-"""The least value and the width of each column: number of the key, number of the bucket, offset, length"""
+"""The least value and the width of each column: key number, bucket number, offset, length"""
 ROWS = 4096
 KEY_PAGE = struct.Struct("<HHI")
-"""bytes of the common beginning, whether the body is deflated, bytes of the body: where each rest ends (2 each), the rests"""
+"""bytes of the common prefix, whether the body is deflated, bytes of the body: the remainders' ends (2 each), the remainders"""
 KEYS = 32
 LOCATIONS_HEADER_1 = struct.Struct("<8sQQQ32x")
 """magic, items, bytes of keys, bytes of bucket names"""
@@ -63,8 +63,9 @@ RECORD = struct.Struct("<QQQIHxx")
 NONE = 2**64 - 1
 """An offset or a length that the digest file does not give."""
 ROW_COST = 48
-"""Most bytes of a row beside its digest and its key: 9 of states, 8 of the index's lengths, 8 that find items by their
-digest, in locations 4 + 2 + 8 + 8 of the four columns, and its share of the pages' headers."""
+"""Maximum bytes of a row beside its digest and its key: 9 of states, 8 of the index's lengths, 8 to find items by their digest,
+in locations 4 + 2 + 8 + 8 of the four columns, and its share of the pages' headers.
+"""
 
 
 _PIECE = 8 * 1024**2
@@ -106,7 +107,7 @@ class IndexForm:
 
     @property
     def number_width(self) -> int:
-        """Bytes that the number of a digest takes."""
+        """Bytes per digest number."""
         return width_of(self.distinct - 1)
 
     @property

@@ -25,7 +25,7 @@ from gateway.store.datasets.index import total_of
 from gateway.store.datasets.layout import NONE, IndexForm, width_of
 
 KNOWN_KEYS = 2**19
-"""Keys that are remembered, so that they are stored once; beyond that, remembering starts over."""
+"""Keys that are remembered in order to be stored once; after that many, remembering starts over."""
 _BLOCK = 2**20
 _SHORT = 16
 

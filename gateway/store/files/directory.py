@@ -47,7 +47,7 @@ log = logging.getLogger("larder.store")
 
 _BLOB_NAME = re.compile("[0-9a-f]{62}")
 _IN_THE_WAY = frozenset({errno.EPERM, errno.EACCES, errno.EISDIR, errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY})
-"""Errors that concern one path, not the file system."""
+"""Errors that concern one path rather than the file system."""
 _MOST_SKIPPED = 1000
 _CLEAN = b"\1"
 _TABLE_AT = 9
@@ -79,15 +79,15 @@ class CacheDirectory:
         self.removals = removals_of(self.generations)
         shared = self.generations.parent != root
         self.reads = self.generations.with_name(f"{self.generations.name}-reads") if shared else None
-        """The socket of observation.py, beside the table; ``None`` where that is on the cache disk."""
+        """The socket of observation.py, beside the table; ``None`` if that is on the cache disk."""
         self.start = DirectoryStart()
         """This start; its number is 0 before ``join``."""
         self.started_ns = 0
-        """When this start began: older files without a row were left by an earlier one."""
+        """When this start began: an earlier start left older files without a row."""
         self.skipped: set[str] = set()
         """Paths that could not be removed, such as immutable files, and directories in place of blobs."""
         self.on_removed: Callable[[bytes], None] = lambda digest: None
-        """Called in the same thread after the file of a blob was unlinked, or found missing."""
+        """Called in the same thread after a blob's file was unlinked, or found missing."""
         self._blobs = str(root / "blobs")
         self._tmp = str(root / "tmp")
         self._unique, self._serial = os.urandom(9).hex(), count()

@@ -32,7 +32,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 SMALL = 256 * 1024
-"""Bytes up to which a blob is gathered in memory and committed in one step; most training objects are no larger."""
+"""Bytes up to which a blob is gathered in memory and committed in one step; most training objects are within this size."""
 
 
 class WrongDigest(LarderError):
@@ -133,7 +133,7 @@ class GrowingBlob:
         self._gathered = b""
         """The bytes of a small blob, which is written in one step when it is complete."""
         self.blob: OpenBlob | None = None
-        """Owns the descriptor from when the blob has its name; ``None`` before, and if it was cached already."""
+        """Owns the descriptor once the blob has its name; ``None`` before that, or if the blob was already cached."""
         self.waiters: list[tuple[asyncio.Future[Any], object]] = []
         self._users = 1  # the creator
         self._ended = False

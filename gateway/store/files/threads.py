@@ -34,14 +34,15 @@ LONG = math.inf
 """Patience with work of unpredictable duration, such as listing a directory."""
 _LOOK_EVERY = 0.25
 _WEIGHT = 0.2
-"""Of the last row of jobs in the average."""
+"""Weight of the last row of jobs in the average."""
 _STANDSTILL = 0.025
-"""Seconds that small jobs wait for a thread that is at work, on a disk that was quick so far, before another one does them."""
+"""Seconds that small jobs wait for a busy thread, on a disk that was quick so far, before another thread does them."""
 _QUICK = 0.008
-"""Seconds that a small job takes on a quick disk at most, on average."""
+"""Maximum average seconds per small job on a quick disk."""
 _ROW = 0.016
-"""Seconds that one thread works on small jobs before it reports them: waking another thread costs as much as a job whose files
-are in memory, and threads compete for the interpreter."""
+"""Seconds that one thread works on small jobs before it reports them: waking another thread costs as much as a job on cached
+files, and threads compete for the interpreter.
+"""
 
 
 class WorkGate(Protocol):
@@ -169,11 +170,11 @@ class Threads:
         self._jobs: SimpleQueue[list[_Job] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._rows = 0
-        """Rows that were handed over, and are not reported."""
+        """Rows handed over but not reported."""
         self._gathered: list[_Job] = []
         self._hand_over: asyncio.Handle | None = None
         self._pace = 1.0
-        """Seconds that a job takes, averaged; a disk counts as slow until it has shown that it is quick."""
+        """Average seconds per job; a disk counts as slow until it has proved quick."""
 
     def submit(
         self,

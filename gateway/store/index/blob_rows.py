@@ -21,7 +21,7 @@ from gateway.store.index.schema import NODE, listed
 from gateway.store.index.victims import EvictionGoal, victims
 
 _STEADY, _STEADY_AT = "steady:", "steady-at:"
-"""How names in ``meta`` begin, for datasets whose residents replace each other: of their bytes, and when they were noted."""
+"""Prefixes of names in ``meta`` for datasets whose residents replace each other: their bytes, and when these were noted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ SharedOperation = Callable[[sqlite3.Connection, Sequence[A]], Sequence[T]]
 """Gives one result for each argument."""
 
 GROUP = 128
-"""Operations after which a transaction takes no more."""
+"""Operations after which a transaction accepts no more."""
 GATHER = 0.03
 """Seconds for which operations with an argument wait for others."""
 PATIENCE = 2.0
@@ -55,7 +55,7 @@ Check = Callable[[], None]
 
 
 _NONE = object()
-"""In the place of an argument."""
+"""Stands for a missing argument."""
 
 
 @dataclass(slots=True)
@@ -297,11 +297,11 @@ class Database:
         self._reader = _Lane(_Session(path, check), "larder-index-reader", watch, host, long=True)
         self._looker = _Lane(_Session(path, check), "larder-index-looker", watch, host)
         self.write = self._writer.submit
-        """Runs an operation in a transaction; one with an argument, together with those that wait for the same operation."""
+        """Runs an operation in a transaction; with an argument, together with other waiting calls of the same operation."""
         self.read = self._reader.submit
-        """Runs an operation that only reads, outside of a transaction; it may take long."""
+        """Runs a read-only operation outside of a transaction; it may take long."""
         self.look = self._looker.submit
-        """Runs a small operation that only reads, before the long ones, and together with others as ``write``."""
+        """Runs a short read-only operation before the long ones, grouped like ``write``."""
 
     def post(self, operation: Operation[object], undone: Callable[[], object]) -> None:
         """``write`` without waiting, after everything submitted before it; ``undone`` is called if the disk fails."""

@@ -59,7 +59,7 @@ class PrefixTotals(NamedTuple):
 
 
 encode = json.JSONEncoder(separators=(",", ":")).encode
-"""Headers as text. ASCII: one may contain bytes that are not UTF-8, decoded to surrogates, which SQLite refuses."""
+"""Headers as ASCII text, because they may contain bytes that are not UTF-8, decoded to surrogates, which SQLite refuses."""
 
 
 def _decode(text: str) -> tuple[Header, ...]:

@@ -24,7 +24,7 @@ from gateway.store.index.schema import ROWS, insert
 from gateway.store.index.seals import grant_seal, tie_seal
 
 _ANYBODY = OriginIdentity("", "")
-"""The reader of a fill is recorded with the access that missed, not with the blob."""
+"""The reader of a fill is recorded with the access that missed, and not with the blob."""
 _OBJECTS = (
     "objects (origin, bucket, key, slot, etag, size, last_modified, headers, checksums, block_size, seal, confirmed_at)"
 )

@@ -32,9 +32,9 @@ _LEAVES = (
     "SELECT 1 FROM blobs WHERE digest = ?1 AND pool = ?2 AND NOT item "
     "AND (SELECT count(*) FROM object_blocks WHERE digest = ?1) = 1"
 )
-"""Whether a blob is charged to a pool, and one result alone needs it."""
+"""Whether a blob is charged to a pool and needed by one result alone."""
 _VERSION = '"result"'
-"""The ETag of all results: those of one name are equal."""
+"""The ETag of all results, because those of one name are equal."""
 _NOBODY = OriginIdentity("", "")
 
 

@@ -232,7 +232,7 @@ _DIGESTS = _Places(
 
 
 def _is_text(value: object) -> bool:
-    """Whether a value is not a text, or is a text that was UTF-8."""
+    """Whether a value is UTF-8, if it is a text; true for other types."""
     return type(value) is not str or not any(0xDC80 <= ord(letter) <= 0xDCFF for letter in value)
 
 

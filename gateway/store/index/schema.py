@@ -51,9 +51,9 @@ NODE, DEFAULT_POOL = 0, 1
 """Ids of pools: all blobs together, and ``policies.pools.DEFAULT``."""
 
 ROWS = 64
-"""Rows of one statement at most: a power of two."""
+"""Maximum rows of one statement: a power of two."""
 _STATEMENTS = 256
-"""Statements that a connection keeps prepared, at most. A long one takes 100 KB, so ``listed`` and ``insert`` use few lengths."""
+"""Maximum statements that a connection keeps prepared. A long one takes 100 KB, so ``listed`` and ``insert`` use few lengths."""
 
 metadata = MetaData()
 

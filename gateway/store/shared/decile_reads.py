@@ -23,7 +23,7 @@ _DIGITS = 24
 """Hex digits of the dataset in a file's name."""
 
 Counts = NDArray[np.uint64]
-"""(2, ROWS): reads, and those of them that were hits."""
+"""(2, ROWS): all reads, and the hits among them."""
 
 
 class DecileReads:

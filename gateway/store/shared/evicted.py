@@ -15,7 +15,7 @@ from hashlib import blake2b
 from gateway.model.keys import ObjectKey
 
 SLOTS = 2**18
-"""Fingerprints of a table, which takes 1 MiB: the objects that a node remembers to have evicted, at most."""
+"""Fingerprints in a table, which takes 1 MiB: the maximum number of evicted objects that a node remembers."""
 
 
 class EvictedKeys:
@@ -40,7 +40,7 @@ class EvictedKeys:
         self._words.cast("B")[:] = bytes(4 * SLOTS)
 
     def __contains__(self, key: ObjectKey) -> bool:
-        """Whether the object was evicted, and not written or purged since, as far as the record reaches."""
+        """Whether the object was evicted, and not written or purged since; false if the record has lost it."""
         slot, fingerprint = _place(key)
         return bool(self._words[slot] == fingerprint)
 

@@ -21,9 +21,9 @@ from hashlib import blake2b
 from gateway.model.keys import ObjectKey, rights_in
 
 WITHIN = 600
-"""Seconds; as long as homes count as moved (gateway/fleet/nodes/membership.py)."""
+"""Seconds: the time for which homes count as moved (gateway/fleet/nodes/membership.py)."""
 PREFIXES = 64
-"""Purged prefixes that are told apart."""
+"""Places for purged prefixes."""
 _KEYS = 65_536
 _WORDS = 4
 """The words of a prefix: the time, its length in characters, and 64 bits of its hash."""

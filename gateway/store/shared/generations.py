@@ -103,14 +103,15 @@ class Generations:
 
     def __init__(self) -> None:
         self.since = 0.0
-        """Rows confirmed before this moment, in seconds since the epoch, are not vouched for; 0 when all are. Only the start of
-        a directory changes it, before this worker has joined it."""
+        """Rows confirmed before this moment, in seconds since the epoch, are not vouched for; 0 if all are. Only the start of a
+        directory changes it, before this worker joins that start.
+        """
         self.detach()
 
     def _use(self, table: mmap.mmap, identity: bytes) -> None:
         self._table = table
         self.identity = identity
-        """Which file the table is; empty for a private one."""
+        """Identifies the table's file; empty for a private table."""
         self.numbers = memoryview(table)[:SLOT_BYTES].cast("Q")
         """By slot; the generation of a key is the sum of the numbers of its slot and its bucket's slot."""
         self._marks = memoryview(table)[SLOT_BYTES:MARKS_END]
@@ -123,7 +124,7 @@ class Generations:
         self.forgotten = ForgottenKeys(memoryview(table)[EVICTED_END:FORGOTTEN_END].cast("I"))
         self.seen = SeenRequests(memoryview(table)[FORGOTTEN_END:SEEN_END].cast("I"))
         self.name = table[SEEN_END:].hex()
-        """No other table has it: of two workers with the same name, each forgets for both."""
+        """Unique to this table. Two workers with the same name share it: each forgets for both."""
 
     def vouches(self, boot: int, recorded: bytes) -> bool:
         """Whether the table belongs to a start of the directory, and is neither another table nor a copy.

@@ -29,7 +29,7 @@ from gateway.store.shared.table_file import TWINS
 MOST_JOBS = 8
 """Jobs of one dataset whose scores a node keeps: 3 MB each for a million items."""
 DIRECT, FORWARDED = 0, 1
-"""The way of a part: from the job's client, or from a node to which the client also sent other homes' items."""
+"""How a part came: from the job's client, or from a node to which the client also sent other homes' items."""
 
 _HEAD = 4096
 """Bytes before the scores."""

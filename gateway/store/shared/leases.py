@@ -35,7 +35,7 @@ class FillLeases:
     def __init__(self, path: Path | None = None) -> None:
         self._fd = -1
         self.shared = False
-        """Whether other workers may hold leases; if not, each lease is this worker's without being asked for."""
+        """Whether other workers may hold leases; if not, every lease is granted at once."""
         self._held: dict[int, int] = {}
         if path is not None:
             try:

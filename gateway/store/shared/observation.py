@@ -32,9 +32,9 @@ from gateway.model.keys import ObjectKey
 log = logging.getLogger("larder.store")
 
 _PAGE = 128
-"""Reads in one datagram: some 15 KB with keys of usual length, of 200 KB that a socket may queue."""
+"""Reads in one datagram: some 15 KB with keys of usual length, of the 200 KB that a socket can queue."""
 _LONGEST = 1 << 18
-"""Most bytes of a datagram: more than Linux lets a socket send by default."""
+"""Maximum bytes of a datagram: more than Linux lets a socket send by default."""
 
 
 class ReadChannel:

@@ -14,7 +14,7 @@ from hashlib import blake2b
 
 SLOTS = 2**19
 WORDS = 2 * SLOTS
-"""Words of 32 bits of a table, which takes 4 MiB: 580 requests a second, each kept for a quarter of an hour."""
+"""Words of 32 bits in a table, which takes 4 MiB: enough for 580 requests a second, each kept for a quarter of an hour."""
 _PLACES = 32
 """Slots that one signature may have."""
 

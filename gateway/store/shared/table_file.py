@@ -40,7 +40,7 @@ _FILE_BYTES = TABLE_BYTES + _PATH_BYTES
 _EVEN = bytes(byte & ~1 for byte in range(256))
 _DIGITS = 24
 TWINS = "-states-"
-"""The infix of the names of dataset states that are kept beside the table (datasets/content.py)."""
+"""The infix in the names of dataset states that are kept beside the table (datasets/content.py)."""
 _SHARED = Path("/dev/shm")  # noqa: S108 - files there are opened without following links, and their owner is checked
 _IDENTITY = struct.Struct("<QQ")
 _held: dict[Path, int] = {}
