@@ -1,1 +1,1 @@
-"""The ground: configuration, metrics, logs, tasks and tracing, which every other package may use."""
+"""The base: configuration, metrics, logs, tasks and tracing, which every other package may use."""

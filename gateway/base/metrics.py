@@ -451,8 +451,8 @@ def counted_in_loop(*values: Any) -> None:
 class LoopSum:
     """A counter or gauge that only the event loop changes.
 
-    It adds to the value itself: without the lock that prometheus_client takes and, with several workers, without a system call
-    for the process's id. Create it in the process that counts.
+    It adds to the value directly, without prometheus_client's lock and, with several workers, without its system call for the
+    process id. Create it in the process that counts.
     """
 
     __slots__ = ("_value",)

@@ -41,7 +41,7 @@ async def repeat(
         name: of the loop, for the log and the task.
         turn: one turn. An error that it raises is logged; the next turn follows after a pause that doubles with each error.
         pause: seconds between two turns, or a function that returns them.
-        expected: errors that are normal while a service is down. They are logged for debugging only, and the pause stays.
+        expected: errors that are normal while a service is down. They are logged at debug level only; the pause stays.
     """
     if (task := asyncio.current_task()) is not None:
         task.set_name(name)
@@ -64,7 +64,7 @@ async def repeat(
 
 
 async def stop(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Cancel tasks and wait for their end, ``STOP_WITHIN`` seconds at most. A task that ignores one cancellation gets another."""
+    """Cancel tasks and wait for their end, at most ``STOP_WITHIN`` seconds. One that survives is cancelled once more."""
     pending = set(tasks)
     for _ in range(2):
         for task in pending:

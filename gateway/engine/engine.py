@@ -34,8 +34,8 @@ class Engine:
     Args:
         services: of the worker.
         channel: announces writes to the fleet.
-        entries: most objects kept in memory.
-        max_fills: most fills at once.
+        entries: maximum number of objects in memory.
+        max_fills: maximum number of fills at once.
         preload_bandwidth: bytes per second for important items loaded ahead, 0 for no limit.
     """
 

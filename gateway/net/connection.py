@@ -326,7 +326,7 @@ class ClientConnection(asyncio.BaseProtocol):
             incoming.gathering = self._loop.call_later(GATHER, incoming.begin)
 
     def _take(self, data: bytes | memoryview) -> None:
-        """Take bytes of a body whose end is its length, or that of the connection."""
+        """Take bytes of a body that ends with its length, or with the connection."""
         incoming, left = self._incoming, self._left
         assert incoming is not None
         assert left is not None
@@ -363,7 +363,7 @@ class ClientConnection(asyncio.BaseProtocol):
             self._advance(incoming, math.inf)
 
     def on_message_begin(self) -> None:
-        """Something begins, perhaps after the end of the answer."""
+        """Note that a message begins, perhaps after the end of the answer."""
         if self._message_over:
             self._reusable = False
 

@@ -1,6 +1,6 @@
 """Deadlines of connections without a timer per request: a sweep every second closes overdue ones.
 
-So setting a deadline is an assignment, and a deadline is enforced at most one sweep late.
+So setting a deadline costs one assignment, and a deadline is enforced at most one sweep late.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ _PORTS = {"http": 80, "https": 443}
 class ExchangeFailed(Exception):
     """An exchange could not be completed.
 
-    The message is fit for logs and clients: no header of the request is in it.
+    The message may be shown in logs and to clients: it contains no header of the request.
 
     Attributes:
         kind: ``dns``, ``connect``, ``tls``, ``timeout``, ``invalid`` (not HTTP), ``broken``, ``busy`` or ``exhausted``, for the

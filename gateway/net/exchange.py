@@ -42,8 +42,8 @@ _MOST_PATIENCE = 4.0
 class Remote(Protocol):
     """The other side of an exchange: the counter of its bytes, and the meaning of its failures.
 
-    ``silence`` is the seconds to wait for a connection, the head of an answer, or more of its body, until ``check`` is called;
-    ``None`` for never.
+    ``silence`` is the number of seconds to wait for a connection, the head of an answer, or more of its body, before ``check``
+    is called; ``None`` for never.
     """
 
     silence: float | None
@@ -417,10 +417,10 @@ class Connections:
 
 
 async def _place(places: Places | None, holder: Holder) -> None:
-    """Take a place, if their number is limited.
+    """Take a place, if places are limited.
 
     Raises:
-        ExchangeFailed: that took too long.
+        ExchangeFailed: the wait took too long.
     """
     if places is None:
         return

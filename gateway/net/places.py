@@ -16,7 +16,7 @@ WITHIN = 30.0
 
 
 class Places(Shares):
-    """Shares that can be waited for. Use it in one event loop."""
+    """Shares for which requests can wait. Use it in one event loop."""
 
     def __init__(self, limit: float) -> None:
         super().__init__(limit)

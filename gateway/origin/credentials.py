@@ -1,8 +1,8 @@
 """The keys that sign a request to the origin.
 
-An identity with an access key signs with that key: the origin's or a tenant's. An identity with ``CHAIN_KEY`` signs with the
+An identity with an access key, the origin's or a tenant's, signs with that key. An identity with ``CHAIN_KEY`` signs with the
 keys of the AWS credential chain (environment, profile, SSO, IMDS, ...), or sends unsigned requests if the chain has no keys.
-Requests of an anonymous caller, an identity with an empty access key, are never signed: the gateway does not lend its rights.
+Requests of an anonymous caller (an identity with an empty access key) are never signed: the gateway does not lend its rights.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class ListedObject(NamedTuple):
 class ListingPage(NamedTuple):
     """One page of a listing, in the origin's order.
 
-    ``truncated``: more follows. ``token`` continues there; empty for stores that support only ``start_after``.
+    ``truncated``: more pages follow. ``token`` continues the listing; empty for stores that support only ``start_after``.
     """
 
     objects: tuple[ListedObject, ...]

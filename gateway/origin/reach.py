@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Reach:
-    """One worker's knowledge of the way to one origin.
+    """One worker's knowledge of whether an origin answers.
 
     Args:
         name: of the origin.
@@ -60,7 +60,7 @@ class Reach:
 
     @property
     def silent(self) -> bool:
-        """Whether a request would wait for a time-out."""
+        """Whether a request would now wait for a time-out."""
         return self._state.contact is Contact.SILENT
 
     @property

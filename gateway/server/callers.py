@@ -126,7 +126,7 @@ class Callers:
 
 
 def callers_of(server_state: Any, loop: asyncio.AbstractEventLoop, most: int) -> Callers:
-    """The callers of a connection's server; its connections share its state."""
+    """The callers of a connection's server, which are in the state that its connections share."""
     known: Callers | None = getattr(server_state, "callers", None)
     if known is None:
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -54,7 +54,7 @@ Piece = bytes | FileSpan
 
 
 class Connection(Protocol):
-    """The connection as its cycles use it."""
+    """The connection, as seen by its cycles."""
 
     channel: Channel
     tasks: set[Any]
@@ -110,7 +110,7 @@ class Cycle:
 
     @property
     def place(self) -> RequestPlace | None:
-        """The request's place among those in progress; ``None`` where they are not limited."""
+        """The request's place among those in progress; ``None`` if requests are not limited."""
         return self.scope.get(PLACE)
 
     def wake(self) -> None:

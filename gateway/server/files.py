@@ -121,7 +121,7 @@ async def read_exactly(fd: int, count: int, offset: int) -> bytes:
     """Read ``count`` bytes of a file from ``offset``.
 
     Raises:
-        BlobGone: the file ended before.
+        BlobGone: the file ended earlier.
         DiskUnavailable: the file could not be read.
     """
     data = read_at_once(fd, count, offset)

@@ -31,9 +31,9 @@ STATUS_LINES = {status: _status_line(status) for status in range(100, 600)}
 class Head:
     """An encoded response head and the framing of the body after it.
 
-    ``length`` is the number of body bytes announced, ``None`` if the end is marked by ``chunked`` framing, or, for HTTP/1.0
-    clients, by closing. ``bodiless``: no body may follow, whatever is announced (HEAD, 204, 304: RFC 9110 section 6.4.1).
-    ``close``: the connection ends after this response.
+    ``length`` is the announced number of body bytes; ``None`` if ``chunked`` framing or, for HTTP/1.0 clients, closing marks the
+    end. ``bodiless``: no body may follow, whatever is announced (HEAD, 204, 304: RFC 9110 section 6.4.1). ``close``: the
+    connection ends after this response.
     """
 
     data: bytes

@@ -99,7 +99,7 @@ class LocalListener:
         self.socket.set_inheritable(True)
 
     def close(self) -> None:
-        """Stop listening, and remove the socket if it is still this one."""
+        """Stop listening, and remove the socket file if it is still this socket's."""
         self.socket.close()
         try:
             if LocalAddress.at(self.address.path) == self.address:
@@ -213,7 +213,7 @@ class Passing:
 
 
 def in_flight_of(server_state: Any) -> DescriptorsInFlight:
-    """The descriptors in flight of a connection's server; its connections share its state."""
+    """The descriptors in flight of a connection's server, which are in the state that its connections share."""
     descriptors: DescriptorsInFlight | None = getattr(server_state, "descriptors", None)
     if descriptors is None:
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -75,10 +75,10 @@ class Listener(Protocol):
         """
 
     def on_piece(self, piece: bytes) -> None:
-        """A piece of the body of the last request."""
+        """Take a piece of the last request's body."""
 
     def on_end(self) -> None:
-        """The last request is complete."""
+        """Note that the last request is complete."""
 
 
 class _PlainHead:
@@ -205,7 +205,7 @@ class RequestParser:
     # Called by llhttp
 
     def on_message_begin(self) -> None:
-        """A request line begins."""
+        """Note that a request line begins."""
         self._target.clear()
         self._headers = []
         self._between = False
@@ -252,7 +252,7 @@ class RequestParser:
         self._listener.on_request(name, (raw_path, query), version, headers, keep_alive, expects, False)
 
     def on_body(self, body: bytes) -> None:
-        """A piece of a body."""
+        """Take a piece of a body."""
         self._advanced = True
         self._listener.on_piece(body)
 

@@ -147,7 +147,7 @@ class PipelineRun:
 
 
 def simulate_pipeline(model: PipelineModel, control: PipelineControl, epochs: int, seed: int = 0) -> PipelineRun:
-    """Train for ``epochs``."""
+    """Simulate training for ``epochs``."""
     return _PipelineSimulation(model, control, seed).run(epochs)
 
 

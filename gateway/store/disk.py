@@ -1,4 +1,4 @@
-"""The disk behind its breaker: every access to directory and index is checked before and reported after.
+"""The disk behind its breaker, which permits every access to directory and index, and gets its outcome.
 
 Nothing here blocks the event loop: threads make all calls on the disk, and if the disk hangs, the watch (threads.py) ends the
 wait and opens the breaker.
@@ -229,7 +229,7 @@ class Disk:
         """``write`` without waiting; ignored while the disk is not in use.
 
         Args:
-            operation: as for ``write``.
+            operation: see ``write``.
             undone: called if the operation was not done because the disk failed.
         """
         if self.usable():
@@ -331,7 +331,7 @@ class Disk:
                     path.unlink(missing_ok=True)
 
     def _leave(self) -> None:
-        """Release locks and table. The last worker's end is clean unless marks are left."""
+        """Release locks and table. The end of the last worker counts as clean unless marks are left."""
         with suppress(OSError):
             if (
                 self.generations.vouches(self.directory.boot, self.directory.start.table)

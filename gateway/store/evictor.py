@@ -180,7 +180,7 @@ class Evictor:
     async def _evict(self, wanted: int, files: int) -> tuple[int, int]:
         """Evict some blobs towards ``wanted`` bytes and ``files`` files; returns the number of blobs and bytes.
 
-        Those of ended pools count as released.
+        Blobs of ended pools count as released.
         """
         goal = EvictionGoal(wanted, files, _BATCH, self._least_needed(_BATCH))
         gone = await self._drop(lambda connection: blob_rows.evict(connection, goal))

@@ -1,4 +1,4 @@
-"""Forgetting objects by key, prefix or origin, and the grants of a bucket; takes effect whatever the state of the disk.
+"""Forgets objects by key, prefix or origin, and the grants of a bucket; effective in any state of the disk.
 
 See shared/generations.py.
 """
@@ -145,7 +145,7 @@ class Forgetter:
             self._fence(keys, trusted=trusted)
 
     async def versions(self, keys: Sequence[ObjectKey]) -> Mapping[ObjectKey, ObjectMeta]:
-        """The index's entries of these objects: ETag, size and time; nothing while the disk is down."""
+        """What the index knows of these objects: ETag, size and time; nothing while the disk is down."""
         return await attempt(self._disk.read, partial(objects.versions, keys=tuple(keys)), {})
 
     def _deleted(

@@ -38,7 +38,7 @@ class NewItem(NamedTuple):
 
 
 class BatchHost(Protocol):
-    """The store as its batches use it; see ``Store``."""
+    """The store, as seen by its batches; see ``Store``."""
 
     directory: CacheDirectory
     items: ItemBlobs
@@ -56,7 +56,7 @@ class BatchHost(Protocol):
         """A new file: descriptor and path."""
 
     def settle(self, recorded: Recorded, counts: Counts | None) -> object:
-        """Take note of the totals, and remove files without a row."""
+        """Adopt the totals, and remove files without a row."""
 
 
 class ItemBatches:

@@ -1,10 +1,10 @@
 """Items of datasets on this node's disk: blobs by digest, and residency flags.
 
-Looking up an item costs no database access, and no thread while the kernel has its path in memory. Each dataset that is open in a
-worker has three arrays in a file that all workers of the node share (``ItemStates``): whether the item's blob is resident, its
+Looking up an item costs no database access, and no thread while the kernel has its path in memory. Each dataset that is open in
+a worker has three arrays in a file that all workers of the node share (``ItemStates``): whether the item's blob is resident, its
 CRC, and the modification time of its file when it was verified. They are hints, checked against the file when it is opened;
-unknown items are looked up in the index before the origin is asked. So a worker that missed an eviction or a fill elsewhere loses
-time, never bytes.
+unknown items are looked up in the index before the origin is asked. So a worker that missed an eviction or a fill elsewhere
+loses time, but serves no wrong bytes.
 """
 
 from __future__ import annotations
@@ -313,7 +313,7 @@ def file_of(blob: OpenBlob) -> ItemFile:
 
 
 def open_each(directory: CacheDirectory, digests: Sequence[bytes]) -> list[int]:
-    """A descriptor for each blob, negative for one that is missing or cannot be opened. Runs in a thread."""
+    """A descriptor for each blob, negative if the blob is missing or cannot be opened. Runs in a thread."""
     opened = []
     for digest in digests:
         try:

@@ -70,7 +70,7 @@ class CopiedBlob(Copied):
 
 
 class MemoryBlobs:
-    """The small blobs in one worker's memory; ``budget`` is its part in bytes.
+    """The small blobs in one worker's memory; ``budget`` is the worker's part of the node's budget, in bytes.
 
     Args:
         disk: of the blobs.

@@ -117,7 +117,7 @@ class ResultBlobs:
             collection: name of their collection.
             elements: bytes by index.
             largest: bytes of the largest result that is stored.
-            replace: replace stored results.
+            replace: whether to replace stored results.
         """
         sizes = {index: len(data) for index, data in elements.items()}
         try:

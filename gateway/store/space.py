@@ -164,7 +164,7 @@ class SpaceMeter:
             return 0
 
     def reserve(self, size: int) -> bool:
-        """Reserve bytes if the counts are recent and nothing must be evicted for them; returns whether it did."""
+        """Reserve bytes if the counts are recent and nothing must be evicted for that; returns whether it did."""
         if self._loop.time() - self._counted_at >= _TRUSTED_FOR:
             return False
         measured = self.counts, self._free, self.leaving, self.datasets

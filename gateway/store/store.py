@@ -4,9 +4,9 @@ A failing cache never makes a read fail. Optional updates (recency, grants, conf
 nothing, ``begin`` and ``GrowingBlob`` raise ``DiskUnavailable``, ``open_blob`` raises ``BlobGone``; in each case the caller asks
 the origin. Only ``forget`` is guaranteed even then: see shared/generations.py.
 
-All calls are made from one event loop. Every worker of a node opens its own ``Store`` on the same directory. The
-worker for which ``try_lock`` is true calls ``recover`` once and ``sweep`` periodically. Each worker's own chores
-(writing recency, closing unlinked files, probing a disk that is down) run by themselves.
+All calls come from one event loop. Every worker of a node opens its own ``Store`` on the same directory. The worker for which
+``try_lock`` is true calls ``recover`` once and ``sweep`` periodically. Each worker's own chores (writing recency, closing
+unlinked files, probing a disk that is down) run automatically.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Wires the catalog, its followers, and the application under ``/-/admin``.
 
-A gateway answers no client before it has read its catalog: after a restart with the database down, a revoked key would be valid
-again. A gateway that never had a catalog, and whose admin API is disabled, needs none.
+A gateway answers no client before it has read its catalog; otherwise, after a restart with the database down, a revoked key
+would be valid again. A gateway that never had a catalog, and whose admin API is disabled, needs none.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class ConfigFile:
         """Read the file.
 
         Raises:
-            ConfigError: it is invalid; it counts as read nevertheless.
+            ConfigError: the file is invalid; it still counts as read.
         """
         # Stamp before reading, so that a change during the read is not missed.
         self._seen = self._stamp()

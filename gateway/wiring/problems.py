@@ -27,7 +27,7 @@ def sources(
     admin: Administration,
     edges: Callable[[], Iterable[Edge]],
 ) -> tuple[Source, ...]:
-    """The functions that report problems; none of them blocks. ``edges`` are those whose requests are limited."""
+    """The functions that report problems; none of them blocks. ``edges`` are the edges that limit requests."""
 
     def disk() -> list[Trouble]:
         status = services.store.status()

@@ -34,7 +34,7 @@ def serve_s3(
     note: Note,
     elsewhere: Begin,
 ) -> tuple[S3App, PeerObjects]:
-    """Build the S3 edge for clients, which passes paths under ``/-`` to ``elsewhere``, and the one that serves objects to nodes.
+    """Build the S3 edge for clients, which passes paths under ``/-`` to ``elsewhere``, and the edge that serves other nodes.
 
     ``note`` is called with each read.
     """

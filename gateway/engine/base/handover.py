@@ -28,7 +28,7 @@ from gateway.policies.fleet.ring import path_key
 
 
 class Moved(NamedTuple):
-    """An object on its way from its home, or former home; ``age`` in seconds since the origin confirmed and granted it."""
+    """An object being taken over from its home or former home; ``age`` in seconds since the origin confirmed and granted it."""
 
     headers: Sequence[Header]
     body: StreamedResponse
@@ -56,7 +56,7 @@ class Moves:
         return self._membership.home(path_key(key.bucket, key.key))
 
     async def ask(self, node: Node, key: ObjectKey, identity: OriginIdentity) -> Moved | None:
-        """The object, if the node gives it to this identity."""
+        """Request the object from a node; ``None`` if the node does not give it to this identity."""
         moved = await self._ask(node, key, identity, 200)
         if moved is not None:
             RELAYED.labels("moved").inc()

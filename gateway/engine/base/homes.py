@@ -89,9 +89,9 @@ def keys_of(content: Content, indices: NDArray[np.integer]) -> NDArray[np.uint64
 
 @dataclass(frozen=True, slots=True)
 class AtHome:
-    """A home's knowledge of the items in a request.
+    """What a home knows about the items in a request.
 
-    ``resident`` and ``fetching`` by position. ``need`` of jobs other than the reader's, and ``room`` (see
+    ``resident`` and ``fetching`` are by position. ``need`` (of jobs other than the reader's) and ``room`` (see
     ``policies.items.demand.SwapRoom``), are ``None`` if the home does not know them.
     """
 
@@ -248,7 +248,7 @@ class Neighbours:
 
 
 class HolderLookup:
-    """Looks up holders ahead for one batch: with the item about to be fetched, it asks about the next ones too.
+    """Looks up holders ahead for one batch: each look-up covers the next items too.
 
     Args:
         neighbours: asks the nodes.

@@ -36,7 +36,7 @@ class InForce:
 
 
 class Planned:
-    """The plan and its fallback, as the data path asks for them.
+    """The plan and its fallback, as needed by the data path.
 
     Args:
         plan: returns the latest plan known to this worker.

@@ -50,9 +50,9 @@ class _Unscored:
 class Services:
     """Shared by the engine's parts; ``rules`` is replaced when the configuration is reloaded.
 
-    ``heard`` tells which writes elsewhere in the fleet this worker knows of. ``fleet`` calls other nodes; ``None`` outside a
-    fleet. ``moves`` takes objects over from their previous homes; ``None`` outside a fleet. ``keeps`` tells
-    whether the plan has space for a dataset, ``share`` how much of the cache, ``scores`` how important an item is.
+    ``heard`` says which writes elsewhere in the fleet this worker knows of. ``fleet`` calls other nodes; ``None`` outside a
+    fleet. ``moves`` takes objects over from their previous homes; ``None`` outside a fleet. ``keeps`` says whether the plan has
+    space for a dataset, ``share`` gives its share of the cache, ``scores`` the importance of items.
     """
 
     store: Store
@@ -70,7 +70,7 @@ class Services:
     scores: ScoredItems = field(default_factory=_Unscored)
 
     def trusted_since(self) -> float:
-        """The earliest confirmation that lets an object be served without asking the origin.
+        """The earliest time of confirmation with which an object is served without asking the origin.
 
         In seconds since the epoch; ``inf`` while writes may be missed. ``Hits.find`` repeats this check inline.
         """

@@ -110,7 +110,7 @@ class AdjacentItems:
         return spare if spare >= FILLING * min(content.size / nodes, self._services.capacity) else 0
 
     def _missing(self, wanted: Wanted, *, at_home: bool) -> NDArray[np.int64]:
-        """Neighbours in the dataset that are not cached here, wanted soon, and perhaps in the same stretch."""
+        """Neighbours in the dataset that are not cached here, are wanted soon, and may be in the same stretch."""
         content, index = wanted.registration.content, wanted.index
         first, last = max(0, index - MOST), min(content.items, index + MOST + 1)
         lengths = content.lengths[first:last].astype(np.float64)

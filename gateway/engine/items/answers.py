@@ -44,7 +44,7 @@ class BatchAsk:
 
 
 class Room:
-    """Limits the files that one worker's batches have open before they are sent, so that stalled readers cannot exhaust them."""
+    """Limits the files that a worker's batches hold open before sending, so that stalled readers cannot use up descriptors."""
 
     def __init__(self, limit: int) -> None:
         self.left = limit

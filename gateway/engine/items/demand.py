@@ -70,7 +70,7 @@ class Reserved:
 
     Args:
         blob: begun for the item; ``None``: there is no room.
-        ended: called at the end, if others were evicted for the item.
+        ended: called at the end, if other items were evicted for this one.
     """
 
     def __init__(self, blob: GrowingBlob | None = None, ended: Callable[[], None] | None = None) -> None:
@@ -128,7 +128,7 @@ class ItemDemand:
 
     Args:
         store: of the node.
-        share: share of the cache that a dataset may take; ``None``: not decided yet.
+        share: gives the share of the cache that a dataset may take; ``None`` if undecided.
         elsewhere: by item, whether another node is its home.
         clock: seconds.
     """

@@ -45,7 +45,7 @@ class RunWork(NamedTuple):
         places: limits the requests of this worker.
         runs: has the items of objects for S3 readers.
         tasks: of the worker.
-        among: the digests among some that are cached.
+        among: finds which of some digests are cached.
     """
 
     open: OpenSpans
@@ -369,7 +369,7 @@ class ItemRun:
         self._reads: dict[int, RunRead] = {}
 
     async def store_together(self) -> None:
-        """Have the items of ``together`` stored without tasks of their own."""
+        """Have the items of ``together`` stored without separate tasks."""
         together = self.together
         assert together is not None
         others = [item for item in self._spans if item in together]

@@ -1,8 +1,8 @@
 """The background lane: everything that this worker loads into the cache while no client waits for it.
 
-A producer adds a load: units in the order of preference, and a callable that loads one. The lane runs them within the
-limits of their class, behind readers (gateway/policies/lane.py). Units are taken from the iterator when their turn comes, so a
-producer may provide millions, or decide late.
+A producer adds a load: units in the order of preference, and a callable that loads one. The lane runs them within the limits of
+their class, behind readers (gateway/policies/lane.py). Each unit is taken from the iterator when its turn comes, so a producer
+may provide millions, or decide late.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class BackgroundLoad:
     async def ended(self) -> None:
         """Wait for the last unit. Cancelling the caller cancels the load.
 
-        Raises the first error of a unit; the other units are loaded nevertheless.
+        Raises the first error of a unit, after loading the other units.
         """
         try:
             await self._ended
@@ -129,7 +129,7 @@ class Lane:
 
     Args:
         limits: of the classes.
-        others: by yielding class, the number of reads in progress that take precedence, given the class's own units in progress.
+        others: by yielding class, counts the reads in progress that take precedence, given the class's own units in progress.
     """
 
     def __init__(self, limits: Mapping[LoadClass, LoadLimits], others: Mapping[LoadClass, Others]) -> None:

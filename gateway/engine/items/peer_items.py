@@ -300,7 +300,7 @@ def _on_behalf_of(wanted: Wanted) -> list[tuple[str, str]]:
 
 
 def named(registration: Registration) -> str:
-    """The part of a query that names the tenant's dataset."""
+    """The query parameter that names the tenant's dataset."""
     return f"name={quote(registration.name, safe='')}"
 
 

@@ -132,11 +132,11 @@ class ResultsPut(BaseModel):
 
 
 class Results:
-    """The results of pipelines, as one worker reaches them.
+    """The results of pipelines, as accessed by one worker.
 
     Args:
         store: of the node.
-        fleet: the other nodes; ``None`` where there can be none.
+        fleet: the other nodes; ``None`` outside a fleet.
         claims: of the zone.
         uses: record which results are in use.
         settings: limits of what is stored.

@@ -90,12 +90,12 @@ class BatchProgress:
 class AskWindow:
     """Limits how much of a batch is requested from other nodes at once.
 
-    The limit is in bytes, because all of it may be in memory here. The window opens again when half of it has arrived, so that
-    requests are few.
+    The limit is in bytes, because all requested items may be in memory here. The window opens again when half of it has arrived,
+    so that requests are few.
 
     Args:
         lengths: of the batch's items in bytes, by position.
-        most: items.
+        most: maximum number of items.
     """
 
     def __init__(self, lengths: NDArray[np.uint64], most: int = FAR_ITEMS) -> None:

@@ -66,7 +66,7 @@ class Wanted:
 
     @property
     def store_only(self) -> bool:
-        """Nobody waits for the bytes, so an item that the cache does not accept is not read at all."""
+        """Whether nobody waits for the bytes, so that an item that the cache does not accept is not read."""
         return self.purpose is not Purpose.READER
 
     @property
@@ -118,7 +118,7 @@ Outcome = StoredItem | InMemoryItem | LargeItem | FailedItem
 
 
 def lease_of(digest: bytes) -> ObjectKey:
-    """The name of the lease of an item, among those of objects."""
+    """The name of an item's lease, in the name space of objects."""
     return ObjectKey("", "", digest.hex())
 
 
@@ -149,7 +149,7 @@ class ItemStream:
         self._crc32 = 0
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """The bytes as they come.
+        """The bytes as they arrive.
 
         Raises:
             LarderError: the stream broke off; the missing bytes cannot be replaced.

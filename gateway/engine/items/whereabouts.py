@@ -53,7 +53,7 @@ class Whereabouts:
         await self._items.ready(ask.registration.content)
 
     async def lookup(self, ask: BatchAsk) -> NDArray[np.bool_]:
-        """``resident``, in the whole fleet; waits for the survey of a small dataset first."""
+        """``resident`` for the whole fleet; first waits for the survey of a small dataset."""
         await self.prepare(ask)
         resident = self.resident(ask)
         there = await self.there(ask, self.split(ask), resident)
@@ -69,7 +69,7 @@ class Whereabouts:
         return np.array([digest in here for digest in digests], dtype=bool)
 
     async def at_home(self, ask: BatchAsk) -> AtHome:
-        """What this node alone knows of items, for another node."""
+        """What this node knows of items, without asking others; for another node."""
         await self.prepare(ask)
         resident, fetching, consumer = self.resident(ask), self.fetching(ask), self.consumer(ask)
         if consumer is None:

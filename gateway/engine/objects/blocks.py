@@ -85,7 +85,7 @@ class Blocks:
         return any(fill.entry is entry for fill in self._fills)
 
     def besides(self, keys: Collection[ObjectKey]) -> int:
-        """Number of fills of objects other than these."""
+        """Number of fills of objects other than ``keys``."""
         return sum(fill.entry.key not in keys for fill in self._fills)
 
     async def close(self) -> None:
@@ -136,7 +136,7 @@ class Blocks:
 
         Raises:
             ObjectChanged: the object has changed, or this reader may no longer read it; the entry was forgotten: ask again.
-            DiskUnavailable: it cannot be stored; forward the request instead.
+            DiskUnavailable: the body cannot be stored; forward the request instead.
             OriginUnavailable: the origin cannot be reached.
         """
         entry, identity, fill = answer.entry, ask.identity, answer.fill
@@ -255,7 +255,7 @@ class Blocks:
         return (await self.small.read(entry, body.identity, start, stop)).data
 
     async def _recall(self, body: Body) -> StoredPart | None:
-        """A stored part that has all bytes of a body: a hit."""
+        """A stored part that contains the whole body: a hit."""
         entry = body.entry
         stored = await self.small.recall(entry, body.start, body.stop)
         if stored is not None:
@@ -348,7 +348,7 @@ class Blocks:
                 entry.blobs.setdefault(number, ref)
 
     async def _adopt_row(self, entry: ObjectEntry) -> None:
-        """Find the row that another worker has written for an object of which this one knew only the metadata."""
+        """Find the row that another worker wrote for an object of which this worker knew only the metadata."""
         if entry.record.row_id or not self.leases.shared:
             return
         row = await self.store.lookup(entry.key)

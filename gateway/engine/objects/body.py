@@ -103,7 +103,7 @@ class Body:
         """Open the first block, or get all bytes of a small range.
 
         Raises:
-            LarderError: nothing was sent yet, so the caller can still answer with an error.
+            LarderError: the bytes are unavailable. Nothing was sent yet, so the caller can answer with an error.
         """
         while True:
             if self._ready is None:

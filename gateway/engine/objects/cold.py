@@ -204,7 +204,7 @@ class ColdReads:
         return Found(entry, Outcome.MISS, Reason.COLD)
 
     async def _open_range(self, ask: Ask, rule: Caching, generation: int) -> Answer:
-        """Learn an object's metadata from the answer that has the small range its reader wants."""
+        """Learn an object's metadata from the same answer as the small range that its reader wants."""
         services, asked_at, span = self._services, self._services.now(), ask.span
         assert span is not None
         headers = [("Range", str(span)), *ask.lines]
@@ -391,7 +391,7 @@ class ColdReads:
 
 
 def _abort(answer: Answer) -> None:
-    """The reader left before the origin answered: abort an answer that is not being stored, as no one reads it."""
+    """Abort an answer if the reader left before the origin answered, and it is not being stored."""
     if isinstance(answer, Relay):
         answer.response.abort()
 

@@ -75,7 +75,7 @@ class EntryCache(OrderedDict[ObjectKey, ObjectEntry]):
 
 
 class _Shared(NamedTuple):
-    """When an identity was granted an object, and the generation of the bucket's rights then."""
+    """When an identity was granted an object, and the generation of the bucket's rights at that time."""
 
     granted_at: float
     rights: int

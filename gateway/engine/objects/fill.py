@@ -52,10 +52,10 @@ class FillOwner(Protocol):
     """The fills that still wait for bytes from the origin; a fill removes itself."""
 
     async def read_range(self, entry: ObjectEntry, identity: OriginIdentity, start: int, stop: int) -> StreamedResponse:
-        """The bytes [start, stop) of exactly this object from the origin; raises ``LarderError``."""
+        """The bytes [start, stop) of exactly this version from the origin; raises ``LarderError``."""
 
     def block_ended(self, fill: Fill, block: GrowingBlob) -> None:
-        """No more readers may join the block."""
+        """Note that no more readers may join the block."""
 
     def fill_ended(self, fill: Fill) -> None:
         """Called when the fill has ended."""

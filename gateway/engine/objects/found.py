@@ -114,7 +114,7 @@ class Relay:
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """The edge must forward the client's request; ``miss`` tells a miss from a bypass."""
+    """The edge must forward the client's request; ``miss`` distinguishes a miss from a bypass."""
 
     reason: Reason
     miss: bool = False

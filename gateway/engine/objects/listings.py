@@ -46,7 +46,7 @@ class WantedPage(NamedTuple):
 
     @property
     def slot(self) -> ObjectKey:
-        """The key whose slot stands for the page; see ``_slot_of``."""
+        """The key whose slot represents the page; see ``_slot_of``."""
         return _slot_of(self.origin, self.bucket, self.rule.match)
 
     @property

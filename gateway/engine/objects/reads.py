@@ -1,9 +1,9 @@
-"""Finding an object for a reader: in memory, in the index, or at the origin, with the right to read it.
+"""Finds an object for a reader in memory, in the index or at the origin, and checks the right to read it.
 
 ``Reads.open`` answers before any byte is sent (found.py).
 
-The interleaving to keep in mind: a write may be accepted between any two awaits. A task that asks the origin reads the key's
-generation first, and trusts the answer only if the generation is still the same afterwards (``ColdReads.current``).
+Keep in mind that a write may be accepted between any two awaits. A task that asks the origin reads the key's generation first,
+and trusts the answer only if the generation is still the same afterwards (``ColdReads.current``).
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Reads:
         return ask.head or ((complete or ask.metadata_first) and self._blocks.is_filling(entry))
 
     def _serves(self, entry: ObjectEntry, ask: Ask, rule: Caching, asked_at: float) -> bool:
-        """Whether an entry may be served. An entry that this read had confirmed after ``asked_at`` need not be fresh."""
+        """Whether an entry may be served. An entry that this read had confirmed, after ``asked_at``, need not be fresh."""
         if self._verdict(entry, ask, rule) is Verdict.SERVE:
             return True
         standing = self._grants.standing(entry, ask.identity.name, rule)
@@ -154,7 +154,7 @@ class Reads:
         """An object, or a range of it, that this reader may have without waiting; and the seconds since the origin confirmed it.
 
         Raises:
-            LarderError: the object became unavailable in between.
+            LarderError: the object became unavailable meanwhile.
         """
         rule = self._services.rules.for_path(ask.key.path)
         entry = await self.known(ask.key) if rule.cache else None

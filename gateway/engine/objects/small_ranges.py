@@ -47,14 +47,14 @@ class Part(NamedTuple):
     data: bytes
 
     def piece(self, start: int, stop: int) -> bytes | None:
-        """The bytes [start, stop), if all of them are here."""
+        """The bytes [start, stop), if this part contains all of them."""
         if start < self.start or stop > self.start + len(self.data):
             return None
         return self.data[start - self.start : stop - self.start]
 
 
 class StoredPart(NamedTuple):
-    """A large part that is a blob of its own: ``digest`` names it, ``blob`` is held for the caller."""
+    """A large part stored as a separate blob: ``digest`` names it, ``blob`` is held for the caller."""
 
     start: int
     digest: bytes

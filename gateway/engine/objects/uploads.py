@@ -76,7 +76,7 @@ class PassingUpload:
 
     @property
     def complete(self) -> bool:
-        """Whether all bytes are here."""
+        """Whether all bytes have arrived."""
         return self._received == self.length and not self._dropped
 
     def take(self, whole: bytes) -> None:

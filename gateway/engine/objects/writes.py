@@ -28,7 +28,7 @@ from gateway.store.shared.generations import Mark
 
 
 class Writes:
-    """Forgets keys, here and in the fleet, around every write."""
+    """Forgets keys, here and in the fleet, before and after every write."""
 
     def __init__(
         self, services: Services, entries: EntryCache, channel: InvalidationChannel, listings: RecordedListings

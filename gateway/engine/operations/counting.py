@@ -1,7 +1,7 @@
 """The node's counters, read from its metrics, so that admin pages and Prometheus cannot disagree.
 
-If a node has several workers, the sums include all of them, and those that have ended since the node's start; every worker can
-read them.
+If a node has several workers, every worker can read the sums. They include all workers, even those that ended since the node's
+start.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Counted:
 class WorkersCollector(MultiProcessCollector):
     """The metrics of all workers, from their files.
 
-    It leaves out files without content. A worker that starts creates its files empty, and prometheus_client cannot read those.
+    It skips empty files, which a starting worker creates and prometheus_client cannot read.
     """
 
     def collect(self) -> Iterable[Metric]:

@@ -35,7 +35,7 @@ class TenantRates:
 
     Args:
         demand: of all workers.
-        worker: the name of this one.
+        worker: this worker's name.
         clock: monotonic seconds.
     """
 
@@ -47,7 +47,7 @@ class TenantRates:
         self._sent: dict[str, int] = {}
 
     def replace(self, limits: Iterable[tuple[str, RateLimit]]) -> None:
-        """Adopt the limits, by tenant. Limits that stay keep their used amount."""
+        """Adopt the limits, by tenant. The used amounts of unchanged limits stay."""
         now, known = self._clock(), self.limits
         self.limits = {
             tenant: known[tenant] if tenant in known and known[tenant].limit == limit else TenantBucket(limit, now)

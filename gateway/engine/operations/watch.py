@@ -1,7 +1,7 @@
 """Collects a node's status every few seconds, and reports it to the zone: counters, condition, problems.
 
-One of the node's workers does it (``Samples.speaks``). While Redis is lost each worker collects for itself and reports nothing,
-so that an overview requested from it still includes this node. A problem begins when it is first seen; a worker that takes over
+One worker of the node does so (``Samples.speaks``). While Redis is lost, every worker collects for itself without reporting, so
+an overview requested from it still includes this node. A problem begins when it is first seen; a worker that takes over
 continues from the previous worker's report.
 """
 
@@ -70,7 +70,7 @@ class NodeWatch:
     Attributes:
         speaks: whether this worker speaks for its node.
         document: the last report; empty before the first one.
-        recent: samples taken by this worker, oldest first; by Redis's clock once its offset is known.
+        recent: samples taken by this worker, oldest first; times are by Redis's clock once its offset is known.
     """
 
     def __init__(self, samples: Samples, me: NodeIdentity, seen: NodeView) -> None:
@@ -125,7 +125,7 @@ class NodeWatch:
             self._publish(time.time() - self._skew, counts)
 
     async def _may_speak(self) -> bool:
-        """Whether this worker should speak: the one that keeps the cache, which has the node's datasets open."""
+        """Whether this worker should speak: the keeper does, because it has the node's datasets open."""
         store = self._seen.store
         if self._seen.stopping() or (store.usable and not store.directory.locked):
             if self.speaks:

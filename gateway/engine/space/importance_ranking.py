@@ -55,7 +55,7 @@ Send = Callable[[dict[str, ScoreReport]], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class ImportanceLinks:
-    """The rest of the gateway.
+    """The rest of the gateway, as used here.
 
     The plan, the nodes, the datasets open here, where this node's reports go, and the tally of this worker's reads.
     """
@@ -92,7 +92,7 @@ class ImportanceRanking:
     Args:
         store: of the node.
         scores: of the jobs.
-        preloader: brings items.
+        preloader: loads items.
         readers: the jobs whose rights are used.
         links: the rest of the gateway.
         now: seconds since the epoch.

@@ -55,7 +55,7 @@ class ItemScores:
         return None if order is None or order.eviction != Importance.name else order.importance
 
     def changed(self, dataset: str) -> None:
-        """Record that a part of a job of this dataset was applied here."""
+        """Record that scores from a job on this dataset were applied here."""
         self._known.pop(dataset, None)
 
     def of_jobs(self, content: Content) -> list[tuple[JobTable, float]]:
@@ -85,7 +85,7 @@ class ItemScores:
         return combined(jobs, len(indices))
 
     async def admits(self, content: Content, index: int) -> bool:
-        """Whether an item that is not here may be stored, by its importance."""
+        """Whether an item's importance permits storing it, if it is not cached."""
         if self.order(content.id) is None:
             return True
         level = await self._pools.level(dataset_pool(content.id))

@@ -124,7 +124,7 @@ class Coordination:
 
 @dataclass(frozen=True, slots=True)
 class Electorate:
-    """The live nodes of the zone, and whether this worker's may lead."""
+    """The live nodes of the zone, and whether this worker's node may lead."""
 
     nodes: Callable[[], Iterable[Node]]
     may_lead: Callable[[], bool]

@@ -42,7 +42,7 @@ class Reader:
 
 
 def missing_of(content: Content, indices: Indices) -> Indices:
-    """The items that are not known to be in this node's cache."""
+    """Those items that this node is not known to have cached."""
     return indices[~content.states.believed(indices)]
 
 
@@ -51,7 +51,7 @@ class Preloader:
 
     Args:
         fetches: of this worker.
-        lane: that they go through.
+        lane: runs the loads.
     """
 
     def __init__(self, fetches: ItemFetches, lane: Lane) -> None:

@@ -55,7 +55,7 @@ class ScoreExchange:
 
     Args:
         scores: of this worker.
-        fleet: the other nodes; ``None`` where there can be none.
+        fleet: the other nodes; ``None`` outside a fleet.
         now: seconds since the epoch.
     """
 

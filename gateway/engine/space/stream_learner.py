@@ -53,7 +53,7 @@ ReadListener = Callable[[Sequence[ObjectRead]], None]
 
 @dataclass(frozen=True, slots=True)
 class StreamLinks:
-    """The rest of the gateway.
+    """The rest of the gateway, as used here.
 
     ``rules`` are those in force, ``send`` sends the zone what this node sees, ``target`` gives the bytes that the plan grants a
     pool on all nodes, ``prefetch`` loads ahead of streams, ``None`` if nothing does. ``record`` receives every read that reaches

@@ -63,7 +63,7 @@ log = logging.getLogger("larder.streams")
 
 @dataclass(frozen=True, slots=True)
 class PrefetchLinks:
-    """The rest of the gateway.
+    """The rest of the gateway, as used here.
 
     Attributes:
         objects: loads at the homes of objects.
@@ -170,7 +170,7 @@ class _Ahead:
         return list(names if self.deep else dict.fromkeys(name.removesuffix("/") for name in names))
 
     def passed(self, sibling: Segment, units: int) -> bool:
-        """Whether readers have passed a sibling of ``units``; one of several readers may still be at its first unit."""
+        """Whether readers have passed a sibling of ``units``; one of several readers may still be at the first unit."""
         return sibling not in self.policy and (units == 1 or sibling not in self.last.values())
 
     def settle(self) -> None:

@@ -1,4 +1,4 @@
-"""The keeper's loop: recovers, evicts and sweeps. One per node; it runs in the worker that holds the node lock, the keeper."""
+"""The keeper's loop: recovers, evicts and sweeps. The keeper is the worker of a node that holds the node lock."""
 
 from __future__ import annotations
 

@@ -219,7 +219,7 @@ class WholeStreams:
                 STREAM_PREFETCHED.labels("wasted").inc(size)
 
     def report(self, stream: str) -> AheadReport:
-        """The outcome of the children of a stream that were loaded."""
+        """The outcome of loading children of a stream."""
         whole = self._streams.get(stream)
         if whole is None:
             return AheadReport()
@@ -353,7 +353,7 @@ class WholeStreams:
         return [_Unit(reader.key._replace(key=listed.key), _WHOLE, listed.size) for listed in objects if listed.size]
 
     async def _load(self, whole: _Whole, unit: _Unit) -> None:
-        """Load one object or block, if its reader may still read it."""
+        """Load an object or block, if its reader may still read it."""
         async with self._turns:
             reader = self._readers.get(whole.stream.name)
             principal = None if reader is None else self._links.principal(reader.principal)

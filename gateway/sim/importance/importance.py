@@ -222,7 +222,7 @@ class _RandomOrder(EvictionOrder):
         self._rng = rng
 
     def rank(self, access: Access, facts: BlobFacts, now: float) -> float:
-        """A number between 0 and 1, drawn when the blob enters."""
+        """A random number between 0 and 1, drawn when the blob enters."""
         return float(self._rng.random()) if facts.rank is None else facts.rank
 
 

@@ -71,7 +71,7 @@ class ScoreScenario(SpecTable):
 
 
 def losses_of(scenario: ScoreScenario) -> Losses:
-    """The trace of a scenario: a file, or a built-in one by its name.
+    """A scenario's trace: a file, or a built-in trace by its name.
 
     Raises:
         ConfigError: it does not exist, or is too short or malformed.

@@ -73,7 +73,7 @@ class NeverEvict(NoCache):
         self._space = space
 
     def keep(self, items: SimulatedItems, numbers: Numbers) -> None:
-        """Store as many as still fit."""
+        """Store as many items as still fit."""
         self._space.add(items, numbers[: self._space.room(items)])
 
 

@@ -82,7 +82,7 @@ class SimulatedDemand:
         return needed
 
     def needed_by_all(self) -> NDArray[np.bool_]:
-        """By item, whether no active job has consumed it in its epoch."""
+        """By item, whether no active job has yet consumed it in its epoch."""
         needed: NDArray[np.bool_] = (self._bits & np.uint16(self.active())) == 0
         return needed
 

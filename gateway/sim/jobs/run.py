@@ -93,7 +93,7 @@ MakeWay = Callable[[SimulatedSpace, Clock, Sequence[JobRun]], Way]
 
 
 def own_way(name: str) -> MakeWay:
-    """The function ``"module:function"``.
+    """Import the function named ``"module:function"``.
 
     Raises:
         ConfigError: no such function can be imported.

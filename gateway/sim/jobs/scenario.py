@@ -227,7 +227,7 @@ def built_in() -> tuple[str, ...]:
 
 
 def scenario_text(name: str) -> str:
-    """The text of a scenario: a file, or a built-in one by its name.
+    """A scenario's text: from a file, or a built-in scenario by its name.
 
     Raises:
         ConfigError: the scenario does not exist, or cannot be read.

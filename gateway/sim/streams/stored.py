@@ -68,7 +68,7 @@ class SimulatedStore:
         return keys[bisect_left(keys, stream.prefix) : bisect_left(keys, f"{stream.prefix}\U0010ffff")]
 
     def after(self, key: str, most: int) -> list[str]:
-        """Up to ``most`` keys after one, in listing order."""
+        """Up to ``most`` keys that follow ``key``, in listing order."""
         keys = self.keys()
         at = bisect_right(keys, key)
         return keys[at : at + most]

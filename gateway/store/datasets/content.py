@@ -188,7 +188,7 @@ def _open_states(path: Path, items: int) -> mmap.mmap:
 
 
 def twin_of(directory: Path) -> Path:
-    """The path of a content's states in memory, derived from the cache directory and the identity of the file.
+    """The path of a content's states in memory, derived from the cache directory and the file's identity.
 
     Raises:
         OSError: there is no such file.

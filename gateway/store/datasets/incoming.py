@@ -87,7 +87,7 @@ class Incoming:
         """Append bytes.
 
         Raises:
-            ApiError: as for ``expect``.
+            ApiError: see ``expect``.
             DiskFault: the disk is full, or hangs.
         """
         self.expect(self.size + len(piece))
@@ -101,7 +101,7 @@ class Incoming:
         """Write pending bytes.
 
         Raises:
-            DiskFault: as for ``write``.
+            DiskFault: see ``write``.
         """
         pending, self._pending = bytes(self._pending), bytearray()
         with disk_faults():

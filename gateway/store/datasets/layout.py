@@ -7,12 +7,12 @@
     states      header, then flags (n, padded to 8), crc32 (4n), stamp (4n)
     locations   header; pages of ``ROWS`` rows and of ``KEYS`` keys; the places of both kinds of pages; bucket names as JSON
 
-A prefix is the first eight bytes of a digest as a big-endian number; ``order`` lists the items sorted by digest, equal ones by
-index, and ``prefixes`` is the prefix of each in that order. The repeated form is used if at most half of the digests differ.
+A prefix is the first eight bytes of a digest as a big-endian number; ``order`` lists the items sorted by digest (equal digests
+by index), and ``prefixes`` has their prefixes in that order. The repeated form is used if at most half of the digests differ.
 
-Numbers are stored at the least width that holds them, and at width 0 if all are equal. In a page of rows each column has its own
-width and least value, which is subtracted. A length or offset is stored plus one, 0 for ``NONE``. Equal keys are
-stored once, and so is the common prefix of the keys of a page; a page that deflate shrinks to a quarter is stored deflated.
+Numbers are stored at the smallest sufficient width, and at width 0 if all are equal. In a page of rows each column has its own
+width and least value, which is subtracted. A length or offset is stored plus one, 0 for ``NONE``. Equal keys are stored once,
+and so is the common prefix of the keys of a page; a page that deflate shrinks to a quarter is stored deflated.
 
 So a row that only repeats values of other rows takes at most ``ROW_COST`` bytes, and 13 if all rows are equal.
 
@@ -141,7 +141,7 @@ def tag_of(identity: bytes, lengths: Hashed, members: int) -> str:
 
     Args:
         identity: SHA-256 over the digests.
-        lengths: SHA-256 over the lengths; more is added to it.
+        lengths: SHA-256 object over the lengths, which this updates.
         members: items of a sample.
     """
     if members > 1:

@@ -1,4 +1,4 @@
-"""The locations of a tenant's copies of a dataset's items, read from a mapped file item by item: keys never live in memory."""
+"""The locations of a tenant's copies of a dataset's items, read item by item from a mapped file; keys are not kept in memory."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class OpenRegistrations:
         folders: of the registrations.
         boot: identifies this start of the node.
         clock: seconds, monotonic.
-        on_open: called with each content when it is opened, before any other user gets it.
+        on_open: called with each content when it is opened, before its first use.
 
     Attributes:
         damaged: whether a registration was removed because it was damaged.

@@ -95,7 +95,7 @@ class Registry:
         boot: identifies this start of the node.
         rules: limits of registrations.
         clock: seconds, monotonic.
-        on_open: called with each content when it is opened, before any other user gets it, in the thread that opened it.
+        on_open: called with each content when it is opened, before its first use, in the thread that opened it.
         work: runs blocking work.
 
     Attributes:

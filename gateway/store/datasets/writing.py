@@ -1,7 +1,7 @@
 """Writes a dataset's files, batch of rows by batch of rows, in the form that layout.py describes.
 
-Digests and lengths are written at their full width first, as only the last row decides which form is shorter; the rest is written
-once. Final bytes count against a budget as they are written, so an oversized result fails early.
+Digests and lengths are first written at full width, because the shorter form is known only after the last row; the rest is
+written once. Final bytes count against a budget as they are written, so an oversized result fails early.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SHORT = 16
 
 
 class Budget:
-    """Final bytes that may still be written, and the free space of the file system to keep."""
+    """The number of final bytes that may still be written, and the free space to leave in the file system."""
 
     def __init__(self, output: int, reserve: int) -> None:
         self._left = output
@@ -51,7 +51,7 @@ class Budget:
         """Check that the reserve stays free.
 
         Raises:
-            OSError: ENOSPC if ``size`` more bytes would touch it.
+            OSError: ENOSPC if ``size`` more bytes would use the reserve.
         """
         status = os.statvfs(path.parent)
         if status.f_bavail * status.f_frsize < self._reserve + size:

@@ -65,7 +65,7 @@ class Span:
 
 
 class ReadableDisk(Protocol):
-    """The disk under the blobs."""
+    """The disk, as seen by open blobs."""
 
     readable: bool
     """Whether open files may be read."""

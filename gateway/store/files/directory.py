@@ -145,7 +145,7 @@ class CacheDirectory:
             raise DiskFault(FailureKind.GONE, f"{self.root} is not the directory that was opened")
 
     def end(self) -> bool:
-        """Whether this worker is the last one of the start; if so, mark its end as clean. Call it before ``leave``."""
+        """Whether this is the last worker of the start; if so, marks the start's end as clean. Call it before ``leave``."""
         if not self.joined() or not try_exclusive(self._boot_fd):
             return False
         os.pwrite(self._boot_fd, _CLEAN, 8)

@@ -40,7 +40,7 @@ class WrongDigest(LarderError):
 
 
 class BlobHost(Protocol):
-    """The store as its growing blobs use it."""
+    """The store, as seen by growing blobs."""
 
     directory: CacheDirectory
 
@@ -48,8 +48,9 @@ class BlobHost(Protocol):
         """Run a step in a thread; raises the step's exceptions, or DiskFault."""
 
     def append_on_disk(self, work: Callable[[], T]) -> Awaitable[T]:
-        """``on_disk`` for a piece of a large blob: hashing it takes longer than waiting for the interpreter lock, so it pays to
-        run several in parallel."""
+        """``on_disk`` for a piece of a large blob. Hashing it takes longer than waiting for the interpreter lock, so several
+        pieces run in parallel.
+        """
 
     def wrote(self, seconds: float) -> None:
         """Report how long a write took."""
@@ -172,7 +173,7 @@ class GrowingBlob:
         """Append to the blob.
 
         Raises:
-            DiskUnavailable: the disk did not accept all bytes; the blob can only be ended then.
+            DiskUnavailable: the disk did not accept all bytes; the blob must be ended.
         """
         await self._host.append_on_disk(partial(self._step, self._append, data, lasting=True))
         self.received += len(data)

@@ -320,7 +320,7 @@ async def within(seconds: float, work: Callable[[], T], abandoned: Callable[[T],
     Args:
         seconds: time limit of the work.
         work: the blocking call.
-        abandoned: as for ``Threads.submit``.
+        abandoned: see ``Threads.submit``.
 
     Raises:
         TimeoutError: it took longer.

@@ -175,7 +175,7 @@ def steady(connection: Connection, since: float) -> int:
 
 
 def note_verified(connection: Connection, digest: bytes, mtime_ns: int, boot: int) -> None:
-    """Record that the file of that modification time was verified during this start."""
+    """Record that the file with that modification time was verified during this start."""
     connection.execute("UPDATE blobs SET mtime_ns = ?, boot = ? WHERE digest = ?", (mtime_ns, boot, digest))
 
 

@@ -290,7 +290,7 @@ class _Lane:
 
 
 class Database:
-    """The index as the event loop uses it."""
+    """The index, as used from the event loop."""
 
     def __init__(self, path: Path, check: Check, watch: HangWatch, host: IndexHost) -> None:
         self._writer = _Lane(_Session(path, check), "larder-index-writer", watch, host, writes=True)
@@ -335,7 +335,7 @@ def _results(connection: sqlite3.Connection, group: Sequence[_QueuedOperation]) 
 
 
 def _damage_behind(error: Exception, session: _Session) -> DiskFault | None:
-    """The fault if a value of the wrong kind in the index made an operation fail."""
+    """The fault, if an operation failed because of a value of the wrong kind in the index."""
     if isinstance(error, UnicodeEncodeError) or not isinstance(error, _FROM_WRONG_VALUES):
         return None
     try:

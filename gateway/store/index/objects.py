@@ -1,7 +1,7 @@
-"""Operations on objects, their blocks and their grants. Each takes a connection inside a transaction, or one to read from.
+"""Operations on objects, their blocks and their grants. Each takes a connection: in a transaction, or for reading.
 
-The statements are plain SQL for the driver: they are on the path of every miss, and through SQLAlchemy's result
-objects recording one small object took 150 us of CPU instead of 45. recording.py writes new objects.
+The statements are plain SQL for the driver, because they are on the path of every miss: with SQLAlchemy's result objects,
+recording a small object took 150 us of CPU instead of 45. recording.py writes new objects.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def _known(connection: Connection, key: ObjectKey, most: int) -> CachedObject | 
 def refresh(
     connection: Connection, key: ObjectKey, old: ObjectRecord, meta: ObjectMeta, confirmed_at: float, now: float
 ) -> ObjectRecord:
-    """Update the row ``old`` of a key from another answer of the origin."""
+    """Update a key's row ``old`` from another answer of the origin."""
     # ``None`` means that the answer could not carry checksums, not that there are none.
     checksums = old.meta.checksums if meta.checksums is None else meta.checksums
     row = ObjectRecord(

@@ -84,7 +84,7 @@ class Entering(NamedTuple):
 
 
 class NewBlob(NamedTuple):
-    """A blob about to enter. ``item``: stored for its own sake. ``mtime_ns`` and ``boot``: see ``blob_rows.BlobRow``."""
+    """A blob about to enter. ``item``: it is stored as an item. ``mtime_ns`` and ``boot``: see ``blob_rows.BlobRow``."""
 
     digest: bytes
     size: int
@@ -108,7 +108,7 @@ def pools(connection: Connection) -> dict[int, PoolRow]:
 
 
 def _pool(connection: Connection, *names: str) -> PoolRow:
-    """The active pool with the longest of these names; ``default`` if there is none."""
+    """The active pool among ``names`` with the longest name; ``default`` if there is none."""
     marks, padded = listed(names)
     row = connection.execute(
         f"SELECT {_COLUMNS} FROM pools WHERE name IN ({marks}, '{DEFAULT}') AND NOT retired "  # noqa: S608
@@ -226,7 +226,7 @@ def charge_below(connection: Connection, place: ObjectKey, after: str, now: floa
         place: origin and bucket, with the prefix as its key.
         after: key after which to begin.
         now: seconds since the epoch.
-        limit: most objects.
+        limit: maximum number of objects.
 
     Returns:
         The last key processed; ``None`` at the end.
@@ -329,7 +329,7 @@ def note_uses(connection: Connection, folded: Folded, now: float) -> None:
 
 
 def _missed(rows: Mapping[int, PoolRow], misses: Mapping[ObjectKey | str, int]) -> Counter[int]:
-    """Misses by the id of the pool that the blob would have been charged to."""
+    """Misses, by the id of the pool to which the blob would have been charged."""
     numbers = _numbers(rows)
     counts: Counter[int] = Counter()
     for key, count in misses.items():

@@ -1,8 +1,8 @@
 """Records the results of fills: objects, their blobs, and grants.
 
-Fills end together when many clients read new data, and a statement costs more than the row it writes, because the threads of the
-process compete for the interpreter after each. So waiting recordings are written a page at a time, and objects without a row, the
-majority, by one statement per table.
+When many clients read new data, many fills end together. A statement costs more than the row it writes, because the threads of
+the process compete for the interpreter after each. So waiting recordings are written a page at a time, and objects without a row
+(the majority) by one statement per table.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def record(
 
 
 class ItemEntry(NamedTuple):
-    """A committed blob that is stored for its own sake, if the node stays within ``capacity`` bytes; see ``keep_items``."""
+    """A committed blob to store as an item, if the node stays within ``capacity`` bytes; see ``keep_items``."""
 
     blob: Kept
     entry: Entering

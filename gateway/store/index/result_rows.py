@@ -1,6 +1,6 @@
 """Operations on results of pipelines, which are objects of one block (gateway/model/results.py). Each takes a connection.
 
-A PUT of a thousand results is one transaction, and decides inside it which results to store: the first worker wins.
+A PUT of a thousand results is one transaction, which also decides which results to store: the first worker wins.
 """
 
 from __future__ import annotations

@@ -202,7 +202,7 @@ class _Copying:
         return place.at(high)
 
     def _readable(self, statement: str, place: _Places, number: int) -> bool:
-        """Whether a row can be read at a place; true at the end."""
+        """Whether the row at a place can be read; true at the end."""
         if number >= place.end:
             return True
         try:

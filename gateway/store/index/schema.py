@@ -196,8 +196,9 @@ def prepare_connection(connection: Connection) -> None:
 
 
 def listed(values: Sequence[T]) -> tuple[str, tuple[T, ...]]:
-    """The ``?`` marks of a list after ``IN``, and its values, padded with the last one to a power of two, so that few statements
-    are prepared."""
+    """The ``?`` marks for a list after ``IN``, and its values, padded with the last one to a power of two, so that few
+    statements are prepared.
+    """
     if not values:
         return "", ()
     count = 1 << (len(values) - 1).bit_length()

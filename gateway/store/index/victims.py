@@ -126,7 +126,7 @@ class _Queue:
 
 
 def without(pool: Ledger, size: int, rank: float) -> Ledger:
-    """The ledger after a blob has left the pool."""
+    """The ledger without a blob that has left the pool."""
     fresh = size if rank < 0 else 0
     return Ledger(
         pool.target, pool.size - size, pool.fresh - fresh, pool.ghosts + size, pool.fresh_ghosts + fresh, pool.adapted

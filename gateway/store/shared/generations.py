@@ -232,7 +232,7 @@ class Generations:
             self._marks[slot] = 0
 
     def owe(self, keys: Iterable[ObjectKey] | None) -> None:
-        """Record that writes to these keys have not been announced; ``None``: to any key."""
+        """Record that writes to these keys were not announced; ``None`` means any key."""
         if keys is None:
             self._debts[:] = b"\1" * SLOTS
             return
@@ -254,7 +254,7 @@ class Generations:
         return any(self._debts)
 
     def paid(self, keys: Iterable[ObjectKey] | None) -> None:
-        """Record that these keys have been announced; ``None``: all keys."""
+        """Record that writes to these keys were announced; ``None`` means all keys."""
         if keys is None:
             self._debts[:] = bytes(SLOTS)
             return
@@ -269,7 +269,7 @@ class Generations:
         self._use(table, b"")
 
     def unlink(self, path: Path) -> None:
-        """Remove the table at ``path`` if it is the one mapped; its last user calls this.
+        """Remove the table at ``path`` if this process maps that table; its last user calls this.
 
         Raises:
             OSError: the file cannot be removed.

@@ -103,7 +103,7 @@ class JobTable:
         return (*self._head["sequence"][0].tolist(), *self._head["checksum"][0].tolist())
 
     def received(self, way: int) -> Received:
-        """The last part received this way."""
+        """The last part received in this way."""
         if not self.whole:
             return Received()
         return Received(int(self._head["sequence"][0][way]), int(self._head["checksum"][0][way]))

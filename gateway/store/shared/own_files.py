@@ -15,7 +15,7 @@ _SAFELY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 def open_own(path: Path, flags: int) -> int:
-    """Open a plain file of this user; a file that ``flags`` create gets mode 0600, and one with a wider mode is narrowed.
+    """Open a plain file of this user. A new file gets mode 0600, and a wider mode of an existing file is narrowed.
 
     Raises:
         PermissionError: it belongs to another user, or is no plain file.
