@@ -401,7 +401,7 @@ class Settings(Section):
         return self.redis.url != "embedded" and bool(self.fleet.secret)
 
     def origin(self, name: str) -> Origin:
-        """The origin of that name, which validation has ensured to exist."""
+        """The origin of that name; validation ensures that it exists."""
         return next(origin for origin in self.origins if origin.name == name)
 
 

@@ -61,7 +61,7 @@ class ServerAddress(NamedTuple):
     name: str
 
     @staticmethod
-    @cache  # as many as there are origins and nodes
+    @cache  # one entry per origin and node
     def of(url: str) -> ServerAddress:
         """The address ``http[s]://host[:port]``, already checked by the configuration or the membership."""
         parts = urlsplit(url)

@@ -256,8 +256,7 @@ class OriginClient:
 
         Raises:
             OriginUnavailable: no connection, or it broke or fell silent before the head of an answer.
-            GatewayRefused: the origin does not accept the gateway's keys, clock or region, or redirects it; or there are no
-                keys.
+            GatewayRefused: the origin refuses the gateway's keys, clock or region, or redirects it; or the gateway has no keys.
             S3Error: ``InvalidURI``: path or query fit no request line; ``IncompleteBody``: the body has another length.
             IdentityGone: the origin or the identity is not configured.
         """
@@ -397,7 +396,7 @@ def _invalid(link: _Link, method: str, response: StreamedResponse) -> OriginUnav
     return OriginUnavailable(f"{link.origin.endpoint}: it answered with status {response.status}")
 
 
-@cache  # as many as there are series
+@cache  # one entry per series
 def _series(origin: str, method: str, hundreds: int) -> LoopHistogram:
     """The metrics of answers by origin, method and status class, looked up once per combination."""
     counter = ORIGIN_REQUESTS.labels(method, f"{hundreds}xx")

@@ -67,7 +67,7 @@ class OfVersion:
 
 
 class Gathered(NamedTuple):
-    """Bytes of an object from its items. ``digest`` names the list that had the first byte; ``memory`` is held meanwhile."""
+    """Bytes of an object from its items. ``digest`` names the list with the first byte; ``memory`` is their lease."""
 
     data: bytes
     digest: bytes

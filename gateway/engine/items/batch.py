@@ -83,7 +83,7 @@ class Batches:
         """An answer of at most ``files`` files of this node that can be opened while it is sent; ``None``: call ``open``."""
         await self.known.prepare(ask)
         wanted = min(ask.take, len(ask.indices))
-        # Residents beyond the offers are taken only if nothing else can be had.
+        # Residents beyond the offers are taken only if nothing else is available.
         first = None if ask.offers is None or self.known.consumer(ask) is None else ask.take + ask.offers
         positions = self.known.resident(ask)[:first].nonzero()[0][:wanted]
         flags = ask.registration.content.states.flags[ask.indices[positions]]
@@ -299,7 +299,7 @@ class Batches:
     async def _substitutes(
         self, ask: BatchAsk, candidates: Candidates, there: NDArray[np.bool_], routes: _Routes, answer: Arriving
     ) -> AsyncGenerator[Arrival]:
-        """Open items, then residents that must be verified, opened or requested first, then items to fetch.
+        """Yield open items, then residents that must first be verified, opened or requested, then items to fetch.
 
         When nothing arrives, or the origin fails, all residents are taken in addition, spare ones too.
         """

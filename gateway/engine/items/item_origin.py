@@ -115,7 +115,7 @@ class ItemOrigin:
         return self._services.fleet is None or self._services.fleet.members.alone
 
     def _with_edges(self, wanted: Wanted, spans: Mapping[int, ByteSpan]) -> ByteSpan:
-        """A run's bytes; in an epoch, with the edges of its object."""
+        """The span of a run; in an epoch, extended to the edges of its object."""
         first, last = next(iter(spans)), max(spans, key=lambda index: spans[index].stop)
         span = ByteSpan(spans[first].start, spans[last].stop)
         if not (wanted.sweeps and self._serves_readers()):

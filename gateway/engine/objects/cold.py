@@ -59,8 +59,8 @@ _AskOrigin = Callable[[Ask, Caching, int], Coroutine[Any, Any, Answer]]
 class Learned(NamedTuple):
     """The origin's answer on an object, with the key's generation and the time, both from before the request.
 
-    It counts as confirmed and granted from then on, not from when the answer came: a write that this gateway did not hear of may
-    have been accepted in between.
+    It counts as confirmed and granted from then on, not from when the answer came: a write unknown to this gateway may have been
+    accepted in between.
     """
 
     meta: ObjectMeta
@@ -397,7 +397,7 @@ def _abort(answer: Answer) -> None:
 
 
 def of_head(answer: Relay, ask: Ask) -> Relay | Forward:
-    """An answer without the object's bytes. All readers that its header or its document answers share it."""
+    """An answer without the object's bytes. Readers that need only its header or its document share it."""
     if ask.head or answer.document is not None:
         return answer
     return Forward(answer.reason, miss=answer.response.status != 200)

@@ -282,9 +282,8 @@ class Reads:
     ) -> tuple[StreamedResponse, bytes | None]:
         """The origin's answer to a check, and its document if it has one.
 
-        A HEAD describes an object, but does not say why access is denied. Most checks confirm a grant, so they are HEADs. For a
-        reader of bytes without a grant, a conditional GET (if the object has changed) is sent, of which any answer is
-        conclusive.
+        A HEAD describes an object, but does not say why access is denied. Most checks confirm a grant, so they are HEADs. A
+        reader of bytes without a grant sends a GET on condition that the object has changed: any answer is conclusive.
         """
         origin, meta = self._services.origin, entry.record.meta
         ask_by_get = partial(one_byte, origin, ask, [("If-None-Match", meta.etag), *extra])

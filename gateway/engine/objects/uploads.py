@@ -3,17 +3,17 @@
 The bytes are written to unnamed blobs while the store receives them. When the store has accepted the upload and all caches have
 forgotten the key again, a HEAD asks for the object's current state. The blobs are recorded only if the object is what was
 uploaded: the same entity tag, version and size as in the answer to the upload, and an entity tag or a checksum that was computed
-here over the bytes that passed. Else the object is read back, or, if it cannot be, nothing is kept.
+here over the bytes that passed. Otherwise the object is read back; if that is impossible, nothing is kept.
 
 Interleavings, with U this upload and W another write of the key, through any gateway:
 1. U fails, breaks off, or its client leaves: its blobs have no name yet, and are dropped.
 2. W ends before the HEAD: the HEAD returns W's entity tag, and U is dropped, unless W wrote the same bytes.
-3. The HEAD, W begins: forgetting bumps the generation, read before the HEAD, so the recording is refused.
-4. The recording, W begins: forgetting deletes the row, like that of any fill.
+3. W begins after the HEAD: forgetting bumps the generation, which was read before the HEAD, so the recording is refused.
+4. W begins after the recording: forgetting deletes the row, like that of any fill.
 5. W is still at the store when U ends, and the HEAD precedes W: W forgets again before it is acknowledged, as in 3 or 4.
 6. A read between the end of U and the recording: it waits for the recording, here and, by the lease, on the other workers. A
    read that began earlier holds the slot or the lease, and fills the cache from the store: U is dropped.
-7. W past the gateways: as after any fill, the rule's freshness ends it.
+7. W bypasses the gateways: as after any fill, readers see W once the rule's freshness has expired.
 
 If the object's home is another node, that node gets the bytes of a small upload before the uploader is answered. It reads its
 own generation and asks the store itself, so all of the above holds there.

@@ -1,6 +1,6 @@
 """The orders of one job on one dataset, for this epoch and the next, in memory that all workers of the node map.
 
-A file beside the table of consumption (``demand.py``), one per slot of that table. The worker that first hears of an epoch fills
+A file beside the table of consumption (``demand.py``), one per slot of that table. The first worker to learn of an epoch fills
 it, in a thread. It is a hint like the table: orders being rewritten are not used, and a torn read costs a read of the origin.
 """
 

@@ -263,7 +263,7 @@ class _Lane:
             self._host.hear(None)
         for job, result, error in outcomes:
             if isinstance(error, UnicodeEncodeError):
-                # A key that is no text cannot be in the index; that says nothing about the disk.
+                # A key that is not a text cannot be in the index; that says nothing about the disk.
                 error = DiskFault(FailureKind.IO, str(error))
             elif isinstance(error, DiskFault):
                 self._host.hear(error)

@@ -350,7 +350,7 @@ def _recall(connection: Connection, pool: int, digest: bytes) -> float | None:
 def trim(connection: Connection, row: PoolRow) -> None:
     """Delete the oldest ghosts. For a stream, keep the window that measures its benefit.
 
-    If the order needs ghosts, each side and all together are bounded by the target (ARC, figure 4, case IV).
+    If the order needs ghosts, the target bounds each side, and both together (ARC, figure 4, case IV).
     """
     pool = row.id
     if not row.order.remembers:

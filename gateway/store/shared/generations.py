@@ -127,7 +127,7 @@ class Generations:
         """Unique to this table. Two workers with the same name share it: each forgets for both."""
 
     def vouches(self, boot: int, recorded: bytes) -> bool:
-        """Whether the table belongs to a start of the directory, and is neither another table nor a copy.
+        """Whether this is the very table that a start of the directory recorded, neither another table nor a copy.
 
         Args:
             boot: the number of the start.

@@ -59,7 +59,7 @@ class TooManyScorers(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The result of a part; ``sequence`` is the node's last part, ``scored`` the number of items with a score."""
+    """The result of a part; ``sequence`` is that of the node's last part, ``scored`` the number of items with a score."""
 
     verdict: PartVerdict
     sequence: int

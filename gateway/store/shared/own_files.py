@@ -18,7 +18,7 @@ def open_own(path: Path, flags: int) -> int:
     """Open a plain file of this user. A new file gets mode 0600, and a wider mode of an existing file is narrowed.
 
     Raises:
-        PermissionError: it belongs to another user, or is no plain file.
+        PermissionError: it belongs to another user, or is not a plain file.
         OSError: it cannot be opened.
     """
     descriptor = os.open(path, flags | _SAFELY, 0o600)
