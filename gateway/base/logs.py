@@ -68,6 +68,6 @@ def set_up(level: str, form: Literal["json", "text"]) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of every malformed form
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns about every malformed form
     for noisy in ("aiosqlite", "alembic", "botocore", "aiobotocore", "asyncio", "urllib3"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, root.level))

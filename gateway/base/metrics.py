@@ -470,7 +470,7 @@ class LoopSum:
 
 
 class LoopHistogram:
-    """``LoopSum`` for a histogram, or for several histograms of the same seconds, with an optional counter of observations."""
+    """Like ``LoopSum``, for one or more histograms of the same seconds, with an optional counter of observations."""
 
     __slots__ = ("_count", "_histograms")
 

@@ -140,7 +140,7 @@ class SingleFlight(Generic[K, T]):
         return key in self._calls
 
     def begin(self, key: K, call: Coroutine[Any, Any, T], owner: Hashable = None) -> asyncio.Future[T]:
-        """``waiter``, after starting a call that later callers join; it replaces any call in flight. See ``owner``."""
+        """Start a call that later callers join, in place of any in flight; returns a future like ``waiter``. See ``owner``."""
         loop = asyncio.get_running_loop()
         waiters: list[asyncio.Future[T]] = [loop.create_future()]
         task = self._tasks.start(call, partial(self._end, key, waiters))

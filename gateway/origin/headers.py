@@ -54,7 +54,7 @@ def entity_headers(headers: Sequence[Header], *, checksums_asked: bool = True) -
     Args:
         headers: of a 200 or a 206, in the origin's order.
         checksums_asked: whether the request carried ``x-amz-checksum-mode: ENABLED``; without it S3 sends no checksums. With a
-            range it sends only those of whole objects, so those of a 206 are ignored.
+            range it sends only whole objects' checksums, so a 206's are ignored.
 
     Returns:
         The metadata; ``size`` is -1 if the answer does not state the object's size, ``etag`` empty if it has none. Neither can

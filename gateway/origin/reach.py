@@ -125,7 +125,7 @@ class Reach:
             raise OriginUnavailable(self.problem or f"the origin {self._name!r} is slow to answer")
 
     async def result(self, work: asyncio.Future[T], within: float | None = None) -> T:
-        """``wait``, then return the result of ``work``, which is cancelled if this gives up."""
+        """Like ``wait``, but returns the result of ``work``, which is cancelled if this gives up."""
         try:
             await self.wait(work, within)
             return work.result()

@@ -144,7 +144,7 @@ def read_at_once(fd: int, count: int, offset: int) -> bytes | bytearray | None:
 
 
 async def read_slowly(fd: int, count: int, offset: int) -> bytes:
-    """``read_exactly`` in a thread."""
+    """Like ``read_exactly``, in a thread."""
     data = b""
     while len(data) < count:
         try:

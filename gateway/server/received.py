@@ -1,7 +1,7 @@
 """The body of a request, over plain ASGI.
 
 Bodies received into memory are charged to their caller (gateway/policies/shares.py) until they are complete. A complete body
-belongs to a running request, and the number of those is limited.
+belongs to a running request, and running requests are limited.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ async def whole_body(receive: Receive, limit: int) -> bytes:
 
 
 async def large_body(receive: Receive, limit: int) -> bytes:
-    """``whole_body`` within ``room_for``."""
+    """Like ``whole_body``, with the memory reserved by ``room_for``."""
     return await _joined(request_body(receive), limit)
 
 

@@ -154,7 +154,7 @@ class Template:
         return path, values
 
     def _match_ranged(self, head: bytes, at: int) -> tuple[bytes, tuple[bytes, ...]] | None:
-        """``match`` for a head with Range, whose path ends at ``at``."""
+        """Like ``match``, for a head with Range; its path ends at ``at``."""
         assert self._range_at is not None
         path, rest = head[4:at], head[at:]
         end = rest.find(b"\r", self._range_at)

@@ -181,7 +181,7 @@ class Disk:
         return step is Step.USE
 
     async def try_again(self) -> bool:
-        """``usable``, after any probe that is due or in progress, unless it hangs."""
+        """Like ``usable``, but first waits for a probe that is due or in progress, unless it hangs."""
         if not self.usable() and self._probe is not None:
             await asyncio.wait([self._probe], timeout=HUNG_AFTER)
         return self.usable()
@@ -226,7 +226,7 @@ class Disk:
             raise DiskFault(self.breaker.cause or FailureKind.IO, "the cache disk is not in use")
 
     def post(self, operation: Operation[object], undone: Callable[[], object] = lambda: None) -> None:
-        """``write`` without waiting; ignored while the disk is not in use.
+        """Like ``write``, without waiting; ignored while the disk is not in use.
 
         Args:
             operation: see ``write``.
@@ -236,7 +236,7 @@ class Disk:
             self._database.post(operation, undone)
 
     async def bounded(self, work: Callable[[], T], abandoned: Callable[[T], None] = lambda result: None) -> T:
-        """``run``, even while the disk is not in use or its directory is missing, in threads that do not delay fills."""
+        """Like ``run``, even while the disk is not in use or its directory is missing; in threads that do not delay fills."""
         return await self._reading.submit(work, abandoned=abandoned)
 
     async def verify(self, work: Callable[[], T], patience: float) -> T:
@@ -272,7 +272,7 @@ class Disk:
         """Run work on files in a thread, however long it takes; its errors count as failures of the disk.
 
         Raises:
-            DiskFault: it failed.
+            DiskFault: the work failed.
         """
         try:
             return await self.chore(work)

@@ -68,7 +68,7 @@ class Forgetter:
         return await asyncio.shield(self._forget_pages(page))
 
     async def forget_origin(self, origin: str) -> int:
-        """``forget_prefix`` for all objects of an origin."""
+        """Like ``forget_prefix``, for all objects of an origin."""
         return await asyncio.shield(self._forget_pages(partial(objects.forget_origin_page, origin=origin)))
 
     async def held(self, origin: str, bucket: str, prefix: str) -> PrefixTotals:

@@ -249,7 +249,7 @@ class ItemBlobs:
                 flags[indices[place]] = RESIDENT
 
     async def look(self, content: Content, index: int) -> ItemFile | None:
-        """``open_all`` for one item, falling back to the index; the file is verified unless that was done since the start."""
+        """Like ``open_all``, for one item, falling back to the index; verifies the file unless that was done since the start."""
         digest = content.digest(index)
         if (file := (await self.open_all(content, np.array([index], np.uint32), [digest]))[0]) is not None:
             return file
@@ -338,5 +338,5 @@ def close_files(files: Sequence[ItemFile]) -> None:
 
 
 def close_passed_files(files: Sequence[ItemFile]) -> None:
-    """``close_files`` after all of them were passed to another process."""
+    """Like ``close_files``, after all of them were passed to another process."""
     close_passed([file.fd for file in files])

@@ -94,7 +94,7 @@ class SpaceMeter:
         self._free, self._free_at = self._disk.directory.free(), time.monotonic()
 
     def measure_if_due(self) -> bool:
-        """``measure``, unless the last result is recent and leaves more room than can be filled in that time.
+        """Measure, unless the last result is recent and leaves more room than can be filled in that time.
 
         Returns:
             Whether the file system has room for the reserved bytes, by the last measurement. The capacity is not checked: during

@@ -145,7 +145,7 @@ class Store:
         return await attempt(self._disk.look, partial(objects.lookup, key=key), None)
 
     async def known(self, key: ObjectKey, most: int) -> objects.CachedObject | None:
-        """``lookup``, with the object's grants and at most ``most`` of its first blocks, in one query."""
+        """Like ``lookup``, with the object's grants and at most ``most`` of its first blocks, in one query."""
         if not self.generations.trusts(key):
             return None
         try:
@@ -290,7 +290,7 @@ class Store:
         return blob
 
     async def create(self, size: int) -> GrowingBlob:
-        """``begin``, after evicting blobs if necessary.
+        """Like ``begin``, after evicting blobs if necessary.
 
         Raises:
             DiskUnavailable: like ``begin``.

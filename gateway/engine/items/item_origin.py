@@ -68,7 +68,7 @@ class ItemOrigin:
 
         Raises:
             OriginUnavailable: the origin failed ``ATTEMPTS`` times.
-            ItemRefused: it refused.
+            ItemRefused: the origin refused.
         """
         location, expected = wanted.location, _length(wanted)
         least = expected
@@ -148,8 +148,8 @@ class ItemOrigin:
         and its length.
 
         Raises:
-            OriginUnavailable: it failed.
-            ItemRefused: it refused.
+            OriginUnavailable: the origin failed.
+            ItemRefused: the origin refused.
         """
         key = ObjectKey(wanted.identity.origin, location.bucket, location.key)
         headers = []

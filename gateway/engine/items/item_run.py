@@ -172,7 +172,7 @@ class RunRead:
 
         Raises:
             ItemRefused: the origin refuses the object.
-            OriginUnavailable: it failed.
+            OriginUnavailable: the origin failed.
         """
         if not await self._reach(item):
             return None
@@ -393,7 +393,7 @@ class ItemRun:
 
         Raises:
             ItemRefused: the origin refuses the object.
-            OriginUnavailable: it failed.
+            OriginUnavailable: the origin failed.
         """
         if item not in self._undecided:
             return None

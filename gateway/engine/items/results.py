@@ -1,8 +1,8 @@
 """Results of pipelines: read from their homes, computed once, and put to their homes.
 
 A result's home is the home of its item, so a client that splits batches by home splits results in the same way. A node that is
-asked for others' results asks their homes, one request each; a home asks nobody. A home that is gone has no results: the client
-computes them.
+asked for others' results asks their homes, one request each; a home asks nobody. If a home is gone, its results are too: the
+client computes them.
 
 *Claims.* A GET may claim missing results. The caller computes those that nobody else has claimed. It waits for the rest only if
 it got nothing to compute: a waiting caller holds no claim, so no two callers wait for each other. After a claim is granted, the

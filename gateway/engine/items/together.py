@@ -112,7 +112,7 @@ class ItemsTogether:
             try:
                 refs = await services.store.batches.store([self._new(*item) for item in batch], reserved=reserved)
             except DiskUnavailable:
-                self.end()  # the rest would fare no better
+                self.end()  # the rest would fail too
         stored = []
         for (index, _), ref in zip(batch, refs, strict=True):
             outcome: Outcome = NOT_TAKEN

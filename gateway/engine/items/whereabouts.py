@@ -53,7 +53,7 @@ class Whereabouts:
         await self._items.ready(ask.registration.content)
 
     async def lookup(self, ask: BatchAsk) -> NDArray[np.bool_]:
-        """``resident`` for the whole fleet; first waits for the survey of a small dataset."""
+        """Like ``resident``, for the whole fleet; first waits for the survey of a small dataset."""
         await self.prepare(ask)
         resident = self.resident(ask)
         there = await self.there(ask, self.split(ask), resident)

@@ -104,7 +104,7 @@ class Blocks:
     def begin_fill(
         self, entry: ObjectEntry, span: tuple[int, int], identity: OriginIdentity, response: StreamedResponse | None
     ) -> Fill:
-        """``start_fill`` for a caller whose own task runs the fill, by ``Fill.run``."""
+        """Like ``start_fill``, for a caller whose own task runs the fill with ``Fill.run``."""
         fill = Fill(self, entry, span, identity, response, self._services.now())
         self._fills.add(fill)
         self.reading.add(fill)

@@ -91,8 +91,8 @@ class Grants:
         """Replaced by another object at each revocation, after which entries may remember revoked grants."""
 
     def widest(self, key: ObjectKey, identity: str, rule: Caching, granted: float | None) -> float | None:
-        """The time of the latest grant to an identity that covers an object; ``granted`` is the object's own. If the rule shares
-        grants, that of any matching object in the bucket counts.
+        """The time of the latest grant to an identity that covers an object; ``granted`` is its own grant. If the rule shares
+        grants, any matching object's in the bucket counts.
         """
         if not rule.by_prefix:
             return granted

@@ -57,7 +57,7 @@ class WantedPage(NamedTuple):
 
 
 class AskedPage(NamedTuple):
-    """A page about to be requested from the origin; generation and time (seconds since the epoch) are from before."""
+    """A page about to be requested from the origin; generation and time (seconds since the epoch) precede the request."""
 
     page: WantedPage
     generation: int

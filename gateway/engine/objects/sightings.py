@@ -74,7 +74,7 @@ class Sightings:
         return [sighting for sighting, rule in ruled if rule.cache and rule.freshness != IMMUTABLE]
 
     async def note_here(self, origin: str, bucket: str, seen: Sequence[SeenVersion]) -> None:
-        """``note``, on this node."""
+        """Like ``note``, on this node only."""
         sightings = {ObjectKey(origin, bucket, sighting.key): sighting for sighting in seen}
         stale = []
         for key, meta in (await self._services.store.versions(list(sightings))).items():

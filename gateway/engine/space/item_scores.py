@@ -1,6 +1,6 @@
 """Importance scores. Each worker looks them up when it stores an item, and before it reads an uncached one.
 
-Scores are those of all jobs that the plan counts, combined by its weights (policies/items/importance.py). The plan also decides
+Scores combine those of all jobs that the plan counts, by its weights (policies/items/importance.py). The plan also decides
 whether a dataset's pool is in this order; for other datasets nothing is looked up, and every item may enter.
 """
 

@@ -118,7 +118,7 @@ class PoolAssignments:
             return False
         given = {pool.name: pool.target > 0 for pool in planned if not pool.name.startswith(OF_KEYS)}
         orders, before = _orders(wanted), _orders(self._defined)
-        # Blobs of datasets may have to change pools only if other datasets have some.
+        # Blobs of datasets may have to change pools only if the datasets with pools have changed.
         changed = given != self._given or _of_datasets(orders) != _of_datasets(before)
         self._walks = {name: after for name, after in self._walks.items() if name in orders}
         self._walks |= {name: "" for name in orders if name.startswith(OF_KEYS) and orders[name] != before.get(name)}

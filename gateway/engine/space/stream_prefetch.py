@@ -296,7 +296,7 @@ class StreamPrefetcher:
             await self._waiting.popitem(last=False)[1]()
 
     def _begin(self, stream: Stream) -> _Ahead:
-        """Start a new stream at its latest read, because its client may have no other read in progress."""
+        """Start loading ahead of a new stream at its latest read, because its client may have no other read in progress."""
         ahead = _Ahead(AheadOf(self._links.most_bytes))
         for bucket, read, block in reversed(self._latest):
             if bucket != stream.bucket or not read.key.key.startswith(stream.prefix):
@@ -339,7 +339,7 @@ class StreamPrefetcher:
         ahead.listed = [sibling for sibling in ahead.listed if sibling[0] > latest]
         now = asyncio.get_running_loop().time()
         few = len(ahead.listed) <= ahead.policy.depth
-        # A reader that has begun again is before the end.
+        # A reader that starts over is before the end.
         more = ahead.end is None or (not ahead.listed and latest < ahead.end)
         # Cached data needs no listing.
         if few and more and ahead.gains and not ahead.listing and now >= ahead.list_at:

@@ -40,7 +40,7 @@ _UNTIL_SEEN = 0.5
 
 
 class DemandTable:
-    """One dataset's consumption. Times are those of the machine's monotonic clock.
+    """One dataset's consumption. Times are by the machine's monotonic clock.
 
     Args:
         table: the mapped file.

@@ -118,7 +118,7 @@ class Index:
         return bytes(self.digests[item])
 
     def digests_of(self, items: Sequence[int] | NDArray[np.uint32]) -> list[bytes]:
-        """``digest`` of several items."""
+        """The SHA-256 of several items' bytes."""
         rows = self.digests[items].tobytes()
         return [rows[start : start + 32] for start in range(0, len(rows), 32)]
 

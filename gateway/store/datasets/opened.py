@@ -108,7 +108,7 @@ class OpenRegistrations:
             self._known_tags.pop(path, None)
 
     def find(self, tenant: str, name_or_id: str, *, now: bool = False) -> Registration | None:
-        """``Registry.get`` outside of the event loop."""
+        """Like ``Registry.get``, for callers outside the event loop."""
         registration = self._found(tenant, name_or_id, now)
         # Note the use before a sweep in a thread can expire the registration.
         if registration is not None and self.is_use_due(registration):
@@ -174,7 +174,7 @@ class OpenRegistrations:
             note_use(self._folders.of_tenant(registration.tenant) / registration.name / entry.locations)
 
     def refreshed(self, tenant: str, name: str) -> Registration | None:
-        """``named``, always checked again."""
+        """Like ``named``, but always checked again."""
         entry = self._open.get((tenant, name))
         if entry is not None:
             entry.checked_at = -math.inf

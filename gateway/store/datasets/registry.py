@@ -159,7 +159,7 @@ class Registry:
         return registration
 
     def find(self, tenant: str, name_or_id: str, *, now: bool = False) -> Registration | None:
-        """``get`` outside of the event loop."""
+        """Like ``get``, for callers outside the event loop."""
         return self._opened.find(tenant, name_or_id, now=now)
 
     async def of_tenant(self, tenant: str) -> AsyncIterator[Registration]:

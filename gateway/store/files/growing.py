@@ -48,8 +48,8 @@ class BlobHost(Protocol):
         """Run a step in a thread; raises the step's exceptions, or DiskFault."""
 
     def append_on_disk(self, work: Callable[[], T]) -> Awaitable[T]:
-        """``on_disk`` for a piece of a large blob. Hashing it takes longer than waiting for the interpreter lock, so several
-        pieces run in parallel.
+        """Like ``on_disk``, for a piece of a large blob. Several run in parallel: hashing takes longer than waiting for the
+        interpreter.
         """
 
     def wrote(self, seconds: float) -> None:
@@ -321,7 +321,7 @@ class GrowingBlob:
 
 
 async def commit_all(host: BlobHost, blobs: Sequence[tuple[GrowingBlob, memoryview]]) -> list[BlobRef]:
-    """``GrowingBlob.commit`` of many small blobs in one step: a step costs a thread switch, more than writing a small file.
+    """Commit many small blobs in one step, because a step costs a thread switch, more than writing a small file.
 
     Args:
         host: the store of all the blobs.

@@ -304,7 +304,7 @@ class Database:
         """Runs a short read-only operation before the long ones, grouped like ``write``."""
 
     def post(self, operation: Operation[object], undone: Callable[[], object]) -> None:
-        """``write`` without waiting, after everything submitted before it; ``undone`` is called if the disk fails."""
+        """Like ``write``, without waiting, after everything submitted before; ``undone`` is called if the disk fails."""
         self._writer.submit(operation).add_done_callback(partial(self._posted, undone))
 
     async def close(self) -> None:

@@ -211,7 +211,7 @@ def forget_page(connection: Connection, origin: str, bucket: str, prefix: str) -
 
 
 def forget_origin_page(connection: Connection, origin: str) -> tuple[int, list[bytes]]:
-    """``forget_page`` for all objects of an origin."""
+    """Like ``forget_page``, for all objects of an origin."""
     rows = connection.execute("SELECT id FROM objects WHERE origin = ? LIMIT ?", (origin, _PAGE)).fetchall()
     return len(rows), delete_rows(connection, [row[0] for row in rows])
 

@@ -36,7 +36,7 @@ class EvictedKeys:
             self._words[slot] = 0
 
     def clear(self) -> None:
-        """``discard`` for every key."""
+        """Discard every key."""
         self._words.cast("B")[:] = bytes(4 * SLOTS)
 
     def __contains__(self, key: ObjectKey) -> bool:

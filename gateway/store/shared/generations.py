@@ -205,7 +205,7 @@ class Generations:
         return True
 
     def bump_all(self) -> None:
-        """``bump`` for every key."""
+        """Bump every key."""
         for slot, number in enumerate(memoryview(fresh_numbers()).cast("Q")):
             self.numbers[slot] = number
 
@@ -218,7 +218,7 @@ class Generations:
         self._marks[slots_of(key)[0]] = 1
 
     def distrust_all(self) -> None:
-        """``distrust`` for every key."""
+        """Distrust every key."""
         self._marks[:] = b"\1" * SLOTS
 
     def distrusted(self) -> list[int]:
@@ -245,7 +245,7 @@ class Generations:
         return bool(self._debts[slot] | self._debts[bucket])
 
     def owes_at(self, slots: tuple[int, int]) -> bool:
-        """``owes`` for the slots of a key, from ``slots_of``."""
+        """Like ``owes``, for the slots of a key, from ``slots_of``."""
         return bool(self._debts[slots[0]] | self._debts[slots[1]])
 
     @property

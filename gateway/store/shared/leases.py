@@ -64,7 +64,7 @@ class FillLeases:
         return True
 
     async def take(self, key: ObjectKey, number: int, generation: int, within: float) -> bool:
-        """``acquire``, waiting at most ``within`` seconds for another worker; returns whether it succeeded."""
+        """Like ``acquire``, but waits at most ``within`` seconds for another worker; returns whether it succeeded."""
         pause = _SHORTEST_PAUSE
         while not self.acquire(key, number, generation):
             if within <= 0:
