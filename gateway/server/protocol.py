@@ -6,8 +6,8 @@ request, no timer per request (one sweep a second finds overdue connections).
 Its rules:
 
 * Requests of one connection are answered in order; the next one starts when its predecessor is complete.
-* A head has ``head_timeout`` seconds to arrive. The client must keep a minimum rate, of sending a body while the application
-  waits for it, and of accepting an answer that waits for it (gateway/policies/pace.py).
+* A head has ``head_timeout`` seconds to arrive. A client must keep a minimum rate when the application waits for its body, or an
+  answer waits for the client (gateway/policies/pace.py).
 * A request whose body was not read completely ends the connection. The answer could get lost if the kernel resets a connection
   with unread bytes, so the rest is read and discarded for a while (RFC 9112 section 9.6).
 * A connection may be closed while it waits for its client, if its caller has too many (gateway/server/callers.py).

@@ -1,4 +1,4 @@
-"""Wires the data path of one worker: the engine, and the channel that announces the fleet's writes."""
+"""Wires the data path of one worker: the engine, and the channel for announcements of writes in the fleet."""
 
 from __future__ import annotations
 

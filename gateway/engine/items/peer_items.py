@@ -1,4 +1,4 @@
-"""Items whose home is another node: requested there, all that are wanted at the same moment in one request.
+"""Requests items from other nodes that are their homes: one request for all items wanted at the same moment.
 
 The items that a gateway's batches want from one home within a turn of the event loop go into one batch. Each item is passed on
 as soon as it is complete, so a home that dies half-way has delivered its complete items. The caller requests the rest again from

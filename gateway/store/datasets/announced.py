@@ -1,7 +1,7 @@
 """The registrations of this node that were announced to the fleet: a small file shared by its workers.
 
-An entry that the fleet's table lacks was removed if the table had it before, and is new otherwise. The table cannot tell, so each
-node records the entries it has seen there, and under which *epoch*: a name that changes when Redis loses the table.
+If the fleet's table lacks an entry, that was either removed or is new. The table cannot tell which, so each node records the
+entries it has seen there, and under which *epoch*: a name that changes when Redis loses the table.
 """
 
 from __future__ import annotations

@@ -186,7 +186,7 @@ class _Copying:
             last = following
 
     def _beyond(self, statement: str, place: _Places, last: Any) -> Any:
-        """The first readable place behind ``last``, found by doubling the distance and then halving it."""
+        """The first readable place after ``last``, found by doubling the distance and then bisecting."""
         start = low = place.number(last)
         step = 1
         while not self._readable(statement, place, high := start + step):

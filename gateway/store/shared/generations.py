@@ -127,7 +127,7 @@ class Generations:
         """Unique to this table. Two workers with the same name share it: each forgets for both."""
 
     def vouches(self, boot: int, recorded: bytes) -> bool:
-        """Whether this is the very table that a start of the directory recorded, neither another table nor a copy.
+        """Whether the table is the one that the directory recorded at a start, and not another table or a copy.
 
         Args:
             boot: the number of the start.
