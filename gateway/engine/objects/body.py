@@ -132,7 +132,9 @@ class Body:
                 self._release_ready()
 
     def whole(self) -> tuple[int, int, int, int] | None:
-        """The part of a file with all bytes, if one has them by now: descriptor, offset, count, inode; valid until ``close``."""
+        """The part of one file with all bytes, if there is one after ``prepare``: descriptor, offset, count, inode; until
+        ``close``.
+        """
         if self.stored is not None:
             return self.stored.blob.fd, self.start - self.stored.start, self.stop - self.start, self.stored.blob.inode
         if self._ready is None or len(self.numbers) > 1 or self.start == self.stop:

@@ -242,7 +242,7 @@ async def tie(
     store: Store, entry: ObjectEntry, number: int, ref: BlobRef, used_at: float, *, gathers: bool = True
 ) -> bool:
     """Tie a committed blob to its object, as block ``number``; ``False`` if the index refused it, or the object was written
-    since the origin was asked.
+    since the origin was asked. See ``Store.record``.
     """
     granted = dict(entry.grants) if entry.record.row_id == 0 else {}
     record = await store.record(
