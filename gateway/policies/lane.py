@@ -22,7 +22,7 @@ L = TypeVar("L")
 
 
 class LoadClass(IntEnum):
-    """Why something is loaded, the most urgent first."""
+    """The reason for a load, the most urgent first."""
 
     PREFETCH = 0
     """A job has announced that it will read it."""
@@ -43,7 +43,7 @@ class LoadLimits:
     Attributes:
         at_once: units that run at once.
         beside: units that run beside more urgent reads; ``None`` for a class that does not yield.
-        places: reads under way, others and its own together, at which no unit begins.
+        places: no unit begins once this many reads, others' and its own, are under way.
         bandwidth: bytes per second, 0 for no limit.
     """
 
@@ -93,7 +93,7 @@ class LoadScheduler(Generic[L]):
 
     @property
     def blocked(self) -> bool:
-        """Whether a load waits for others or for bandwidth; both pass without an event that this scheduler hears of."""
+        """Whether a load waits for others or for bandwidth; both end without an event to this scheduler."""
         return any(queue.loads and queue.running < queue.limits.at_once for queue in self._queues.values())
 
     def add(self, kind: LoadClass, load: L) -> None:
@@ -121,7 +121,7 @@ class LoadScheduler(Generic[L]):
         queue.loads.pop()
 
     def ended(self, kind: LoadClass, size: int, now: float) -> None:
-        """A unit has ended after reading ``size`` bytes. They count afterwards, because lengths are claims."""
+        """A unit has ended after reading ``size`` bytes. They count only now, because announced lengths may be wrong."""
         queue = self._queues[kind]
         queue.running -= 1
         if size and queue.limits.bandwidth:

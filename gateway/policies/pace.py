@@ -1,8 +1,8 @@
 """Whether a client keeps a least rate while the gateway waits for it.
 
-Only waiting counts: the time in which the gateway is busy, or waits for the origin, is not the client's. Each window of waiting
-must bring its quota of bytes. A quota met early starts the next window at once, so a fast client is never judged by its average,
-and a client that trickles is refused after one window.
+Only waiting counts: time in which the gateway is busy, or waits for the origin, is not held against the client. Each window of
+waiting must bring its quota of bytes. A quota met early starts the next window at once, so a fast client is never judged by its
+average, and a client that trickles is refused after one window.
 """
 
 from __future__ import annotations

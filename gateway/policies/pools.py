@@ -2,18 +2,18 @@
 
 Every blob is charged to one pool, so the sum of all pools is the content of the disk. A pool has a *target* in bytes and an
 eviction order (``policies/eviction``). Exceeding a target evicts nothing: pools may use the space that others leave. But when
-room is needed (``watermarks.py``), the pool that is furthest over its target gives its blob of the lowest rank, one after the
-other. So:
+room is needed (``watermarks.py``), the pool that is furthest over its target gives up its blob of the lowest rank, again and
+again. So:
 
-- A dataset that the plan gave space to has that as its target; it loses nothing to others while it keeps to it, and neither do
-  results. If room is needed although no pool exceeds its target (a fill reserves more than it writes, the file system is short),
-  streams and plain reads give it: their targets may be larger than what they hold, so being below target means nothing.
+- A dataset's target is the space that the plan gave it. While it keeps to that, it loses nothing to others; the same holds for
+results. If room is needed although no pool exceeds its target (a fill reserves more than it writes, the file system is short),
+  streams and plain reads give it up: their targets may exceed what they hold, so being below target means nothing.
 - A pool that the plan forbids, or has no space for, has the target 0: its blobs are evicted first.
 - A pinned pool has a *minimum*, below which nothing of it is evicted.
 - The rest, plain reads and datasets without jobs, is the pool ``default``. Its target is what the other pools leave.
 
-Why furthest over in bytes, and not by share: a pool far over its target is where the bytes are, and its promised space stays
-whole. By share, a small pool that is one blob over would lose it before a large one that has doubled.
+The excess counts in bytes, not as a share: a pool far over its target has the most bytes to give, and keeps its promised space.
+By share, a small pool that is one blob over would lose it before a large one that has doubled.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ STREAM = "stream:"
 RESULTS = "results:"
 """The prefix of names of pools of pipelines' results."""
 OF_KEYS = (STREAM, RESULTS)
-"""The prefixes of pools whose blobs enter by the key that they are stored under."""
+"""The prefixes of pools that blobs enter by their storage key."""
 LEAST_GHOSTS, MOST_GHOSTS = 100, 1000
-"""Blobs that left the pool of a skewed stream and are remembered."""
+"""Blobs evicted from the pool of a skewed stream that are remembered."""
 _MOST_LEVELS = 32
 """Levels of a key that can be streams with pools of their own."""
 
@@ -62,7 +62,7 @@ ORDERS: dict[str, EvictionOrder] = {
 """All eviction orders, by the name that settings, plan and index use."""
 
 SPREAD = 1.1
-"""Homes are drawn by digest, so a node's part of a pool differs a little from its share; this margin counts as part of it."""
+"""Homes are drawn by digest, so a node's part of a pool differs a little from its share; this margin is added to the share."""
 PAUSED = 1
 """Target in bytes of a stream that is not random and not read at present; 0 would end the stream. Its pool is evicted first,
 because no one reads it."""
@@ -133,9 +133,9 @@ def stream_place(pool: str) -> ObjectKey:
 
 
 def ghost_window(blobs: int) -> int:
-    """Size of the ghost window of a pool of ``blobs``: a tenth, as a larger window no longer measures the margin.
+    """Size of the ghost window of a pool of ``blobs``: a tenth, as a larger window no longer measures the marginal benefit.
 
-    Eviction is in strides of some 5 %, so a smaller one would have the last stride only.
+    Eviction frees about 5 % at a time, so a smaller window would hold only the last round.
     """
     return max(LEAST_GHOSTS, min(MOST_GHOSTS, blobs // 10))
 
@@ -167,11 +167,11 @@ class Balance:
     target: int
     minimum: int = 0
     whole: bool = False
-    """Whether it gives nothing within its target while another pool can: it is of a dataset, or of results."""
+    """Whether it is of a dataset or of results: within its target it gives nothing while another pool can."""
 
 
 class Overdrafts:
-    """Chooses the pool that gives the next blob, while blobs leave one after the other.
+    """Chooses the pool that gives up the next blob, while blobs leave one by one.
 
     Args:
         balances: of all pools, by their numbers in the index.
@@ -182,10 +182,10 @@ class Overdrafts:
         heapq.heapify(self._heap)
 
     def furthest(self) -> int | None:
-        """The pool that gives next; ``None`` once no pool may give more.
+        """The pool to evict from next; ``None`` once no pool may give more.
 
-        The order: a paused pool; the pool furthest over its target; the stream or plain reads least below theirs; the dataset or
-        results least below theirs.
+        In order: a paused pool; the pool furthest over its target; the stream or plain reads least below target; the dataset or
+        results least below target.
         """
         while self._heap and self._heap[0].spare <= 0:
             heapq.heappop(self._heap)
@@ -200,7 +200,7 @@ class Overdrafts:
         return True
 
     def exhausted(self) -> None:
-        """The furthest pool has nothing to give."""
+        """The furthest pool has nothing left to give."""
         heapq.heappop(self._heap)
 
 

@@ -73,5 +73,6 @@ class Shares:
         if left > 0:
             self._held[holder] = left
         else:
-            # Nothing may have been taken several times over, by requests without a body, and this is not the first to end.
+            # An amount of 0 may have been taken several times, by requests without a body, and another of them may have ended
+            # before.
             self._held.pop(holder, None)

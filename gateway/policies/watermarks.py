@@ -1,14 +1,14 @@
 """The number of bytes to evict. Which blobs go is decided by pools and their eviction orders (``pools.py``).
 
-Two limits bind the store: ``capacity``, the bytes of blobs that the operator gave it, and ``reserve``, the bytes of the file
+Two limits bind the store: ``capacity``, the bytes of blobs that the operator allows, and ``reserve``, the bytes of the file
 system that it never uses. Both have hysteresis, so that space is freed in long strides instead of one blob for each blob that
-comes in: above ``high`` x capacity the keeper evicts down to ``low`` x capacity, and a breach of the reserve is answered by
-freeing a further (high - low) x capacity. Fills under way count as used: they are reserved when they begin, never inferred from
-the file system's figures. The same watermarks hold for the file system's inodes: one that is full of small files takes no more,
+comes in: above ``high`` x capacity the keeper evicts down to ``low`` x capacity, and after a breach of the reserve it frees a
+further (high - low) x capacity. Fills under way count as used: they are reserved when they begin, never inferred from the file
+system's figures. The same watermarks hold for the file system's inodes: a file system without free inodes takes no more files,
 however many bytes are free.
 
-The keeper does nothing else during a stride, and fills that need room wait for its end. So a stride has ``STRIDE`` average blobs
-at most. In a cache with more than twenty times as many blobs, it is shorter than the distance between the watermarks.
+The keeper does nothing else during a stride, and fills that need room wait for its end. So a stride has at most ``STRIDE``
+average blobs. In a cache with more than twenty times as many, it is shorter than the distance between the watermarks.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ STRIDE = 2048
 
 
 class EvictionReason(StrEnum):
-    """Why bytes are freed, or why not."""
+    """Why bytes are freed, or none are."""
 
     WITHIN_LIMITS = "within-limits"
     """No limit is exceeded."""
     CAPACITY = "capacity"
     """The blobs are above the high watermark, or would be with the wanted bytes."""
     RESERVE = "reserve"
-    """The file system has less free than the reserve, or would have with the wanted bytes."""
+    """Less than the reserve is free in the file system, or would be with the wanted bytes."""
     INODES = "inodes"
     """The file system has used more of its inodes than the high watermark."""
 
@@ -45,21 +45,20 @@ class Watermarks:
 
 MARKS = Watermarks()
 STEADY = Watermarks(high=0.995, low=0.99)
-"""Marks of a cache that is full of items which replace each other one by one: they need no room in reserve."""
+"""Marks of a cache full of items that replace each other one by one: they need no spare room."""
 TURNING = 1 / (1 - STEADY.low + MARKS.low)
-"""Bytes of datasets whose room one byte takes that turns over, as it needs a part of the reserve."""
+"""Dataset bytes displaced by one byte that turns over, as that byte also needs a part of the reserve."""
 GRANTABLE = MARKS.low * TURNING
-"""Share of the cache that datasets may be granted together: with this many steady bytes, the low watermark is just at their
-level."""
+"""Share of the cache that datasets may be granted together: with this many steady bytes, the low watermark equals them."""
 
 
 class Space(NamedTuple):
     """The space of the cache, all in bytes.
 
-    ``used`` is the sum of all blobs, ``filling`` the bytes promised to fills under way that they may still write, ``free`` the
+    ``used`` is the sum of all blobs, ``filling`` the bytes that fills under way may still write, ``free`` the
     space that the file system has left for us (``f_bavail`` of statvfs), ``reserve`` the part of it that must stay free.
     ``inodes`` of ``of_inodes`` are free (``f_favail``, ``f_files``; 0 where the file system does not count them), and ``blobs``
-    is how many files we have. ``steady`` of ``used`` are items of datasets that have space: all of one is cached, or its
+    is the number of our files. ``steady`` of ``used`` are items of datasets that have space: a dataset is fully cached, or its
     residents replace each other (``policies/items/demand.py``).
     """
 
@@ -75,7 +74,7 @@ class Space(NamedTuple):
 
 
 def marks_of(space: Space) -> Watermarks:
-    """The watermarks of a cache: strides are needed for bytes that turn over, not for steady ones."""
+    """The watermarks of a cache: only bytes that turn over need strides, steady ones do not."""
     if not space.steady or not space.capacity:
         return MARKS
     steady = min(1.0, max(0.0, space.steady / space.capacity))
@@ -91,12 +90,12 @@ def low_mark(capacity: int, steady: int) -> int:
 
 
 def turning(size: float) -> int:
-    """The room of datasets that ``size`` bytes take which turn over."""
+    """The datasets' room taken by ``size`` bytes that turn over."""
     return math.ceil(size * TURNING)
 
 
 def turned(room: float) -> int:
-    """Bytes that may turn over in ``room`` bytes that datasets could use."""
+    """Bytes that may turn over in ``room`` bytes of the datasets' room."""
     return max(0, int(room / TURNING))
 
 
@@ -138,7 +137,7 @@ def spare(space: Space, marks: Watermarks | None = None) -> int:
 def admits_for_good(space: Space, wanted: int) -> bool:
     """Whether ``wanted`` more bytes fit below the low watermark, so that no eviction follows from them.
 
-    Not the high one: fills of the node's other workers are not known here, and have to fit between the two.
+    The high watermark would be too much: fills of the node's other workers are not known here, and must fit between the two.
     """
     return admits(space, wanted) and wanted <= spare_for_good(space)
 
@@ -149,12 +148,12 @@ def spare_for_good(space: Space) -> int:
 
 
 def room_for_blobs(space: Space) -> int:
-    """Bytes of blobs that the node can come to hold: the capacity, or less while the file system does not have as much."""
+    """The most bytes of blobs that the node can hold: the capacity, or less if the file system has less room."""
     return max(0, min(space.capacity, space.used + space.filling + space.free - space.reserve))
 
 
 def falls_short(room: int, capacity: int) -> bool:
-    """Whether the file system, rather than the capacity, decides when to evict: below the low watermark it always does."""
+    """Whether the file system, rather than the capacity, decides when to evict; below the low watermark it always does."""
     return room < Watermarks().low * capacity
 
 

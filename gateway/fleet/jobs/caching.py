@@ -1,10 +1,10 @@
 """The marks at which the pipelines of jobs cache, in Redis: one decision for all ranks of a job.
 
-The first gateway that hears of a job decides. The decision is ``policies/space/cache_mode.py``; it is applied by compare-and-set,
-so ranks that report at the same time follow one decision. The latest profiles of the first ranks and the latest decisions are
-kept with it, for display. All of it expires with the job. The set of pools with results (``stored``) is kept longer: a job that
-starts tomorrow may read results stored today. That is a hint: results are looked up element by element, and missing ones are
-computed.
+The first gateway that receives a job's report decides. The decision is ``policies/space/cache_mode.py``; it is applied by
+compare-and-set, so ranks that report at the same time follow one decision. The latest profiles of the first ranks and the latest
+decisions are kept with it, for display. All of it expires with the job. The set of pools with results (``stored``) is kept
+longer: a job that starts tomorrow may read results stored today. The set is a hint: results are looked up element by element, and
+missing ones are computed.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from gateway.policies.space.cache_mode import CacheDecision, CacheFacts, MarkSet
 from gateway.policies.space.read_model import fit_reads
 
 MOST_PAST = 32
-"""Decisions of a job that are kept."""
+"""The most decisions kept per job."""
 MOST_TEXT = 16 * 1024
-"""Bytes of these; older ones are left out."""
+"""The most bytes of these; older ones are left out."""
 MOST_STORED = 1000
-"""Pools of a tenant that are known to have results; the one that was used longest ago is forgotten for another."""
+"""The most pools of a tenant that are known to have results; a further one replaces the least recently used."""
 STORED_FOR = 7 * 86_400_000
 """Milliseconds after its last use for which a pool is known to have results."""
 
 
 @dataclass(frozen=True, slots=True)
 class PastDecision:
-    """A decision of the past: seconds since the epoch by Redis's clock, the mark, the reason, and the projections."""
+    """A past decision: seconds since the epoch by Redis's clock, the mark, the reason, and the projections."""
 
     at: float
     epoch: int
@@ -106,7 +106,7 @@ class PipelineDecisions:
         if rank < DETAILED:
             pipeline.hset(name, f"rank:{rank}", _PROFILE.text(profile))
         else:
-            pipeline.hget(name, "decision")  # as many answers
+            pipeline.hget(name, "decision")  # one answer per command
         pipeline.pexpire(name, self._silence)
         for pool in pools:
             pipeline.get(self._stored(pool))
@@ -145,7 +145,7 @@ class PipelineDecisions:
             change.commands.append(("HSET", name, "past", text))
             metrics.PIPELINE_DECISIONS.labels(after.reason.value).inc()
         left = "" if before is None or before.stage == after.stage else before.pools.get(before.stage, "")
-        if left:  # others must not begin with results that do not pay
+        if left:  # other jobs must not start with results that do not pay
             change.commands.append(("DEL", self._stored(left)))
         return change
 

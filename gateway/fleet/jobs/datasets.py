@@ -2,8 +2,8 @@
 
 ``{prefix}datasets`` is a hash from ``[tenant, name]`` as JSON to an entry. Registering writes the entry, removing deletes it;
 the last write wins, in Redis's order, without clocks. ``{prefix}datasets:state`` counts the changes, so that one small read shows
-whether there are any, and names the *epoch*: a Redis that lost its data begins a new one, in which a missing entry does not mean
-that the dataset was removed.
+whether there are any, and names the *epoch*: a Redis that lost its data starts a new epoch, in which a missing entry does not
+mean that the dataset was removed.
 """
 
 from __future__ import annotations

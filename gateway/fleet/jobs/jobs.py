@@ -36,13 +36,14 @@ from gateway.policies.space.plan import Plan
 from gateway.policies.space.probing import PhaseTotals
 
 SLOWEST = 65_536
-"""A field among the heartbeats of the ranks, whose numbers are lower: earlier versions keep a second one of the slowest there."""
+"""A field beside the ranks' heartbeats; no rank has this number. Earlier versions keep a second heartbeat of the slowest rank
+there."""
 _AT_ONCE = 500
-"""Heartbeats, about, that are read without letting requests go first."""
+"""About how many heartbeats are read before waiting requests get a turn."""
 _SCANNED = 1000
-"""Registrations that one step of a scan looks at: Redis does nothing else during a call."""
+"""Registrations per step of a scan: Redis does nothing else during a call."""
 _AGAIN = 20
-"""Number of looks after which the registrations are read again even without a sign of change."""
+"""Number of calls after which the registrations are read again even without a sign of change."""
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError)
 
 
@@ -56,7 +57,7 @@ class OtherDataset(Exception):
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """A job's registration, with what its gateway knows of the dataset.
+    """A job's registration, with its gateway's facts about the dataset.
 
     ``caching``: auto, on or off. ``origin`` and ``access_key_id`` are the origin identity (without its secret) that reads
     items ahead; ``name`` is one of the tenant's names of the dataset. ``size`` (bytes), ``items`` and ``requested`` (a caching
@@ -374,6 +375,6 @@ class Jobs:
 
 
 def _readable(value: bytes | str) -> JobRecord | None:
-    """A registration; ``None`` if another version wrote it: the job is unknown here until it registers again."""
+    """Parse a registration; ``None`` if another version wrote it: the job is unknown here until it registers again."""
     timed = _RECORD.timed(value)
     return None if timed is None else timed[1]

@@ -47,7 +47,7 @@ class ReadTimes:
         self._swap = CompareAndSet(redis)
 
     async def add(self, tenant: str, reads: ReadSums) -> None:
-        """Add reads of similar elements, at least one. They are left out if many others are added at the same moment."""
+        """Add reads of similar elements, at least one. They are dropped if many others are added at the same moment."""
         with suppress(Contended):
             await self._swap(partial(self._add, self._name(tenant), reads))
 

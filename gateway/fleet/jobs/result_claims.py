@@ -1,11 +1,11 @@
 """Claims on results not computed yet, in Redis: of two jobs that want the same element, one computes it.
 
-A claim has an owner, a training run, and a time limit, because its owner may be killed. It ends by the result's arrival,
-by its owner giving it up, or by its time. It promises nothing: the first to store a result wins, and without Redis
-every caller gets every claim and computes.
+A claim has an owner, a training run, and a time limit, because its owner may be killed. It ends when the result arrives, when its
+owner gives it up, or when it expires. It promises nothing: the first to store a result wins, and without Redis every caller gets
+every claim and computes.
 
 ``policies/items/results.py`` decides who gets a claim; compare-and-set applies the decision. The claims of a collection are one
-hash, by index of the item, which is gone after the longest claim. All times are Redis's clock.
+hash, by index of the item. The hash expires with the longest claim. All times are Redis's clock.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ResultClaims:
     async def take(
         self, collection: str, indices: Sequence[int], owner: str, seconds: float, tenant: str = ""
     ) -> set[int]:
-        """Claim results; the ones that the owner may compute now, for ``seconds``. All of them while Redis is down."""
+        """Claim results for ``seconds``; returns those that the owner may compute now: all of them while Redis is down."""
         name = self._name(collection)
         try:
             if not await self._collections.admit(tenant, collection):
@@ -107,13 +107,13 @@ class ResultClaims:
         try:
             await self._end(keys=[self._name(collection)], args=[owner, *indices])
         except DOWN:
-            return  # they end by their time
+            return  # they expire by themselves
 
     def _name(self, collection: str) -> str:
         return f"{self._prefix}claims:{collection}"
 
 
 def _claim(text: bytes | None) -> tuple[int, str] | None:
-    """The owner of a claim on a result, and when it expires; ``None`` if it is not."""
+    """The owner and the expiry of a claim on a result; ``None`` without a valid claim."""
     at, _, owner = text_of(text or b"").partition(" ")
     return (int(at), owner) if at.isdecimal() else None

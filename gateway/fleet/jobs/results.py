@@ -1,7 +1,8 @@
 """Which results of pipelines are in use, in Redis.
 
-Every worker reports the results that it is asked for, at most once per heartbeat and pool; the manager makes pools of those used
-within the configured time (policies/space/results_space.py). The size of an epoch's results is estimated from the elements seen.
+Every worker reports the results that clients request from it, at most once per heartbeat and pool; the manager makes pools of
+those used within the configured time (policies/space/results_space.py). The size of an epoch's results is estimated from the
+elements seen.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from gateway.fleet.redis.tenant_index import TenantIndex
 from gateway.model.results import Collection, pool_of
 
 MOST = 1000
-"""Pools of results that a tenant may use at a time; the use of further ones is not reported, so they get no space of their
-own."""
+"""The most pools of results that a tenant may use at a time; the use of further ones is not reported, so they get no space of
+their own."""
 
 
 @dataclass(slots=True)
@@ -28,7 +29,7 @@ class _Seen:
 
 
 class ResultUses:
-    """The results of a zone that are in use, as one worker hears of them.
+    """The results of a zone that are in use; one worker reports its part.
 
     Args:
         redis: for commands.
@@ -68,5 +69,5 @@ class ResultUses:
             await self._reports.send(name, ResultsUsed(of.tenant, of.dataset, of.fingerprint, use.items, known))
 
     async def all(self) -> dict[str, ResultsUsed]:
-        """The results in use, by the hash that names their pool. Raises as ``turn``."""
+        """The results in use, by the hash that names their pool. Raises like ``run_once``."""
         return await self._reports.all()

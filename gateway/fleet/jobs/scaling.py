@@ -1,8 +1,7 @@
 """Numbers of input workers of pipelines, in Redis: each rank of a job has its own, decided from its own reports.
 
-The decision is ``policies/space/autoscale.py``. A rank sends its heartbeats one after the other, so reading, deciding and writing
-need not be one step. The state outlives the gateway that decided, and a rank that resumes within the time after which its job
-would be gone keeps its workers.
+The decision is ``policies/space/autoscale.py``. A rank sends its heartbeats one by one, so reading, deciding and writing need not
+be one step. The state outlives the gateway that decided. A rank that resumes before its job expires keeps its workers.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from gateway.fleet.redis.documents import Document
 from gateway.policies.space.autoscale import ScaleSettings, Scaling, TrainerReport, scaled, seeded
 
 MOST_PAST = 64
-"""Changes of a rank's workers that are kept."""
+"""The most changes of a rank's workers that are kept."""
 DETAILED = 8
-"""Ranks of a job of which more than the decision in force is kept: the first ones. It is for display."""
+"""The number of ranks per job whose past changes are kept for display: the first ones."""
 
 
 class WorkersChange(NamedTuple):
@@ -41,7 +40,7 @@ class WorkerScaling:
         redis: for commands.
         prefix: of the zone's keys.
         silence: seconds without reports after which a job's record expires.
-        settings: how workers are found.
+        settings: of the search for a number of workers.
 
     Every method raises one of ``gateway.fleet.nodes.announcer.DOWN`` when Redis is down, slow or refusing.
     """
@@ -62,7 +61,7 @@ class WorkerScaling:
         fields: dict[Any, str] = {str(rank): _STATE.text(state)}
         if rank < DETAILED and (known is None or (known.workers, known.mode) != (state.workers, state.mode)):
             fields[f"past:{rank}"] = await self._past(name, rank, state)
-        # In one step, or a change whose reply is lost would be missing from the past: asked again, nothing changes.
+        # One step: otherwise a change whose reply is lost would be missing from the history, as the retry changes nothing.
         pipeline = self._redis.pipeline(transaction=True)
         pipeline.hset(name, mapping=fields)
         pipeline.pexpire(name, self._silence)

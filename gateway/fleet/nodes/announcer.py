@@ -4,8 +4,8 @@ While one announcement is on its way to Redis, later ones gather and go together
 database. So a burst of writes costs few messages.
 
 When Redis is lost, no worker receives heartbeats sent after the loss. But a busy worker may not have noticed that its
-subscription is gone, and trusts its cache until its last heartbeat is ``silence`` old. If Redis returns within that time, it does
-not count that worker as a subscriber. So an announcement in this interval waits until its end, whether Redis accepts it or not.
+subscription is gone, and trusts its cache until its last heartbeat is ``silence`` old. If Redis returns within that time, its
+count of subscribers lacks that worker. So an announcement in this interval waits until its end, whether Redis accepts it or not.
 Heartbeats fail like announcements: a worker learns of a loss before it has something to announce, and later announcements during
 the same loss return at once.
 
@@ -91,8 +91,8 @@ class _Waiting:
 class Debts(Protocol):
     """The announcements that this node owes the fleet, and their effect here; its workers share them.
 
-    ``store.shared.generations.Generations`` implements it. Workers with the same ``name`` share a table: what either one forgets,
-    both do.
+    ``store.shared.generations.Generations`` implements it. Workers with the same ``name`` share a table: if one forgets an
+    object, all do.
     """
 
     name: str
@@ -122,7 +122,7 @@ class NoDebts:
 
 
 Others = Callable[[Sequence[ObjectKey] | None], Awaitable[bool]]
-"""Asks another node to announce objects, ``None``: all; returns whether one did."""
+"""Asks another node to announce objects (``None``: all); returns whether a node did."""
 
 
 async def nobody(_keys: Sequence[ObjectKey] | None) -> bool:
@@ -132,7 +132,7 @@ async def nobody(_keys: Sequence[ObjectKey] | None) -> bool:
 
 @dataclass
 class _Announced:
-    """Objects to announce, ``None``: all; and the announcement that carried them: ``None`` if Redis did not accept it."""
+    """Objects to announce (``None``: all), and the announcement that carried them (``None`` if Redis did not accept it)."""
 
     keys: Sequence[ObjectKey] | None
     carried: asyncio.Future[_Waiting | None]
@@ -184,7 +184,7 @@ class Announcer:
             await asyncio.gather(*map(self._announce, pieces))
 
     def shares(self, table: str) -> bool:
-        """Whether the worker that announces under this name forgets for this one too."""
+        """Whether the worker that announces under this name shares its generations with this one."""
         return bool(table) and table == self._debts.name
 
     def answered(self, number: int) -> None:
@@ -333,7 +333,7 @@ class Announcer:
         except BaseException as error:
             log.debug("Redis did not accept an announcement: %(error)r", {"error": error})
             if isinstance(error, TimeoutError):
-                # Redis hangs since ``began`` at the latest: alive, it would have answered.
+                # Redis has hung at least since ``began``; otherwise it would have answered.
                 self.lost(began)
             del self._waiting[waiting.number]
             # Gathered announcements would only wait for the same failure.

@@ -1,4 +1,4 @@
-"""When the zone's problems began and ended, and which are muted, in Redis: the leading gateway notes what it sees.
+"""When the zone's problems began and ended, and which are muted, in Redis: the leading gateway records them.
 
 Any gateway shows the zone's problems, so their times are in one place, by Redis's clock, and outlive the leader. The last
 problems that ended stay for a week. A mute is a decision of an operator about one problem, with an end.
@@ -14,9 +14,9 @@ from redis.asyncio import Redis
 from gateway.fleet.redis.connection import text_of
 
 _MOST = 200
-"""Problems that have ended and are still listed."""
+"""The most ended problems that are still listed."""
 _KEPT = 7 * 86_400
-"""Seconds for which they are, after the last of them."""
+"""Seconds for which they are listed after the last one ended."""
 
 _NOTE = """
 local time = redis.call('TIME')
@@ -54,7 +54,7 @@ return till
 
 
 class Ended(NamedTuple):
-    """A problem that is over: its times in seconds of Redis's clock, and the words in which it was noted."""
+    """A problem that is over: its times in seconds of Redis's clock, and its recorded description."""
 
     since: float
     until: float
@@ -99,11 +99,11 @@ class Beginnings:
         return [Ended(int(since) / 1000, int(until) / 1000, words) for since, until, words in problems]
 
     async def mutes(self) -> dict[str, float]:
-        """Seconds of Redis's clock until which each is muted, by name; some may be over."""
+        """The end of each mute, in seconds of Redis's clock, by name; some may be over."""
         return await self._times(self._mutes)
 
     async def mute(self, name: str, seconds: float) -> float:
-        """Mute a problem for so long; returns until when, in seconds of Redis's clock."""
+        """Mute a problem for some time; returns the end, in seconds of Redis's clock."""
         return int(await self._mute(keys=[self._mutes], args=[name, seconds])) / 1000
 
     async def unmute(self, name: str) -> bool:

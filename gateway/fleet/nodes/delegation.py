@@ -12,7 +12,7 @@ from gateway.model.peer.announcements import ANNOUNCE, ANNOUNCED, written
 
 _AT_EACH = 3.0
 _IN_ALL = 6.0
-"""Seconds for one node to announce and collect the answers, travel included; and for all nodes that are asked."""
+"""Seconds for one node to announce and collect the answers, network time included; and for all nodes that are tried."""
 
 
 class Delegation:
@@ -27,7 +27,7 @@ class Delegation:
         self._peers = peers
 
     async def __call__(self, keys: Sequence[ObjectKey] | None) -> bool:
-        """Have these objects announced, ``None``: all; returns whether a node did."""
+        """Have these objects announced (``None``: all); returns whether a node did."""
         body, membership = written(keys), self._membership
         try:
             async with asyncio.timeout(_IN_ALL):

@@ -22,10 +22,10 @@ An announcer that cannot reach Redis while others can asks one of them to announ
 and gives the same guarantee.
 
 What remains. An announcer that reaches neither Redis nor a node that does is late: it owes the announcement until one of them
-accepts it. Until then reads of these objects through its node are checked with the origin, whichever node answers them;
-reads through other nodes may return their cached version, for as long as its rule calls it fresh. If the node dies in debt, that
-is how long; after a restart it announces everything. Pub/sub keeps no messages, so FLUSHALL changes nothing. Redis Cluster counts
-only the subscribers of one node, so it is not supported.
+accepts it. Until then reads of these objects through its node are checked with the origin, whichever node answers them. Reads
+through other nodes may return the cached version for as long as its rule calls it fresh, even if the node dies in debt; after a
+restart it announces everything. Pub/sub keeps no messages, so FLUSHALL changes nothing. Redis Cluster counts only the subscribers
+of one node, so it is not supported.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ OnGap = Callable[[], Awaitable[None]]
 
 @dataclass(slots=True)
 class HeardWrites:
-    """The writes of the fleet that this worker knows of: all since ``since``, seconds since the epoch, while the monotonic
-    clock is before ``until``. The default is every write."""
+    """The period whose writes this worker knows: all since ``since`` (seconds since the epoch), while the monotonic clock is
+    before ``until``. The default covers every write."""
 
     since: float = 0.0
     until: float = math.inf
@@ -72,7 +72,7 @@ class InvalidationChannel(Protocol):
 
 
 class NullInvalidations:
-    """A node without others, whose workers share the generations of its store: nothing to announce or to miss."""
+    """For a node without others: its workers share the generations of its store, so there is nothing to announce or to miss."""
 
     healthy = True
 
@@ -170,8 +170,9 @@ class Invalidations:
     async def announce(self, keys: Sequence[ObjectKey]) -> None:
         """Tell every other worker to forget these objects; return when all have, or are no longer healthy.
 
-        Never raises. If Redis is lost, it returns once the last heartbeats of all workers are older than ``silence``, later
-        during the same loss at once. Objects that no other node announced are counted in ``unannounced``, and announced later.
+        Never raises. If Redis is lost, it returns once the last heartbeats of all workers are older than ``silence``; later calls
+        during the same loss return at once. Objects that no other node announced are counted in ``unannounced``, and announced
+        later.
         """
         await self._announcer.announce(keys)
 
@@ -203,7 +204,7 @@ class Invalidations:
         except DOWN as error:
             self.unreachable = why_down(error)
             if self._subscribed:
-                # Commands may not fail at all, on a new connection to a restarted Redis.
+                # With a restarted Redis, commands on a new connection may never fail.
                 self._announcer.lost(time.monotonic())
             if not self._warned:
                 log.warning(

@@ -1,8 +1,8 @@
 """Requests that operators follow live, on their way through Redis from all workers of a zone to any gateway.
 
-A follower is a name with a filter, and lives for some seconds after it asked last. Once a second, workers look who follows. They
-append their requests to the follower's list, whose length is bounded: requests not fetched in time are dropped and counted. So
-every question may go to another gateway, and nothing is left when a follower goes.
+A follower is a name with a filter, and lasts for some seconds after its latest poll. Once a second, workers look up the
+followers. They append their requests to the follower's list, whose length is bounded: requests not fetched in time are dropped
+and counted. So each poll may go to a different gateway, and nothing is left when a follower stops.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from gateway.fleet.redis.documents import Document
 from gateway.model.live import LiveFilter, LiveRequest
 
 FORGOTTEN = 10.0
-"""Seconds after its last question for which a follower is believed to be there."""
+"""Seconds for which a follower lasts after its latest poll."""
 MOST = 1000
-"""Requests that wait for a follower."""
+"""The most requests that wait for a follower."""
 
 _REQUEST = Document[LiveRequest](LiveRequest)
 _ADD = """
@@ -61,7 +61,7 @@ class LiveExchange:
         return await self._followers.all()
 
     async def follow(self, follower: str, wanted: LiveFilter) -> None:
-        """Follow for the next seconds."""
+        """Follow, or keep following, for the next seconds."""
         await self._followers.send(follower, wanted)
 
     async def add(self, follower: str, requests: Sequence[LiveRequest], dropped: int) -> None:

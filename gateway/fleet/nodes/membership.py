@@ -5,16 +5,16 @@ Membership is kept as follows:
 
 - While Redis is unreachable, nodes and ring stay as last known. A node that dies in that time does not answer and becomes a
   suspect.
-- A node whose entry has expired is gone. One that an emptied Redis no longer lists is kept for as long as its entry would have
-  lasted. So the ring survives a flush of Redis: all nodes are back with their next heartbeat. After an outage of Redis every node
+- A node whose entry has expired is gone. A node that an emptied Redis no longer lists is kept for as long as its entry would have
+lasted. So the ring survives a flush of Redis: all nodes are back with their next heartbeat. After an outage of Redis every node
   has a whole ``expire`` to return.
 - A node that leaves announces it, and is out of every ring with the next heartbeat.
 
 A *suspect* did not answer a call. It is out of this worker's ring for two seconds, so that its keys are read elsewhere at once,
 then it is tried again. Other workers are not informed, because only the link between the two may be broken.
 
-Peers keep calling a draining node until they learn that it is leaving. So a warning about a node that does not answer waits for
-two heartbeats. A node that answers, but refuses, causes a warning at once.
+Peers keep calling a draining node until they learn that it is leaving. So the warning about an unanswered call waits for two
+heartbeats. A refusal causes a warning at once.
 
 A node that finds its id held by another (a configuration or a cache copied with its ``node`` file) does not join: it serves on
 its own, reports the conflict in /-/readyz, and joins when the other entry has expired. Nodes with another version of the
@@ -46,7 +46,7 @@ log = logging.getLogger("larder.fleet")
 _SUSPECTED = 2.0
 _COMPLAIN = 60.0
 _DOUBTED = 2
-"""Heartbeats after which a node that did not answer would have announced that it is leaving."""
+"""Heartbeats within which a silent node would have announced that it is leaving."""
 _REMEDIES = {
     "signature": "give all nodes the same fleet.secret",
     "unsigned": "give all nodes the same fleet.secret",
@@ -55,7 +55,7 @@ _REMEDIES = {
 }
 _MOVING = 600.0
 _MOST_PREVIOUS = 3
-"""Leaving nodes that are asked for one object."""
+"""The most leaving nodes that are asked for one object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,8 @@ class Pace:
 
 @dataclass(slots=True)
 class _Known:
-    """A node, until when its entry is valid, and since when it is ready (both ``time.monotonic``; inf: not ready)."""
+    """A node, the time until which its entry is valid, and the time when it became ready (both ``time.monotonic``; inf: not
+    ready)."""
 
     node: Node
     until: float
@@ -112,7 +113,7 @@ class Membership:
         self.conflict = ""
         self.reachable = False
         self.unreachable = NOT_REACHABLE
-        # Wait as long as the expiry allows: neither a late heartbeat nor one that is cut off early is of use.
+        # Wait as long as the expiry allows: a late heartbeat is useless, and so is one that is cut off early.
         keys = (f"{prefix}alone", f"{prefix}nodes") if own else (f"{prefix}nodes", "")
         self._register = Register(url, keys[0], self._pace.expire, self._pace.expire / 2, secret, keys[1])
         self._self = me
@@ -382,7 +383,7 @@ class Membership:
         self._speak_for_me()
 
     def _speak_for_me(self) -> None:
-        """This worker knows best about its own node, unless the id is held by another one."""
+        """Override the own node's entry with this worker's knowledge, unless another node holds the id."""
         if not self.conflict:
             mine = self._known.get(self.me)
             since = mine.ready_since if mine is not None else float("inf")

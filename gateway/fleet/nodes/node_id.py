@@ -16,15 +16,15 @@ _MACHINE_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def new_boot() -> str:
-    """A token of a start: of two starts at one place, the later one's is greater, unless the clock was set back."""
+    """A token of a start. A later start at the same place has a greater token, unless the clock was set back."""
     return f"{time.time_ns():020d}-{uuid.uuid4().hex[:16]}"
 
 
 def kept_id(cache: Path, boot: str) -> str:
     """The name in ``cache/node``, created if missing.
 
-    The blobs of a cache are found by the name of its node, so the name stays with them. Workers that start together agree: the
-    file is created atomically, once. In a read-only directory the name lasts until the next start.
+    The blobs of a cache are found by the name of its node, so the name stays with them. Workers that start together get the same
+    name: the file is created atomically, once. In a read-only directory the name lasts until the next start.
     """
     kept = cache / "node"
     draft = cache / f"node-{uuid.uuid4().hex}"
@@ -60,7 +60,8 @@ def _read(kept: Path) -> str | None:
 
 
 def place_of(address: str) -> str:
-    """A short fingerprint of an address on this host. Only one process can listen on it, so a previous user must have ended."""
+    """A short fingerprint of an address on this host. Only one process can listen on it, so the previous process there must have
+    ended."""
     try:
         machine = _MACHINE_BOOT.read_text().strip()
     except OSError:

@@ -11,7 +11,8 @@ from gateway.model.peer.auth import WINDOW, PeerRefused, Verified, verify, verif
 from gateway.model.s3.sigv4 import RawHeader, WireRequest
 
 WAITS_FOR_DISK = "x-larder-disk-waits"
-"""Header of a sign of life: the node's cache disk does not answer. Whoever can read elsewhere should not wait for the node."""
+"""Header of a sign of life: the node's cache disk does not answer. Callers that can read elsewhere should not wait for the
+node."""
 DISK_WAITS = 2.0
 """Seconds that a disk call may take before the node reports it."""
 REFUSED = "x-larder-peer-refused"
@@ -48,7 +49,7 @@ class PeerGate:
         """Verify the head of a request, as it arrived, before its body is read; ``confirm`` verifies that.
 
         Raises:
-            ApiError: not a request of another node; the header ``REFUSED`` has the reason in one word. Counted.
+            ApiError: it is not a request of another node; the header ``REFUSED`` has the reason in one word. Counted.
         """
         try:
             return verify(self._secret, request, self._now())
@@ -67,14 +68,14 @@ class PeerGate:
             raise _refusal(refused) from None
 
     def admit_once(self, caller: Verified) -> None:
-        """Admit a request that changes something, whose body is confirmed: the first one with its signature.
+        """Admit a request that changes something, after its body is confirmed, if it is the first with its signature.
 
         Raises:
             ApiError: it was carried out already. Counted.
         """
         if not self.once(caller.signature, caller.date + WINDOW):
             metrics.PEER_REFUSED.labels("replayed").inc()
-            # Without the header REFUSED: a node whose connection broke may send a request again, and is no stranger.
+            # Without the header REFUSED: a node may repeat a request after its connection broke, and is no stranger.
             raise ApiError("Conflict", "A request with this signature was carried out before; sign it again.")
 
 

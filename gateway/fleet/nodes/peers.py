@@ -1,8 +1,8 @@
 """Requests to other nodes: signed HTTP over kept connections, with errors hidden from clients.
 
-A node that does not answer, breaks off or refuses the call as such is suspected (fleet/nodes/membership.py), and the caller
-gets ``PeerUnavailable``: it asks the next node in the ring, or the origin. Any other answer is returned to the caller, whatever
-its status.
+A node that does not answer, breaks off or does not accept this node as a caller is suspected (fleet/nodes/membership.py). The
+caller gets ``PeerUnavailable`` and asks the next node in the ring, or the origin. Any other answer is returned to the caller,
+whatever its status.
 
 A silent home may be waiting for its origin: a caller that gave up would ask the same origin a second time, and suspect a healthy
 node. A home that hangs, or has become unreachable over an open connection, is silent too. So after ``SILENCE`` seconds the node
@@ -38,15 +38,16 @@ _LONGEST = 120.0
 _READS = frozenset({"GET", "HEAD"})
 _CONNECT = 0.5
 """Time-out of a connection attempt, in seconds."""
-# An answer whose reader is slow keeps about this much and one read of the socket in memory: 256 KiB took 710 KiB
-# for each of 300 slow readers, 32 KiB took 220, at the same cost per byte.
+# An answer with a slow reader keeps about this much, plus one read of the socket, in memory: 256 KiB took 710 KiB for each of 300
+# slow readers, 32 KiB took 220 KiB, at the same cost per byte.
 _READ_BUFFER = 32 * 1024
 WHOLE = 128 * 1024
-"""Bytes of an answer, or of the rest of one, that are read ahead whole: most objects of a training set are no larger."""
+"""The most bytes of an answer, or of the rest of one, that are read ahead as a whole: most objects of a training set are no
+larger."""
 
 
 class PeerUnavailable(LarderError):
-    """Another node could not be reached, fell silent, broke off, or refused the call as such."""
+    """Another node could not be reached, fell silent, broke off, or does not accept this node as a caller."""
 
 
 class Suspecting(Protocol):
@@ -161,7 +162,7 @@ class Peers:
         body: bytes,
         within: float,
     ) -> StreamedResponse:
-        """One request. One whose connection broke is repeated: it is idempotent, or the node carries it out once."""
+        """Send one request, again if its connection breaks: it is idempotent, or the node carries it out once."""
         address, target = peer.address, f"{path}?{query}" if query else path
         raw = []
         for name, value in headers:
@@ -177,14 +178,14 @@ class Peers:
     def get_kept(
         self, peer: RemoteNode, path: str, principal: Header, expected: KnownHead, begun: Begun
     ) -> StreamedResponse | None:
-        """Send a plain GET over a kept connection, if there is one; ``begun`` acts when its answer begins.
+        """Send a plain GET over a kept connection, if there is one.
 
         Args:
             peer: the receiver, from ``remote``.
             path: percent-encoded, from ``/-/peer/`` on, sent byte for byte.
             principal: the only header that is not the connection's.
-            expected: the head that the answer may have.
-            begun: acts at the beginning of the answer.
+            expected: the head that the answer is expected to have.
+            begun: called when the answer begins.
 
         Returns:
             The answer that is to come: pass it to ``passed_on`` or ``answer``. ``None`` if nothing is sent.

@@ -1,6 +1,6 @@
-"""The register of a zone's nodes in Redis: one hash, and a heartbeat that is at once announcement, conflict check and list.
+"""The register of a zone's nodes in Redis: one hash, and a heartbeat that announces, checks for conflicts and lists the nodes.
 
-Redis keeps all time: when an entry expires, how long it has left, since when its node is ready. Nodes send and receive durations
+All times are Redis's: when an entry expires, how long it has left, when its node became ready. Nodes send and receive durations
 only, so their clocks do not matter. ``gateway.policies.fleet.membership`` decides who holds an id and what an entry contains
 after a heartbeat; compare-and-set applies it, so of two simultaneous heartbeats the second sees the first. Nodes of earlier
 versions decide the same in a script, on the same entries.
@@ -11,15 +11,15 @@ to have clients read from an attacker's node.
 Nodes without a secret use a separate register, so none can hold the id of a fleet's node. They also read the fleet's register:
 entries in it show that a secret is missing.
 
-An entry is text: when it expires and since when it is ready (milliseconds of Redis's clock, 0 for not ready), state, token of the
-start, place, and the node as JSON.
+An entry is text: its expiry and the time when its node became ready (milliseconds of Redis's clock, 0 for not ready), state,
+token of the start, place, and the node as JSON.
 
 If each of N nodes read all entries with each heartbeat, that would be N^2 entries per second. So there is also a sorted set of
 the expiries, and the *version* of the membership: a random token that every change sets, except a renewed expiry. A worker that
-knows the version reads no entry but its own. It reads all of them when the version is another one or missing, when some entry has
-expired, and when hash and set differ in size: a node of an earlier version is there, which keeps neither. The version begins with
-an *epoch*, which is another one after a loss of Redis: within an epoch, a node that is no longer listed has expired; after a loss
-it may only be late.
+knows the version reads no entry but its own. It reads all entries when the version has changed or is missing, when an entry has
+expired, and when hash and set differ in size, because a node of an earlier version, which keeps neither set nor version, is
+present. The version begins with an *epoch*, which changes when Redis loses its data: within an epoch, a node that is no longer
+listed has expired; after a loss it may only be late.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from gateway.policies.fleet.membership import (
 )
 
 _KEPT = 10
-"""Expiries for which the register of a fleet without heartbeats is kept."""
+"""The register of a fleet without heartbeats is kept for this many times ``expire``."""
 _TOKEN = 8
 """Random bytes of a version, and of an epoch."""
 
@@ -66,7 +66,7 @@ class NodeEntry:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """The findings of a heartbeat: the time in milliseconds of Redis's clock, its node's entry, the decision on the node, the
+    """The findings of a heartbeat: the time in milliseconds of Redis's clock, the node's entry, the decision on the node, the
     version of the membership."""
 
     now: int
@@ -87,7 +87,7 @@ class _Reading:
 
 @dataclass(frozen=True, slots=True)
 class _Members:
-    """The nodes of a register as they were read: at ``at`` (milliseconds of Redis's clock), in this version."""
+    """The nodes of a register as read at ``at`` (milliseconds of Redis's clock), in this version."""
 
     version: bytes
     at: int
@@ -95,7 +95,7 @@ class _Members:
     unproven: Mapping[str, str]
 
     def without(self, later: _Members) -> frozenset[str]:
-        """The nodes that have expired since: those listed here and no longer in ``later``, of the same epoch."""
+        """The nodes that have expired since: those listed here but not in ``later``, which has the same epoch."""
         if _epoch(self.version) != _epoch(later.version):
             return frozenset()
         return frozenset(entry.node.id for entry in self.entries) - {entry.node.id for entry in later.entries}
@@ -113,7 +113,8 @@ class _Members:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """The result of a heartbeat: every live node that could be read, and the address of another holder of this id, else empty.
+    """The result of a heartbeat: every live node that could be read, and the address of another holder of this id, empty if there
+    is none.
 
     ``unproven`` are the addresses, by id, of nodes without a valid signature that are not leaving. ``drained``: an operator
     has drained this node. ``gone``: nodes that have expired since the last heartbeat.
@@ -220,13 +221,14 @@ class Register:
         return change
 
     def _remember(self, version: bytes | None, now: int, heard: Heard) -> frozenset[str]:
-        """Keep the last reading for as long as its version is in force; the nodes that have expired since the last reading."""
+        """Keep a reading for as long as its version is in force; returns the nodes that have expired since the last reading."""
         before = self._members
         self._members = None if version is None else _Members(version, now, heard.entries, heard.unproven)
         return before.without(self._members) if before is not None and self._members is not None else frozenset()
 
     def _look(self, pipeline: Pipeline, name: str) -> None:
-        """Read for every heartbeat: time, decision on this node, version of the membership, number of expiries, the first."""
+        """Read for every heartbeat: time, decision on this node, version of the membership, number of expiries, the earliest
+        one."""
         pipeline.time()
         pipeline.hget(self._drained, name)
         pipeline.get(self._version)

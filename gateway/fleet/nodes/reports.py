@@ -51,7 +51,7 @@ class NodeReport(NamedTuple):
 
 
 class ResultsUsed(NamedTuple):
-    """Results in use: their tenant and dataset, and the bytes of all of them, 0 while no element is known."""
+    """Results in use: their tenant and dataset, and their total bytes, 0 while no element is known."""
 
     tenant: str
     dataset: str
@@ -81,9 +81,9 @@ HELD = ReportKind("results:held", Document[dict[str, PoolReport]](dict[str, Pool
 MISSES = ReportKind("misses", Document[MissReport](MissReport))
 """Misses of workers by prefix."""
 FOLLOWERS = ReportKind("live", Document[LiveFilter](LiveFilter))
-"""Requests that are followed live, by follower instead of node."""
+"""Requests that are followed live, keyed by follower instead of node."""
 DEMAND = ReportKind("demand", Document[dict[str, int]](dict[str, int]))
-"""Requests that each worker was asked in its last second, by tenant."""
+"""Requests that each worker received in its last second, by tenant."""
 DEMAND_SILENCE = 3.0
 """Seconds after which such a report is ignored: three of a worker's reports."""
 

@@ -31,7 +31,7 @@ EVERY = 5.0
 """Seconds between two samples."""
 FINE = 120
 COARSE = 2880
-"""Samples that are kept of a node, every five seconds and every minute."""
+"""The most samples kept per node: of every five seconds, and of every minute."""
 _LEASE = 12_000
 _FINE_KEPT = 3600
 _KEPT = 48 * 3600
@@ -40,7 +40,7 @@ _MOST_NODES = 1000
 """Nodes with stored data, live or gone; beyond that the oldest are dropped."""
 _MOST_CLOSED = 5000
 _STAMP = Document[tuple[int, int]](tuple[int, int])
-"""Fence and version of the plan that was recorded last."""
+"""Fence and version of the plan recorded last."""
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 
 _SPEAK = """
@@ -102,7 +102,7 @@ class Samples:
         return bool(int(await self._speak(keys=[f"{self._prefix}speaker:{node}"], args=[me, _LEASE])))
 
     async def silent(self, node: str, me: str) -> None:
-        """The worker ``me`` stops: another worker of its node may speak at once."""
+        """End the lease of the worker ``me``, which stops: another worker of its node may speak at once."""
         key = f"{self._prefix}speaker:{node}"
         if text_of(await self._redis.get(key) or b"") == me:
             await self._redis.delete(key)
@@ -158,7 +158,7 @@ class Samples:
                 await self._redis.hdel(key, gone)
 
     async def gone(self, node: str) -> None:
-        """Remove the status of a node that stops or is dismissed. Its counts stay in the totals."""
+        """Remove the status of a node that stops or is dismissed; its counts stay in the totals."""
         await self._redis.hdel(f"{self._prefix}status", node)
 
     async def said(self, node: str) -> Mapping[str, Any]:

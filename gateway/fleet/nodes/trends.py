@@ -1,7 +1,7 @@
-"""Figures over time of jobs, datasets, buckets and origins, in Redis: the leading gateway notes them every two minutes.
+"""Figures over time of jobs, datasets, buckets and origins, in Redis: the leading gateway records them every two minutes.
 
-Nodes have samples of their own (``samples.py``), which do not show how a job or a bucket fared. Each subject has one list, oldest
-first, of at most a day, which expires with its last note. Times are Redis's.
+Nodes have samples of their own (``samples.py``), which show nothing about single jobs or buckets. Each subject has one list of
+notes, oldest first, of at most a day, which expires after its last note. Times are Redis's.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gateway.fleet.redis.connection import text_of
 EVERY = 120.0
 """Seconds between two notes."""
 MOST = 720
-"""Notes that are kept of a subject: a day."""
+"""The most notes kept per subject: a day's."""
 _KEPT = 86_400
 
 _NOTE = """
@@ -55,7 +55,7 @@ class Trends:
         self._record = redis.register_script(_NOTE)
 
     async def record(self, figures: Mapping[str, Mapping[str, float | None]]) -> bool:
-        """Record the figures of subjects by name, unless that was done less than two minutes ago; returns whether it did."""
+        """Record the figures of subjects by name, unless the last record is less than two minutes old; returns whether it did."""
         texts = [json.dumps(values, separators=(",", ":")) for values in figures.values()]
         keys = [self._prefix, *(f"{self._prefix}:{name}" for name in figures)]
         return bool(await self._record(keys=keys, args=[int(1000 * EVERY) - 5000, MOST, _KEPT, *texts]))

@@ -1,7 +1,7 @@
 """Optimistic changes in Redis: a worker reads, a policy decides, and one script sets the decision if nothing read has changed.
 
-So every rule is in ``gateway/policies``, and none in the script. It compares values instead of a version: a node of an earlier
-version changes values without incrementing a version, and is noticed all the same.
+So every rule is in ``gateway/policies``, and none in the script. The script compares values instead of a version, because nodes
+of an earlier version change values without incrementing one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ return 1
 
 
 class Contended(RedisError):
-    """The values read had changed at every attempt; trying again later helps."""
+    """The values had changed at every attempt; a later attempt may succeed."""
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from redis.maint_notifications import MaintNotificationsConfig
 from gateway.base.shortages import SHORTAGES
 
 PAGE = 200
-"""Hashes that one request reads."""
+"""The most hashes that one request reads."""
 NOT_REACHABLE = "Redis is not reachable"
 _DRIVER = DriverInfo()
 """Name and version that connections report; redis-py would read its package's metadata for each of them."""
@@ -87,7 +87,7 @@ def pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
 
 
 def text_of(value: bytes | str) -> str:
-    """A reply as text: redis-py's types allow both, whatever the connection returns."""
+    """A reply as text: redis-py's types allow bytes and text, whatever the connection returns."""
     return value.decode() if isinstance(value, bytes) else value
 
 

@@ -27,7 +27,7 @@ class Document(Generic[T]):
         self._adapter: TypeAdapter[T] = TypeAdapter(kind)
 
     def read(self, text: bytes | str | None) -> T | None:
-        """The value; ``None`` for no text, and for a text that does not fit."""
+        """Parse a text; ``None`` for no text, and for an invalid one."""
         try:
             return None if text is None else self._adapter.validate_json(text)
         except ValidationError:

@@ -1,7 +1,7 @@
 """A private redis-server for ``redis.url = "embedded"``, so that coordination has one code path.
 
-It listens on a unix socket only, keeps nothing on disk, and is started by the supervisor process, with which it ends: ``start``
-must be called in a thread that runs as long as the process (gateway/base/children.py).
+It listens on a unix socket only and keeps nothing on disk. The supervisor process starts it, and it ends with that process:
+``start`` must be called in a thread that runs as long as the process (gateway/base/children.py).
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class EmbeddedRedis:
     """A redis-server on a unix socket below ``run_dir`` (``cache.dir``/run); restarted when it dies.
 
     ``url`` is its address for workers. If the path is too long for a unix socket (unix(7): 107 bytes), a folder in the system's
-    temporary directory is used instead, the same at each start: another gateway is found, and killed ones leave one in all.
+    temporary directory is used instead, the same at each start: so another gateway is detected, and killed gateways leave only
+    one folder.
     """
 
     def __init__(self, run_dir: Path) -> None:
@@ -97,7 +98,7 @@ class EmbeddedRedis:
         """Start the server; return once it answers.
 
         Raises:
-            ConfigError: there is no redis-server, or it does not start; or another gateway's answers in this directory.
+            ConfigError: there is no redis-server, or it does not start, or another gateway's server answers in this directory.
         """
         self._run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._others = await self._answers()
@@ -110,7 +111,7 @@ class EmbeddedRedis:
         self._tasks.start(repeat("embedded redis-server", self._watch))
 
     async def stop(self) -> None:
-        """Stop the server and remove its socket. One that was not started leaves the socket, which may be another gateway's."""
+        """Stop the server and remove its socket. If it was not started, the socket stays, because it may be another gateway's."""
         await self._tasks.stop()
         if self._process is not None:
             await self._end()
@@ -140,7 +141,7 @@ class EmbeddedRedis:
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
             env=children.environment(),
-            # Ctrl-C in a terminal must reach the gateway only, which still needs Redis while it drains.
+            # Ctrl-C in a terminal must reach only the gateway, which still needs Redis while it drains.
             start_new_session=True,
         )
         try:

@@ -1,8 +1,8 @@
 """Bounds the number of a tenant's things of one kind in Redis, where each has its own key and expiry.
 
-An index per tenant names the tenant's things and when each ends, in milliseconds with fractions, so that two uses within one have
-an order. It is a sorted set that is bounded itself, and it is gone when the last thing is. Adding one beyond the bound either
-fails, or ends the one that would have ended first.
+An index per tenant names the tenant's things and when each ends, in milliseconds with fractions, so that two uses within a
+millisecond have an order. It is a bounded sorted set that expires with its last thing. Adding a thing beyond the bound either
+fails, or ends the thing that would have ended first.
 """
 
 from __future__ import annotations

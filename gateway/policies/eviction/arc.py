@@ -5,8 +5,8 @@ remember the blobs evicted from either. ``Ledger.adapted`` is the paper's p, the
 was evicted from T1 too early, so p grows; one that B2 remembers makes it shrink. With blobs of one size this is the paper's
 algorithm; with several, every step of 1 is a step of the blob's size.
 
-The paper evicts one page for each that enters. Here a blob's list is not known before its digest is, so room for it is made
-before ``adapted`` moves; and the watermarks decide how much is freed at a time. Both delay the adaptation by a few blobs.
+The paper evicts one page for each new page. Here a blob's list is known only with its digest, so room is made for it before
+``adapted`` moves; and the watermarks decide how much is freed at a time. Both delay the adaptation by a few blobs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gateway.model.access import Access
 from gateway.policies.eviction.order import FRESH, KEPT, BlobFacts, EvictionOrder, Ledger
 
 _LATEST = 1e10
-"""Seconds since the epoch, in the year 2286: less it, every time is below 0."""
+"""Seconds since the epoch, in the year 2286: subtracting it makes every time negative."""
 
 
 class Arc(EvictionOrder):
@@ -25,7 +25,7 @@ class Arc(EvictionOrder):
     remembers = True
 
     def rank(self, access: Access, facts: BlobFacts, now: float) -> float:
-        """The time of the access; less 1e10 for a blob that is new, or was only announced."""
+        """The time of the access; minus 1e10 for a blob that is new, or was only announced."""
         if facts.rank is None:
             again = facts.ghost is not None
         else:
@@ -43,6 +43,6 @@ class Arc(EvictionOrder):
         return max(0.0, pool.adapted - max(1.0, fresh / max(1, kept)) * facts.size)
 
     def victims(self, pool: Ledger, entering: BlobFacts | None = None) -> tuple[float, float]:
-        """T1 if it has more than it aims at, else T2 (REPLACE of the paper)."""
+        """T1 if it exceeds ``adapted``, else T2 (REPLACE of the paper)."""
         tie = entering is not None and entering.ghost is not None and entering.ghost >= 0 and pool.fresh == pool.adapted
         return FRESH if pool.fresh and (pool.fresh > pool.adapted or tie) else KEPT

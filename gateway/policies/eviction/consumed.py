@@ -10,7 +10,7 @@ from gateway.model.access import Access
 from gateway.policies.eviction.order import BlobFacts, EvictionOrder
 
 _LATEST = 1e10
-"""Seconds since the epoch, in the year 2286: less it, every time is below 0."""
+"""Seconds since the epoch, in the year 2286: subtracting it makes every time negative."""
 
 
 class Consumed(EvictionOrder):
@@ -19,7 +19,7 @@ class Consumed(EvictionOrder):
     name = "consumed"
 
     def rank(self, access: Access, facts: BlobFacts, now: float) -> float:
-        """The time of loading while unread, the time of the last read less 1e10 afterwards."""
+        """The time of loading while unread; afterwards the time of the last read minus 1e10."""
         if facts.reads:
             return access.time - _LATEST
         return access.time if facts.rank is None else facts.rank

@@ -1,7 +1,7 @@
 """Importance: the least important item leaves first (SHADE, section 4.2.2, Algorithm 1).
 
 The rank of a scored item is its score, which is not negative. An item without a score has a rank below 0, so it leaves before all
-that have one; among those without, the order is ``uniform``'s, as for a job that sends no scores. Reads change nothing: they
+scored items; unscored items leave in the order of ``uniform``, as for a job that sends no scores. Reads change nothing: they
 predict the next reads less well than the job's scores do.
 
 The queue of Algorithm 1 is the index of ranks; its ghost cache is the table of all scores that jobs have sent
@@ -16,7 +16,7 @@ from gateway.policies.eviction.order import BlobFacts, EvictionOrder
 
 
 class Importance(EvictionOrder):
-    """The rank is the score; of an item that was never scored, the time of entering, negated."""
+    """The rank is the score, or the negated time of entering if the item was never scored."""
 
     name = "importance"
 

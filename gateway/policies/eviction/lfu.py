@@ -1,4 +1,4 @@
-"""Least frequently used: the rank is the number of reads, and among equals the time of the last one decides."""
+"""Least frequently used: the rank is the number of reads; the time of the last read breaks ties."""
 
 from __future__ import annotations
 

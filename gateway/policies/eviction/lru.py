@@ -7,7 +7,7 @@ from gateway.policies.eviction.order import BlobFacts, EvictionOrder
 
 
 class LeastRecentlyUsed(EvictionOrder):
-    """The default order. Workers write their reads in batches, so one may come after a later one: the latest counts."""
+    """The default order. Workers write their reads in batches, so reads may arrive out of order: the latest time counts."""
 
     name = "lru"
 

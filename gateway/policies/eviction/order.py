@@ -5,7 +5,7 @@ column of the node's index, and so are the sums that an order may ask for (``Led
 holds for all workers of a node, and survives a restart.
 
 A rank is any finite number. Ranks below 0 are *fresh*: an order may divide its pool by the sign, and the index knows the bytes on
-either side. An order that ``remembers`` has the index keep a list of evicted blobs for either side, up to the bytes of the pool's
+either side. For an order that ``remembers``, the index keeps a list of evicted blobs per side, up to the bytes of the pool's
 target.
 """
 
@@ -45,8 +45,8 @@ class BlobFacts:
     Attributes:
         pool: as counted before.
         size: bytes of the blob.
-        rank: it has; ``None`` when it enters the pool.
-        reads: number of accesses that this one represents; 0 when the blob was announced, or loaded ahead, and not read yet.
+        rank: its present rank; ``None`` when it enters the pool.
+        reads: number of reads that this access represents; 0 when the blob was announced, or loaded ahead, and not read yet.
         ghost: the rank with which it left, if that is remembered.
         score: the item's importance to jobs, not negative; ``None`` when none did.
     """
@@ -79,5 +79,5 @@ class EvictionOrder(Protocol):
         return facts.pool.adapted
 
     def victims(self, pool: Ledger, entering: BlobFacts | None = None) -> tuple[float, float]:
-        """The range of ranks whose lowest leaves next; ``entering`` is the blob that room is made for, if it is known."""
+        """The range of ranks whose lowest leaves next; ``entering`` is the blob that needs the room, if it is known."""
         return EVERYTHING

@@ -16,7 +16,7 @@ class JobLimits(NamedTuple):
 
 
 class JobUsage(NamedTuple):
-    """The jobs of the zone, those of a tenant, and the ranks that these would have; 0 if they do not become more."""
+    """The jobs of the zone, those of a tenant, and the ranks that the tenant's would have; 0 if no ranks are added."""
 
     jobs: int = 0
     of_tenant: int = 0

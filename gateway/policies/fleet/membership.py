@@ -53,7 +53,7 @@ class RegisterEntry:
         return words.encode() + self.document
 
     def differs(self, before: RegisterEntry) -> bool:
-        """Whether other nodes see another node than before. It expires later with each heartbeat, and clocks drift."""
+        """Whether other nodes would see a change. A later expiry and clock drift are no change."""
         moved = abs(self.ready - before.ready) >= _DRIFT
         return moved or replace(self, expires=0, ready=0) != replace(before, expires=0, ready=0)
 

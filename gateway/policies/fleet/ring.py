@@ -1,14 +1,14 @@
 """The ring: which node is home of which key, by weighted rendezvous hashing.
 
 Every node draws, for every key, a number that depends on nothing but the two: exponentially distributed, with the node's capacity
-as its rate. The smallest draw is home. So nodes are home of as many keys as their capacity's share of the sum says; a node that
-joins takes keys from the others in proportion and moves none between them, and one that leaves gives its keys to the others in
-the same way (Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998; the weights after Mosko, "Weighted
-rendezvous hashing"). There is nothing to agree on but the members: gateways and clients each compute it for themselves, which
-tests/wire/ring.json holds them to.
+as its rate. The smallest draw is home. So a node is home of a share of the keys that matches its share of the capacity. A node
+that joins takes keys from the others in proportion and moves none between them, and a node that leaves gives its keys to the
+others in the same way (Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998; the weights after Mosko,
+"Weighted rendezvous hashing"). There is nothing to agree on but the members: gateways and clients each compute it for themselves,
+which tests/wire/ring.json holds them to.
 
-Logarithms may differ in their last bit between machines. Two draws are so close together for one key in about 10^15, and then one
-node asks another than the rest of the fleet would: a miss, and nothing else.
+Logarithms may differ in their last bit between machines. For about one key in 10^15 two draws are that close. Then one node
+disagrees with the rest of the fleet about its home, which costs a miss and nothing else.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Ring:
         if len(numbers) == 1:
             return [self.ids[numbers[0]]]
         scores = _draws(np.uint64(key) ^ self._seeds[numbers]) / self._rates[numbers]
-        # Stable, and the ids are sorted: of equals the lower id is first.
+        # Stable, and the ids are sorted: the lower id wins a tie.
         order = np.argsort(scores, kind="stable")[:count]
         return [self.ids[numbers[place]] for place in order.tolist()]
 

@@ -9,7 +9,7 @@ MINUTE = 60.0
 
 
 def minute_begins(last: float | None, now: float) -> bool:
-    """Whether a sample is kept for long, too; ``last``: the time of the last one, which a clock set back leaves in the future."""
+    """Whether to keep a sample for long; ``last``: the time of the last one kept, in the future if a clock was set back."""
     return last is None or not 0 <= now - last < MINUTE
 
 

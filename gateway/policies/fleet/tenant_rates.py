@@ -1,14 +1,14 @@
 """Limits of tenants: the share of one worker, and the time that a request must wait.
 
 A limit is for the fleet. Every worker has a token bucket with its share of it, and shares follow demand: once a second a worker
-reports how many requests it was asked, admitted or not, and takes the part that these are of all. Raghavan et al. share by
-flows (Cloud Control with Distributed Rate Limiting, SIGCOMM 2007, section 3.3).
+reports how many requests it received, admitted or not, and takes the same share of the limit as of all requests. Raghavan et al.
+share by flows (Cloud Control with Distributed Rate Limiting, SIGCOMM 2007, section 3.3).
 
-A worker that hears of no others has the whole limit. So a tenant that begins at several workers at once may get the limit from
-each of them for about two seconds, until they have each other's reports. The alternative, a reserve for workers without requests,
-would refuse clients that stay below their limit.
+A worker that has no reports of others has the whole limit. So a tenant that starts at several workers at once may get the limit
+from each of them for about two seconds, until they have each other's reports. The alternative, a reserve for workers without
+requests, would refuse clients that stay below their limit.
 
-Bytes are paid after the answer, as they are not known before: one that exceeds the limit makes the next requests wait.
+Bytes are charged after the answer, as they are not known before: an answer that exceeds the limit makes the next requests wait.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import NamedTuple
 BURST = 2.0
 """Seconds of the limit that a tenant may use at once after a pause."""
 LEAST_SHARE = 0.01
-"""Share of a worker that was asked little beside others."""
+"""The least share of a worker, however few requests it received."""
 
 
 class RateLimit(NamedTuple):
@@ -67,7 +67,7 @@ class TenantBucket:
         self._bytes -= size
 
     def _most(self) -> tuple[float, float]:
-        # Less than one request could never be made.
+        # With room for less than one request, none could ever be made.
         return max(1.0, BURST * self.share * self.limit.requests), BURST * self.share * self.limit.bytes
 
     def _fill(self, now: float) -> None:

@@ -5,11 +5,11 @@
        └── an Ok after ``calm`` quiet ─┘  └──────────── probe succeeded ──────────┘
 
 NORMAL and UNSTABLE use the disk; UNSTABLE only remembers that it misbehaved, so that operators see it and the next
-failures count. A failure that no repetition can cure (read-only, directory gone, index corrupt), or that took all of the store's
-patience (index locked, disk hung), goes straight to DOWN.
-While DOWN nothing touches the disk except one probe at a time: first after ``first_probe`` seconds, then at doubling
-intervals up to ``longest_probe``. A probe that succeeds leads to UNSTABLE and not to NORMAL, because a disk that accepts
-one small file may still refuse the next large one; the interval is reset only by reaching NORMAL.
+failures count. A failure that no repetition can cure (read-only, directory gone, index corrupt), or that lasted as long as the
+store waits (index locked, disk hung), goes straight to DOWN. While DOWN nothing touches the disk except one probe at a time:
+first after ``first_probe`` seconds, then at doubling intervals up to ``longest_probe``. A probe that succeeds leads to UNSTABLE
+and not to NORMAL, because a disk that accepts one small file may still refuse the next large one; the interval is reset only by
+reaching NORMAL.
 
 The pattern is the circuit breaker of Nygard, *Release It!* (2007), chapter 5, with the half-open state played by the probe.
 """
@@ -46,7 +46,7 @@ class FailureKind(StrEnum):
     HUNG = "hung"
     """A call on the disk did not return within the store's patience."""
     EXHAUSTED = "exhausted"
-    """The process is out of descriptors or memory: that says nothing of the disk."""
+    """The process is out of descriptors or memory, which says nothing about the disk."""
     SLOW = "slow"
     """A write succeeded but took longer than ``slow_write``."""
 
@@ -105,7 +105,7 @@ class BreakerParams:
 INCURABLE = frozenset(
     set(FailureKind) - {FailureKind.NO_SPACE, FailureKind.IO, FailureKind.SLOW, FailureKind.EXHAUSTED}
 )
-"""Failures that every further call would meet as well; of BUSY and HUNG each would also cost the store's patience."""
+"""Failures that every further call would meet as well. For BUSY and HUNG, each call would also wait until it times out."""
 
 
 class Breaker:
@@ -124,7 +124,7 @@ class Breaker:
         self._probing = False
 
     def decide(self, now: float) -> Step:
-        """Decide on the next call. PROBE is answered once; the next one is due after a ``Probed`` event."""
+        """Decide on the next call. PROBE is returned once; the next probe is due after a ``Probed`` event."""
         if self.state is not BreakerState.DOWN:
             return Step.USE
         if self._probing or now < self._probe_at:

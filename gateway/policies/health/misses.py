@@ -1,8 +1,8 @@
-"""Which prefixes the origin is asked for, and why: reads that were no plain hits, by folder and reason.
+"""Which prefixes cause requests to the origin, and why: reads that were no plain hits, by folder and reason.
 
-A folder is the bucket with at most two folders of the key: ``imagenet/train/`` has the thousand classes below it, and an operator
-warms, pins or writes rules for that, not for one class. Counts are of the last minutes: two windows follow each other, so that
-a report always covers at least one whole window once the gateway has run for as long.
+A folder is the bucket with at most two folders of the key: ``imagenet/train/`` has a thousand classes below it, and an operator
+warms, pins or writes rules for the folder, not for one class. Counts are of the last minutes: two windows follow each other, so
+that a report always covers at least one whole window once the gateway has run for as long.
 
 Reads that were revalidated or moved count too: their bytes came from a cache, and they waited for the origin or a peer.
 """
@@ -18,7 +18,7 @@ from gateway.policies.health.heaviest import Heaviest
 WINDOW = 300.0
 """Seconds of one window."""
 _KEPT = 256
-"""Folders and reasons that a worker counts at least."""
+"""The least number of pairs of folder and reason that a worker counts."""
 _TOLD = 100
 """Rows of a report."""
 _NO_READ = frozenset({Reason.NOT_A_READ, Reason.SUBRESOURCE, Reason.INVALID, Reason.RATE_LIMIT})
@@ -63,7 +63,7 @@ class MissTally:
             self._since.add((bucket, folder_of(key), reason.value), size)
 
     def report(self, now: float) -> MissReport:
-        """The counts of this window and the one before; begins another when it is time to."""
+        """The counts of this window and the one before; begins a new window when it is due."""
         length = WINDOW if self._before is not None else 0.0
         report = MissReport(round(now - self._began + length, 3), self._rows())
         if now - self._began >= WINDOW:

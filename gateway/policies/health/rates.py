@@ -1,7 +1,7 @@
 """Rates and histories of a fleet, from the counters that its nodes reported.
 
-Counters only grow, and begin at 0 when a node is started; a node started between two samples has counted the values of the later
-one. Counts between two samples belong to the step in which the later one was taken: either end of a history may lack up to one
+Counters only grow, and begin at 0 when a node is started; for a node started between two samples, the later sample is its count.
+Counts between two samples belong to the step in which the later one was taken: either end of a history may lack up to one
 interval, and nothing is counted twice. After a longer gap without samples, because Redis was down, the counts are spread over the
 gap, so that it is not shown as a spike.
 """

@@ -2,8 +2,8 @@
 
     ANSWERS ──a probe fails──▶ REFUSES or SILENT ──a probe or a request is answered──▶ ANSWERS
 
-Only probes lead away from ANSWERS: a request without an answer may be about one slow object, a probe asks for nothing. REFUSES
-and SILENT differ in what another request costs: one that is refused fails at once, one that meets silence waits for a time-out.
+Only probes lead away from ANSWERS: an unanswered request may be due to one slow object, but a probe reads no object. REFUSES
+and SILENT differ in what another request costs: a refused request fails at once, an unanswered one waits for a time-out.
 While the origin is lost, it is probed at doubling intervals, so that its return is noticed without a waiting reader.
 
 The pattern is the circuit breaker of Nygard, *Release It!* (2007), chapter 5, with the half-open state played by the probe.

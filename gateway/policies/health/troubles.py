@@ -5,8 +5,9 @@ the kinds declared in ``KINDS``. A new problem takes an entry there and a functi
 it follows from ``NodeFacts``, one in gateway/wiring/problems.py if a part of this node knows it, one in
 gateway/operate/status/problems.py if it only shows when all nodes are looked at. Its entry in docs/runbook.md names it.
 
-A trouble is something that an operator can act on; faults that the gateway repairs itself are metrics. Shares need a number
-behind them: one failed request of an idle night is no failing origin, and a cache that was filled once has evicted nothing yet.
+A trouble is something that an operator can act on; faults that the gateway repairs itself are metrics. A share needs a least
+number of events: one failed request in an idle night is no failing origin, and a cache that was filled once has evicted nothing
+yet.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from gateway.model.units import format_size
 from gateway.policies.health.breaker import BreakerState
 
 FAILING = 0.05
-"""Share of requests to origins that fail within a minute: less than this is weather."""
+"""Share of requests to origins that fail within a minute; less than this is normal."""
 DOWN = 0.5
 FEWEST = 5
-"""Requests to origins in a minute from which on a share is meaningful."""
+"""Requests to origins in a minute that make a share meaningful."""
 SKEW = 5.0
-"""Seconds by which a node's clock may differ from Redis's: signatures allow 15 minutes, logs had better agree."""
+"""Seconds by which a node's clock may differ from Redis's: signatures allow 15 minutes, but logs should agree."""
 TURNOVER = 600.0
-"""Seconds over which evictions are looked at."""
+"""Seconds over which evictions are counted."""
 CHURN = 0.2
 """Share of the cache that is evicted within ``TURNOVER``: at this rate everything has left within an hour."""
 
@@ -39,7 +40,7 @@ class Kind:
     """A kind of problem.
 
     Attributes:
-        severity: as a rule; a single one may be worse or milder.
+        severity: the usual one; a single trouble may be worse or milder.
         remedy: the operator's action.
         runbook: the heading in docs/runbook.md, as in a link to it.
         unready: whether ``/-/readyz`` of the node answers 503 while it lasts, so that balancers send requests elsewhere.
@@ -52,7 +53,7 @@ class Kind:
 
 
 KINDS: Mapping[str, Kind] = {
-    # Of one node, by what it counts.
+    # Of one node, from its counters.
     "disk-down": Kind("error", "Check the disk and its file system. The node retries by itself.", "larderdisk"),
     "disk-unstable": Kind("warning", "Check the kernel's log and the disk's SMART values.", "larderdisk"),
     "disk-space": Kind("warning", "Free space on the file system, or lower cache.capacity.", "larderspacetaken"),
@@ -66,7 +67,7 @@ KINDS: Mapping[str, Kind] = {
         "warning", "Raise cache.capacity, add nodes, or exclude data that is read once by a rule.", "larderthrashing"
     ),
     "clock": Kind("warning", "Synchronise the clocks of all machines by NTP.", "larderrefusals"),
-    # Of one node, by what its parts say.
+    # Of one node, reported by its parts.
     "origin-lost": Kind("error", "Check the origin, and the network between it and this node.", "larderoriginfailing"),
     "origin-keys": Kind(
         "error",
@@ -166,7 +167,7 @@ KINDS: Mapping[str, Kind] = {
 }
 """By the name of the kind in documents and alerts, which is stable across versions."""
 COUNTED = frozenset({"origin", "corrupt", "churn", "clock"})
-"""Kinds that ``troubles`` finds in counters: of a node's workers, the one that counts for all of them knows these."""
+"""Kinds that ``troubles`` finds in counters. Only the worker that counts for the whole node knows them."""
 
 OF_ZONE = (
     "gone",
@@ -178,12 +179,12 @@ OF_ZONE = (
     "no-space",
     "empty",
 )
-"""Kinds that only show when all nodes are looked at, and that the leading gateway counts."""
+"""Kinds that only show across all nodes; the leading gateway counts them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A problem. ``kind`` stays the same for as long as it is the same problem; ``what`` may change."""
+    """A problem. ``kind`` identifies the problem while it lasts; ``what`` may change."""
 
     kind: str
     severity: Severity
@@ -197,7 +198,7 @@ class Trouble:
         Args:
             kind: its name.
             what: the problem, in words for operators.
-            severity: if it is another one than the kind's.
+            severity: if it differs from the kind's.
         """
         known = KINDS[kind]
         return cls(kind, severity or known.severity, _sentence(what), known.remedy)

@@ -1,6 +1,6 @@
 """Which of a batch's candidates are delivered (Quiver, Algorithm 1 and section 5.2).
 
-The choice must not favour anything but residence, or the order in which a job sees its data would follow the cache's. So the
+The choice must favour nothing but residence. Otherwise the order in which a job sees its data would follow the cache's. So the
 resident candidates keep the order of the request, which is the job's own and knows nothing of the cache. A random choice among
 them would be as fair, but it would leave some early candidates behind for long, until they are evicted. The missing ones are
 fetched in random order, so that jobs over the same data, without talking to one another, mostly fetch different items and then
@@ -35,8 +35,8 @@ class BatchMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Positions in the request: ``resident`` ones in the order of delivery, then ``others`` in the order in which to get them:
-    those already being fetched come first. ``spare`` ones are resident too, and delivered only when no other one can be had."""
+    """Positions in the request: ``resident`` in the order of delivery, then ``others`` in the order to fetch them, those already
+    being fetched first. ``spare`` ones are resident too, and delivered only when nothing else is left."""
 
     resident: Positions
     others: Positions
@@ -76,20 +76,20 @@ def may_replace(waiting: int, needed: int, silent: float) -> int:
         silent: seconds since the last arrival.
 
     Returns:
-        None within ``STALL``; then as many as are needed, unless that was done before.
+        None within ``STALL``; then as many as are needed, unless they are under way already.
     """
     return max(0, 2 * needed - waiting) if is_silent(silent) else max(0, needed - waiting)
 
 
 PATIENCE = 32
-"""Items in a row that the origin may fail, each after several attempts, before a batch of any size gives up."""
+"""Items in a row that may fail at the origin, each after several attempts, before a batch of any size gives up."""
 
 
 def gives_up(failures: int, needed: int) -> bool:
     """Whether a batch ends early: the origin fails so often that further items would fare no better.
 
     Args:
-        failures: items that the origin failed since one last came.
+        failures: items that failed at the origin since the last one arrived.
         needed: items that the batch still needs.
     """
     return failures >= max(4, min(2 * needed, PATIENCE))

@@ -54,7 +54,8 @@ class Allowance:
 
 
 def quota_of(registrations: int, items: int, size: int, capacity: int) -> Quota:
-    """The quota by the settings: of bytes, if ``size`` is 0, a tenth of the cache's capacity; half of it for all tenants."""
+    """The quota by the settings. If ``size`` is 0, a tenant gets a tenth of the cache's capacity; all tenants together get half
+    of it."""
     return Quota(registrations, items, size or max(FLOOR, capacity // 10), max(FLOOR, capacity // 2))
 
 

@@ -14,8 +14,8 @@ from gateway.policies.watermarks import MARKS
 WHOLE = MARKS.low
 """Share of the fleet's caches within which a dataset is ``full`` if no mode is requested.
 
-The nodes' parts of it differ in size. So a larger one is held in part, even if all of its bytes have room: on a node where they
-do not fit, its jobs share their reads.
+Nodes hold parts of different sizes. So a larger dataset is held in part, even if all of its bytes have room: on a node where its
+part does not fit, its jobs share their reads.
 """
 PLAN = 1
 """Version of the decision about caching; there is one decision per dataset and size of the cache so far."""

@@ -5,9 +5,11 @@ epoch; the active jobs that have not are the item's need. Nothing else decides r
 
 * A loaded item enters while there is room. In a full cache it replaces residents, and only residents that together are needed
   less than it will be after this read (``victims``). A single job consumes the items it loads, so nothing is replaced, and an
-  epoch reads the items not resident at its start, the least possible. With several jobs, an item stays until all had it.
+  epoch reads the items not resident at its start, the least possible. With several jobs, an item stays until all have consumed
+  it.
 * A batch takes residents of the job's own order first, then *offers*: residents that another job has consumed, so that they leave
-  soon. Then it joins loads under way, and loads the items that most other jobs need, which share the load. An item that others
+soon. Then it joins loads under way, and loads the items that most other jobs need, so that these share the load. An item that
+others
   need and that could not stay would be loaded once for each of them, so it is *held*: while there are other residents, the batch
   takes one of these (``choose``).
 
@@ -33,9 +35,9 @@ from numpy.typing import NDArray
 from gateway.policies.items.batch import Choice, Positions
 
 JOBS = 16
-"""Most jobs whose consumption is known per dataset; further ones are readers without a job."""
+"""The most jobs per dataset whose consumption is tracked; further ones count as readers without a job."""
 WINDOW = 65_536
-"""Items of a dataset that are looked at for victims and offers at once."""
+"""Items of a dataset that are considered for victims and offers at once."""
 SILENT = 60.0
 """Seconds without a request after which a job is inactive: items that it alone needs may be evicted."""
 
@@ -51,7 +53,7 @@ def need_of(bits: Bits, active: int) -> Needs:
 
 
 def window_of(items: int, random: np.random.Generator) -> slice:
-    """The items of a dataset that are looked at: all of a small one, a random part of a larger one, which bounds the cost."""
+    """The items of a dataset to consider: all of a small one, a random part of a larger one, which bounds the cost."""
     start = int(random.integers(items - WINDOW + 1)) if items > WINDOW else 0
     return slice(start, min(items, start + WINDOW))
 

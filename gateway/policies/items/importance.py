@@ -11,10 +11,10 @@ these over the jobs, up to a common factor: scores divided by the job's mean, ti
 one job it is the job's own score.
 
 *What may enter* (lines 9 to 22). While a pool has room everything does. Then a miss enters if its score is at least that of the
-least important resident, and an item that no job has scored does not.
+least important resident; an unscored item does not enter.
 
-*Aging.* Scores predict the next epoch; a job sends new ones with each epoch. One that is late loses weight, from ``LATE`` times
-its usual interval on, and all of it at ``LIFETIME`` times. When no job is left, the pool has the order that it would have without
+*Aging.* Scores predict the next epoch; a job sends new ones with each epoch. A late job loses weight from ``LATE`` times its
+usual interval on, and all of it at ``LIFETIME`` times. When no job is left, the pool has the order that it would have without
 scores.
 """
 
@@ -32,9 +32,9 @@ LATE = 1.5
 LIFETIME = 3.0
 """Times the interval between a job's last two parts."""
 SHORTEST_INTERVAL = 1200.0
-"""Seconds: a job that sends more often is believed as long as one that sends at this interval."""
+"""Seconds: the scores of a job that sends more often count as long as at this interval."""
 FIRST_INTERVAL = 14_400.0
-"""Seconds: how long the first epoch of a job is taken to be."""
+"""Seconds that the first epoch of a job is assumed to take."""
 BINS = 128
 """Steps of the distribution of a node's bytes over scores."""
 
@@ -55,9 +55,9 @@ class PartVerdict(Enum):
 
     APPLY = "applied"
     REPEATED = "repeated"
-    """It is the one that came last."""
+    """It repeats the last part."""
     UNKNOWN_BASE = "unknown-base"
-    """It adds to a part that this node does not have."""
+    """It extends a part that this node does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,8 @@ class Received:
 def verdict(last: Received, sequence: int, base: int, checksum: int, *, whole: bool) -> PartVerdict:
     """The decision on a part.
 
-    A whole part is always good: a job that begins again counts from 1 again. So a sequence that came before is a repetition only
-    if the bytes are the same.
+    A whole part is always valid: a job that restarts counts from 1 again. So a known sequence is a repetition only if the bytes
+    are the same.
     """
     if last.sequence and (sequence, checksum) == (last.sequence, last.checksum):
         return PartVerdict.REPEATED
@@ -133,7 +133,7 @@ class ScoreStep(NamedTuple):
 
 
 def steps_of(scores: Scores, lengths: NDArray[np.uint64]) -> tuple[ScoreStep, ...]:
-    """Distribution of bytes over scores: at most about ``BINS`` steps, the highest score first; unscored items have none.
+    """Distribution of bytes over scores: at most about ``BINS`` steps, the highest score first; unscored items are left out.
 
     Equal scores are in one step, so steps of discrete scores are exact.
     """

@@ -1,13 +1,13 @@
 """Residency by true next use, where jobs follow orders that their homes know: Belady's MIN (1966) with bypass, over all jobs.
 
-The home knows each follower's order of this epoch and the next, how far it is, and its pace. So it knows in how many seconds
-each item is used next, by whichever job comes first. An item that is loaded into a full cache replaces residents that are used
-later than itself, the last one first; if it is used last of all it is not stored.
+The home knows each follower's order of this epoch and the next, how far it is, and its pace. So it knows in how many seconds some
+job uses each item next. An item that is loaded into a full cache replaces residents that are used later than itself, the last
+used first; if it is used last of all, it is not stored.
 
 Jobs that take substitutes have no order. They take residents before anything else, so a resident that such a job has not consumed
 is used within the time in which the job consumes all of them, on average within half of it.
 
-A job alone uses each item once per epoch, so any residents give as many hits: nothing is replaced for it.
+A single job uses each item once per epoch, so all residents give equally many hits: nothing is replaced for it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from gateway.policies.items.epoch_order import ItemPositions
 Seconds = NDArray[np.float64]
 """By item, the time until it is used next."""
 RAGGED = 8
-"""Ranks and workers of a job are not equally far: items that it has not consumed up to an eighth of an epoch behind its front
-are expected now. Those further behind were consumed before the home knew the job."""
+"""A job's ranks and workers progress unevenly: unconsumed items up to an eighth of an epoch behind its front are expected now.
+Those further behind were consumed before the home knew the job."""
 _STEADY = 10.0
 """Seconds over which a pace is averaged."""
 _LEAST = 0.5
@@ -42,7 +42,7 @@ class OrderedJob:
         front: the first position that it has not reached.
         length: positions of an epoch.
         this: by item, its position in this epoch.
-        following: the same in the next epoch; ``None`` while that is not known: then any position is as likely.
+        following: the same in the next epoch; ``None`` while unknown: then all positions are equally likely.
     """
 
     bit: int
@@ -53,7 +53,7 @@ class OrderedJob:
     following: ItemPositions | None
 
     def uses(self, indices: NDArray[np.int64], consumed: NDArray[np.bool_]) -> Seconds:
-        """Seconds until the job uses each item. ``consumed``: those that it has had in this epoch."""
+        """Seconds until the job uses each item. ``consumed``: those that it has consumed in this epoch."""
         ahead = self.this[indices].astype(np.float64) - self.front
         over = consumed | (ahead < -(self.length // RAGGED))
         again = self.length / 2 if self.following is None else self.following[indices].astype(np.float64)
@@ -77,7 +77,7 @@ class NextUses:
     takers: Sequence[TakingJob] = ()
 
     def of(self, indices: NDArray[np.int64], bits: NDArray[np.uint16]) -> Seconds:
-        """Seconds until each item is used next. ``bits``: aligned; the jobs that have consumed it."""
+        """Seconds until each item is used next. ``bits``: by item, the jobs that have consumed it."""
         soonest = np.full(len(indices), np.inf)
         for job in self.followers:
             np.minimum(soonest, job.uses(indices, (bits & np.uint16(job.bit)) != 0), out=soonest)
@@ -110,7 +110,7 @@ def replaced(use: float, size: int, residents: deque[tuple[int, float, int]]) ->
 
 @dataclass(frozen=True, slots=True)
 class ReadingPace:
-    """How fast a job reads: ``pace`` in items per second, 0 while unknown, and the mark from which it is measured on."""
+    """How fast a job reads: ``pace`` in items per second, 0 while unknown, and the point from which it is measured."""
 
     pace: float = 0.0
     progress: float = 0.0
@@ -129,6 +129,6 @@ class ReadingPace:
 
 
 def usual_pace(paces: Sequence[float]) -> float:
-    """What is taken for a pace that is not known yet: the mean of the known ones."""
+    """The pace assumed for a job without one: the mean of the known paces."""
     known = [pace for pace in paces if pace > 0]
     return sum(known) / len(known) if known else 1.0

@@ -1,11 +1,10 @@
 """Decides which results of a PUT are stored, and who may compute a missing one.
 
-The first result of an item stays: equal fingerprints compute equal results, so another one brings nothing. A pool of results has
+The first result of an item stays: equal fingerprints compute equal results, so a second one adds nothing. A pool of results has
 the order ``uniform``: nothing leaves it for another result of the same pool, because in the next epoch each is as likely to be
 read as any other. So results beyond its target are refused, and the client computes them in every epoch. A collection without a
 pool, because no plan has been made since it began, stores results while they fit without eviction. A client that cannot decode a
-result replaces it: then nothing counts as known, and each result needs as much less room as leaves the pool with the one before
-it.
+result replaces it: then nothing counts as known, and each result needs less room by the bytes of the result that it replaces.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ def claimable(held: Mapping[int, tuple[int, str] | None], owner: str, now: int) 
     """The results that an owner may compute now: unclaimed ones, its own claims, and those whose claim has expired.
 
     Args:
-        held: the claim of each, by index: until when, and whose; ``None`` for none.
-        owner: asks.
+        held: the claim on each, by index: its expiry and its owner; ``None`` for none.
+        owner: who asks.
         now: on the clock of the claims.
     """
     return [index for index, claim in held.items() if claim is None or claim[1] == owner or claim[0] <= now]

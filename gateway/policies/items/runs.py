@@ -2,13 +2,13 @@
 
 A store charges by the request and answers after tens of milliseconds, so a sample of a few KiB inside a shard costs less with its
 neighbours. But bytes that nobody wants cost too. So a *run* has only items that are wanted and not cached, and bytes between
-them only within ``WASTE``. A gap of up to ``FRAME`` bytes costs nothing more: the heads of a request and its answer have as many,
-and the members of a TAR have it between them.
+them only within ``WASTE``. A gap of up to ``FRAME`` bytes is free: the heads of a request and its answer are as long, and TAR
+members have such gaps between them.
 
 The items of a run begin in one stretch of ``STRETCH`` bytes of the object. Stretches are fixed, so an object whose items are
-wanted in random order is read by one request for each of them.
+wanted in random order is read by one request per stretch.
 
-In an epoch, a run has the edges of its object too: what is between it and the item before it, and the end of the archive behind
+In an epoch, a run includes the edges of its object: the bytes between it and the previous item, and the end of the archive after
 the last item. S3 readers of the object want them (docs/decisions/0063).
 """
 
@@ -19,10 +19,10 @@ from typing import NamedTuple
 
 STRETCH = 4 * 1024**2
 WASTE = 0.05
-"""Bytes between the items of a run, in proportion to theirs."""
+"""The most bytes between the items of a run, as a share of the items' bytes."""
 FRAME = 1024
 EDGE = 12 * 1024
-"""Bytes behind the last item of an object that are read with it: tar pads an archive to 10 KiB."""
+"""Bytes after the last item of an object that are read with it: tar pads an archive to 10 KiB."""
 
 
 class ByteSpan(NamedTuple):
@@ -48,7 +48,7 @@ def with_edges(span: ByteSpan, before: int, *, last: bool) -> ByteSpan:
 
     Args:
         span: of its items.
-        before: the end of the item before it in the object; 0 if it has the first.
+        before: the end of the previous item in the object; 0 if the run has the first.
         last: whether it has the last item of the object.
     """
     start = before if 0 <= span.start - before <= FRAME else span.start

@@ -1,7 +1,7 @@
 """Which answers of the origin may be kept. A refusal has a reason, which the client sees in ``x-larder-cache``.
 
-An object is kept only when later bytes can be told from earlier ones (a strong ETag) and a truncated body from a whole one
-(a length), when its owner did not forbid it (RFC 9111 section 5.2.2: no-store, private), and when it leaves room for others.
+An object is kept only if versions can be told apart (a strong ETag), a truncated body is detectable (a length), its owner did not
+forbid it (RFC 9111 section 5.2.2: no-store, private), and it leaves room for others.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def refusal(meta: ObjectMeta, rule: Caching, capacity: int) -> Reason | None:
 
 
 def forbidden(headers: Iterable[Header]) -> Reason | None:
-    """The reason why an answer's headers forbid to keep it, or ``None``."""
+    """Why an answer's headers forbid keeping it, or ``None``."""
     for name, value in headers:
         lower = name.lower()
         if lower == "cache-control":

@@ -1,4 +1,4 @@
-"""Which rule can never match, because one before it matches everything that it would.
+"""Which rules can never match, because an earlier rule matches everything that they would.
 
 Whether one glob covers another is decided only where that is plain: a rule without wildcards, one that appears twice, and one
 whose fixed beginning is under an earlier ``fixed/**``. Reports are certain; a covered rule may go unreported.
@@ -14,9 +14,9 @@ _WILD = "*?["
 
 
 def hidden_by(globs: Sequence[str]) -> dict[int, int]:
-    """For each glob that can never be the first to match, by its place: the place of the first one that hides it.
+    """For each glob that can never be the first to match, by its place: the place of the first glob that hides it.
 
-    Each glob is compared with few of those before it: a thousand rules are listed in the event loop.
+    Each glob is compared with few earlier ones, because the event loop lists up to a thousand rules.
     """
     hidden: dict[int, int] = {}
     first: dict[str, int] = {}

@@ -2,12 +2,12 @@
 
 Two facts are needed, and both come from the origin: that the object has not changed (freshness, shared by all readers) and that
 this reader may read it (a grant, one per origin identity). One request renews both. A third fact concerns the fleet: while the
-invalidation channel is broken, another gateway may have accepted a write that this one did not hear of, so confirmations from
+invalidation channel is broken, another gateway may have accepted a write without this one's knowledge, so confirmations from
 before the channel's last repair prove nothing. Rules marked immutable are exempt from freshness and channel, never from the
 grant.
 
-A time in the future proves nothing: the clock was ahead when it was written down, or is behind now. It is not believed, however
-long that lasts, beyond ``AHEAD`` seconds, which cover the small corrections of a synchronised clock.
+A time in the future proves nothing: the clock was ahead when it was recorded, or is behind now. A time more than ``AHEAD``
+seconds in the future is ignored; ``AHEAD`` covers the small corrections of a synchronised clock.
 
 When the origin cannot be reached, both times may be stretched by ``stale_if_error`` (RFC 5861, section 4), except when the client
 itself demanded a check, which is then impossible.
@@ -42,7 +42,7 @@ class EntryState:
 
 @dataclass(frozen=True, slots=True)
 class Validity:
-    """Validity of a standing: from ``since`` on and before ``until``, while the channel was whole since ``vouched``."""
+    """When a state is valid: from ``since`` on and before ``until``, while the channel was whole since ``vouched``."""
 
     since: float
     until: float
@@ -68,7 +68,7 @@ def decide(standing: EntryState, rule: Caching, now: float, *, forced: bool = Fa
     """Serve from the cache, or check with the origin first.
 
     Args:
-        standing: the object's and the reader's standing.
+        standing: the state of the object and the reader.
         rule: the rule that holds for the object.
         now: seconds since the epoch.
         forced: the client sent ``Cache-Control: no-cache``.
@@ -87,5 +87,5 @@ def may_serve_stale(standing: EntryState, rule: Caching, now: float, *, forced: 
 
 
 def latest(before: float, after: float, now: float) -> float:
-    """The later of two times of confirmation that is not in the future of ``now``; ``after`` replaces one that is."""
+    """The later of two times of confirmation, leaving out any later than ``now``; ``after`` replaces one that is."""
     return after if before > now + AHEAD else max(before, after)

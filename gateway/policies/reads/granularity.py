@@ -1,26 +1,27 @@
 """Choose what a range of a large object brings into the cache: the range alone, or the blocks around it.
 
-A range that is not most of its blocks is read alone: column chunks, tensors, tiles and chunks of arrays begin anywhere, and the
-blocks around one of 3 MB in blocks of 4 MiB are 8 MiB.
+A range that is not most of its blocks is read alone: column chunks, tensors, tiles and chunks of arrays begin anywhere, and a
+chunk of 3 MB may touch two blocks of 4 MiB.
 
 *Large parts*, of a sixteenth of a block or more, are stored as they are (``part_number``), so reading them again costs nothing.
 Their block is filled only after as many as ``1 / SHARE`` of its bytes would take at ``REQUEST`` each: then requests cost more
-than bytes. *Smaller ranges* are kept in memory for a while. Three things show that more of their block will be wanted, and then
-it is filled:
+than bytes. *Smaller ranges* are kept in memory for a while. Three signs show that more of their block will be wanted, so it is
+filled:
 
-1. *Density.* The bytes asked of the block add up to a quarter of it. A request counts as at least ``REQUEST`` bytes, which take
+1. *Density.* The bytes requested from the block add up to a quarter of it. A request counts as at least ``REQUEST`` bytes, which
+take
    about as long as a request does, so tiny ranges fill a block after a bounded number of requests.
-2. *Reuse.* A range that is at least half as long began at this byte before. Readers of headers ask for the first bytes, and then
-   for more from there on.
-3. *Sequence.* The range is the third of ``IN_A_ROW`` that follow each other without a gap. Tiny ones between them count only by
-   density: a file's headers follow each other, too.
+2. *Reuse.* An earlier range that was at least half as long began at the same byte. Readers of headers request the first bytes,
+and then more from the same place.
+3. *Sequence.* The range is the last of ``IN_A_ROW`` that follow each other without a gap. Tiny ranges count only by density: a
+file's headers follow each other, too.
 
 A range that continues where a cached block ends fills too, and so does every range of a block of at most ``4 * REQUEST`` bytes.
 A range that is longer than ``longest`` fills its blocks: at most two more than it needs.
 
-The memory is a table of 32-bit words: 24 bits tell entries of one slot apart, 8 bits are a value. A new entry takes the slot of
-an older one. So the table is bounded, forgets, and needs no lock between processes that share it: a lost entry costs a request,
-and no entry makes a read wrong.
+The memory is a table of 32-bit words: 24 bits tell entries of one slot apart, 8 bits are a value. A new entry overwrites an older
+one in its slot. So the table is bounded, forgets, and needs no lock between processes that share it: a lost entry costs a
+request, and no entry makes a read wrong.
 """
 
 from __future__ import annotations
@@ -29,29 +30,29 @@ from math import inf
 from typing import NamedTuple, Protocol
 
 SHARE = 4
-"""The part of a block, as a divisor, that counts as much of it."""
+"""The part of a block, as a divisor, that fills it by density."""
 REQUEST = 64 * 1024
-"""Bytes that a request counts at least."""
+"""The least bytes that a request counts as."""
 _UNIT = 16 * 1024
 _MOST = 255
 LONGEST = 8 * 1024**2
-"""Bytes that are read alone at most, however large blocks are: they are in memory until they are stored."""
+"""The most bytes that are read alone, however large blocks are: they are in memory until they are stored."""
 BLOCKS = 2
-"""Blocks that a range is long at most that is read alone: the blocks around a longer one are at most twice as long."""
+"""The most blocks' length of a range that is read alone: the blocks around a longer one are at most twice as long."""
 STORED = 16
-"""The part of a block, as a divisor, from which on a range that was read alone is stored."""
+"""The least part of a block, as a divisor, that is stored when it was read alone."""
 SLACK = 0.1
 """Bytes of blocks around a range, for each of its own, that are read with it at once."""
 PARTS = 2**48
-"""The number of the block that is a large part from byte 0 on; no object has as many blocks."""
+"""The block number of a large part from byte 0 on; no object has as many blocks."""
 RUNS = 2**49
 """The number of the run list (gateway/model/run_list.py) of items from byte 0 of the object on."""
 IN_A_ROW = 3
 """Ranges without a gap between them that are a sequence."""
 TINY = 16 * 1024
-"""Bytes of a range that shows no sequence: less is a header, an index or a directory."""
+"""Bytes below which a range shows no sequence: it is a header, an index or a directory."""
 SLOTS = 2**20
-"""Words of a table: half of them count blocks, half mark where ranges began and ended."""
+"""Words of a table: half count blocks, half mark where ranges began and ended."""
 
 _HALF = SLOTS // 2
 _BEGAN, _ENDED = 0, 1

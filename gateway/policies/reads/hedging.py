@@ -1,6 +1,6 @@
 """When a read of a store is asked a second time: the hedged requests of Dean and Barroso, "The Tail at Scale" (CACM 56, 2013).
 
-A read is late when it has waited longer than a quantile of the reads of its kind that were answered last. Each read earns a
+A read is late when it has waited longer than a quantile of the latest reads of its kind. Each read earns a
 twentieth of a second request, so a store that becomes slow as a whole gets at most 5 % more requests.
 """
 
@@ -17,7 +17,7 @@ EARNED = 0.05
 _SAVED = 10.0
 """Second requests that may be saved up."""
 _WINDOW = 512
-"""Waiting times that are kept of a kind."""
+"""Waiting times kept per kind."""
 _ENOUGH = 64
 """Waiting times needed for a meaningful quantile."""
 _RENEW = 32

@@ -1,12 +1,12 @@
 """Decides which small blobs a worker also keeps in memory.
 
-The memory is small beside the disk, and most reads of a training job are as frequent as each other: a job reads every item once
-an epoch. With LRU such a scan evicts each blob just before its next read. So a blob that is in memory stays until another one has
-been read clearly more often: by ``MARGIN`` reads. The reads of two blobs of a scan differ by one, and by less than ``MARGIN``
-after halvings. So a scan changes nothing, and memory answers the share of its reads whose bytes fit.
+The memory is small beside the disk, and a training job reads all items equally often: once an epoch. With LRU such a scan evicts
+each blob just before its next read. So a blob that is in memory stays until another one has been read clearly more often: by
+``MARGIN`` reads. The counts of two blobs of a scan differ by one, and after halvings by less than ``MARGIN``. So a scan changes
+nothing, and memory answers the share of its reads whose bytes fit.
 
 ``Copied`` counts the reads of a blob in memory. Reads of blobs outside memory are counted here, for the last ``MOST_WAITING`` of
-them. All counts are halved from time to time, each when it is next looked at, so that old fame fades.
+them. All counts are halved from time to time, each at its next use, so that old reads lose weight.
 
 The order in which victims are tried is a clock: a resident that wins against a candidate goes to the end. A candidate gives up
 after a few that win, so a read of a blob that does not enter costs little; the next candidate tries others.
@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 MARGIN = 2
-"""More reads than a resident's that a blob needs to replace it."""
+"""How many more reads than a resident a blob needs to replace it."""
 MOST_WAITING = 16_384
-"""Blobs outside the memory whose reads are counted."""
+"""The most blobs outside the memory whose reads are counted."""
 _DEFEATS = 3
 """Residents that win against a candidate before it gives up."""
 _LIFE = 8
@@ -64,7 +64,7 @@ class MemoryOrder(Generic[R]):
         self._candidates = 0
 
     def enters(self, digest: bytes, size: int) -> float:
-        """Count a read of a blob that is not in memory, and make room for it if it has earned it. An empty one needs no memory.
+        """Count a read of a blob that is not in memory, and make room for it if its reads suffice. An empty blob needs no memory.
 
         Returns:
             Its reads, if it is to be added now; else 0.
@@ -96,7 +96,7 @@ class MemoryOrder(Generic[R]):
         resident = self.residents.pop(digest, None)
         if resident is not None:
             self.used -= len(resident.body) + self._overhead
-            resident.body = b""  # whoever remembers the blob must not keep its bytes
+            resident.body = b""  # a remaining reference to the blob must not keep its bytes
 
     def clear(self) -> None:
         """Drop everything."""

@@ -1,6 +1,6 @@
 """The owner's word: the ``Cache-Control`` of an object shortens the times of its rule (RFC 9111, 5.2.2; RFC 5861, section 4).
 
-``no-cache`` has every read checked, ``max-age`` and ``s-maxage`` end freshness, of which a shared cache heeds the second.
+``no-cache`` has every read checked. ``max-age`` and ``s-maxage`` end freshness; a shared cache prefers ``s-maxage``.
 ``must-revalidate``, ``proxy-revalidate``, ``s-maxage`` (RFC 9111, 5.2.2.10) and ``no-cache`` forbid stale bytes,
 ``stale-if-error`` bounds them. Forms that name header fields (``no-cache="set-cookie"``) count for the whole object. A value that
 is not a number counts as expired. ``immutable`` (RFC 8246) promises no more than the rule gives. Grants follow the rule alone:

@@ -14,16 +14,16 @@ IMMUTABLE = inf
 ALWAYS = 0.0
 _SPECIAL = re.compile(r"[*?\[]")
 AUTO, OFF = "auto", "off"
-"""Of ``Caching.pattern``: recognise it; no streams."""
+"""Values of ``Caching.pattern``: recognise the pattern; no streams."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caching:
     """Caching of the objects of one rule. Times are seconds; ``freshness`` may be ``IMMUTABLE`` or ``ALWAYS``.
 
-    ``pattern`` of the streams there: ``AUTO``, ``OFF``, or that of ``policies.streams.pattern.Pattern`` by which it is read.
-    ``hedge``: ``"off"``, or after which quantile of the waiting times a read of the store is sent again (``hedging.QUANTILES``).
-    ``listing``: listings of what the rule covers are recorded.
+    ``pattern`` of its streams: ``AUTO``, ``OFF``, or a value of ``policies.streams.pattern.Pattern``. ``hedge``: ``"off"``, or
+    the quantile of the waiting times after which a read of the store is sent again (``hedging.QUANTILES``). ``listing``: whether
+    listings under the rule are recorded.
     """
 
     match: str = "**"
@@ -53,7 +53,7 @@ class Rules:
         self.only = self._rules[0] if self._rules[0].match == "**" else None
         """The rule that holds for every object, if there is one."""
         self.hedging = any(rule.hedge != hedging.OFF for rule in self._rules)
-        """Whether a rule has late reads sent again."""
+        """Whether any rule sends late reads again."""
         self.listings = tuple(rule.match for rule in self._rules if rule.listing)
         """The globs of the rules that record listings."""
         self._memo: dict[str, Caching] = {}
@@ -73,7 +73,7 @@ class Rules:
     def listing(self, prefix: str) -> Caching | None:
         """The rule by which listings of ``bucket/prefix`` are recorded: the first that may match an object there.
 
-        ``None``: it does not record listings, or others may match objects there too.
+        ``None`` if it does not record listings, or if other rules may match objects there too.
         """
         if not self.listings:
             return None
@@ -81,5 +81,5 @@ class Rules:
         return rule if rule.listing and covers_prefix(rule.match, prefix) else None
 
     def listed(self, path: str) -> list[str]:
-        """The globs by whose rules listings with ``bucket/key`` may have been recorded."""
+        """The globs of the rules that may have recorded listings with ``bucket/key``."""
         return [match for match in self.listings if glob_matches(match, path)]

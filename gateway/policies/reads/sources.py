@@ -1,7 +1,7 @@
 """Decides which source is asked next for the bytes of an object or an item: one ladder of sources for both.
 
-In a fleet a read goes to the *home* of the bytes, so that they are read from the origin once and kept once. A home that fails is
-hidden by its successor, and at last by this node. The node that reads joins a read of the same bytes in progress; otherwise it
+In a fleet a read goes to the *home* of the bytes, so that they are read from the origin once and kept once. If the home fails,
+its successor takes its place, and at last this node. The node that reads joins a read of the same bytes in progress; otherwise it
 asks the *former* homes and other holders of the bytes, then the origin.
 
 ``next_source`` is pure. Its callers look up the facts, carry out the answer, and add what failed to ``ReadFacts.tried``:
@@ -11,19 +11,19 @@ that reads an object.
 Anything may happen between two questions. These interleavings decide the order; the code refers to their numbers:
 
 1. The read that is waited for fails. Its reader may have had other rights or another location, so the failure counts only for
-   a reader with the same ones. Other readers continue on their own, unless a read with their own rights is in progress by then.
-2. The home dies after it was chosen. When the ring is asked again it is a suspect, and the ring names its successor. A node
-   that the ring still names was asked in vain, and is not asked twice in a row.
+   a reader with the same ones. Other readers continue on their own, unless a read with their rights is in progress by then.
+2. The home dies after it was chosen. By the next question it is a suspect, and the ring names its successor. If the ring still
+names it, it is not asked twice in a row.
 3. The home has lost the origin, and says so, perhaps with stale bytes. It remains the home of its cached data, so the caller
    looks for a successor without it. Stale bytes are used at once only if this node does not reach the origin either.
 4. This node is home, and loses the origin while it reads. It gives up as soon as it knows, and others are asked. A node that took
    over after others failed does not ask them again.
 5. Two nodes disagree about the ring. A node that is asked by another reads by itself; it reports no ``home``.
-6. No other node was of use, and the origin is slow. A client of an object waits for this node alone, so the node waits as long as
-   the origin's time-outs allow. The reader of an item is told at once: it can read the origin itself.
-7. A write is accepted while homes move. A former home may not have heard of it, so it is passed over if the reader insists on the
-   origin's word, or the key was forgotten here.
-8. The origin fails, and there are bytes whose time is over. Only now are they served.
+6. No other node helped, and the origin is slow. The client of an object depends on this node, so the node waits as long as the
+origin's time-outs allow. The reader of an item gets the failure at once: it can read the origin itself.
+7. A write is accepted while homes move. A former home may have missed it, so it is passed over if the reader insists on the
+origin's word, or the key was forgotten here.
+8. The origin fails, and stale bytes exist. Only now are they served.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class InFlight(Enum):
     NONE = auto()
     OTHERS = auto()
     OWN = auto()
-    """One with this reader's rights and location."""
+    """A reader with the same rights and location."""
 
 
 class NextSource(NamedTuple):
@@ -86,16 +86,16 @@ class ReadFacts(NamedTuple):
     Attributes:
         kind: what is read.
         tried: the sources that failed, in order; joined reads of others are not among them.
-        home: whether the ring names another node, without those that failed.
-        repeats: whether it is the node that was just asked.
+        home: whether the ring, without the nodes that failed, names another node.
+        repeats: whether that is the node that was just asked.
         alone: whether no other node can serve this reader.
         fill: a read in progress here.
-        waited: whether another reader's was joined already.
+        waited: whether another reader's read was joined already.
         stale: whether there are stale bytes to fall back on.
         reached: whether this node reaches the origin, if it had to find out.
         reads: whether this node is the one that reads; the facts above, except ``fill`` and ``stale``, then concern other nodes.
         former: whether a former home or holder has not been asked yet.
-        doubted: whether their copy may be out of date.
+        doubted: whether the former holders' copies may be out of date.
     """
 
     kind: ReadKind
@@ -113,7 +113,7 @@ class ReadFacts(NamedTuple):
 
 
 def next_source(facts: ReadFacts) -> NextSource:
-    """The source to ask next. The numbers are those of the module's text."""
+    """The source to ask next. The numbers refer to the module's docstring."""
     kind, tried = facts.kind, facts.tried
     if facts.reads:
         if facts.fill is not InFlight.NONE:

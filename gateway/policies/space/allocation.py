@@ -8,25 +8,25 @@ share of their reads that the jobs save is
     h(x) = 0 without space;  1 - (1 - x/N) / J  from the window on
 
 and linear in between. The curve is concave: first the window, which is worth most if many jobs share it, then any number of bytes
-at the same worth each. Quiver (section 5.3) says that sizes between two chunks and all are useless. That is true of hits, of
-which substitution makes as many with two chunks as with any part, and false of reads.
+at the same worth each. Quiver (section 5.3) says that sizes between two chunks and all are useless. That is true of hits, because
+substitution makes as many with two chunks as with any part. It is false of reads.
 
 *What a gain is.* The paper calls g = b x gpus the GPUs saved, with b = t_miss / t_hit, so that a job which gains nothing (b = 1)
-would still claim space in proportion to its GPUs. We take g = gpus x (b - 1): the GPUs that would be needed on top to do without
-the cache. ``gain`` is that sum over all jobs of a dataset when every read is a hit, and x bytes bring ``gain`` x h(x).
+would still claim space in proportion to its GPUs. We take g = gpus x (b - 1): the additional GPUs that doing without the cache
+would take. ``gain`` is that sum over all jobs of a dataset when every read is a hit, and x bytes bring ``gain`` x h(x).
 
 *One ledger.* The curves fall into slices of constant worth per byte, and so do the bids of access streams and results: a stream's
 bytes save seconds of its readers' waiting per second, in the same currency (``stream_space.py``). The slices are granted by worth
 per byte until the budget is spent. As all curves are concave, no other division brings more. Equals share in proportion to their
 requests. Space that streams win is neither granted to datasets nor kept for datasets without jobs. The budget counts bytes of
-datasets. Streams and results turn over, so a byte of theirs takes more room, for their part of the reserve (``watermarks.py``).
+datasets. Streams and results turn over, so each of their bytes also takes its part of the reserve (``watermarks.py``).
 
-*Hysteresis.* Moving space costs refills. The bytes that a dataset already has count for more by a factor. The rest do not, so a
-dataset keeps its space without getting more.
+*Hysteresis.* Moving space costs refills. The worth of bytes that a dataset already has is multiplied by a factor. The rest is
+not, so a dataset keeps its space without getting more.
 
 Pinned datasets come first, then those whose registration requests a mode, then the rest. A dataset that requests ``full`` gets
 all or, like one that requests ``part``, two per cent, the space it wins, and unclaimed space. A quota cuts the curve off. A
-dataset whose jobs were not measured yet gets two per cent before anything is weighed, or its gain would never be known.
+dataset whose jobs are not measured yet gets two per cent before anything is weighed; otherwise its gain would never be known.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Candidate:
         window: bytes that its jobs need to share loads; ``None``: the share ``WINDOW``.
         override: ``"pin"``, ``"never"`` or empty.
         requested: a ``CachingMode`` or ``"auto"``.
-        quota: bytes that an operator lets it have at most; ``None``: any number.
+        quota: the most bytes that an operator lets it have; ``None`` for no limit.
         measured: whether the gain of one of its jobs is known.
     """
 
@@ -80,7 +80,7 @@ class Candidate:
 
     @property
     def refused(self) -> bool:
-        """Whether it gets nothing whatever it gains."""
+        """Whether it gets nothing, whatever its gain."""
         return self.override == "never" or (not self.override and self.wanted == CachingMode.NONE)
 
     @property
@@ -90,7 +90,7 @@ class Candidate:
 
     @property
     def limit(self) -> int:
-        """Bytes that it may have, and can use."""
+        """The most bytes that it may have and can use."""
         return self.size if self.quota is None else min(self.size, self.quota)
 
     @property
@@ -188,7 +188,7 @@ def _precedence(candidate: Candidate) -> tuple[bool, bool, bool, float, str]:
 
 
 def _promised(candidate: Candidate, free: int) -> int:
-    """Bytes that it gets before anything is weighed, if they are available."""
+    """Bytes granted before anything is weighed, if they are available."""
     if candidate.refused:
         return 0
     if candidate.override == "pin":
@@ -201,7 +201,7 @@ def _promised(candidate: Candidate, free: int) -> int:
 
 
 def _slices(candidate: Candidate, granted: int, hysteresis: float) -> Iterable[_Slice]:
-    """Its curve beyond the granted space: cut at the window, and at its present size."""
+    """The dataset's curve beyond its granted space: cut at the window, and at its present size."""
     ends = sorted(
         {end for end in (candidate.shared, candidate.held, candidate.limit) if granted < end <= candidate.limit}
     )
@@ -215,7 +215,7 @@ def _slices(candidate: Candidate, granted: int, hysteresis: float) -> Iterable[_
 
 
 def _shared_out(slices: Iterable[_Slice], free: int) -> defaultdict[str, int]:
-    """The bytes that each gets, the worthiest first; equals get the same share of their requests."""
+    """The bytes that each gets, by worth per byte; equals get the same share of their requests."""
     won: defaultdict[str, int] = defaultdict(int)
     ordered = sorted(slices, key=lambda piece: (-piece.worth, piece.name))
     for _, group in groupby(ordered, key=lambda piece: piece.worth):
@@ -241,7 +241,7 @@ def _allocation(candidate: Candidate, granted: int) -> Allocation:
         and not candidate.refused
         and (candidate.override or candidate.wanted != CachingMode.PART)
     )
-    # Of unknown size, all of it costs nothing.
+    # A dataset of unknown size counts as free.
     if whole and (granted or candidate.override or candidate.asks or candidate.gain > 0):
         mode = CachingMode.FULL
     else:

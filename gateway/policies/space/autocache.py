@@ -1,7 +1,7 @@
 """Chooses whether a pipeline's results are stored, and at which of its marks: the choice with the least worker time per epoch.
 
-Cachew (ATC 2022), section 4.4 and Figure 5. One worker profiles the pipeline: for each mark and for its end, the seconds per
-element that all work up to there takes, and the bytes per element. With N elements at the end and M at a mark,
+Cachew (ATC 2022), section 4.4 and Figure 5. One worker profiles the pipeline: for each mark and for the end, the seconds per
+element of all work up to that point, and the bytes per element. With N elements at the end and M at a mark,
 
     compute        N x seconds at the end
     cache at mark  M x g(bytes per element at the mark) + what comes after the mark
@@ -11,7 +11,7 @@ where g is the time that reading an element from the cache takes. The smallest w
 *source cache*, one at its end its *full cache*.
 
 The read model g is a line, latency plus time per byte, fitted to what the readers of results report (``read_model.py``). Our
-workers read ahead, so the sum holds only for the part of g in which a processor works; but an epoch takes at least M x g.
+workers read ahead, so the sum holds only for g's processor time; but an epoch takes at least M x g.
 
 Where the paper is silent:
 
@@ -31,7 +31,7 @@ from enum import StrEnum
 from gateway.policies.space.read_model import ReadModel
 
 COMPUTE = 0
-"""In the place of a mark's number: nothing is stored."""
+"""In place of a mark's number: nothing is stored."""
 
 
 class CacheReason(StrEnum):
@@ -50,7 +50,7 @@ class CacheReason(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> CacheReason | None:
-        """A reason of an earlier version, before any read was known; such a decision is made again."""
+        """Accept a reason of an earlier version, from before any read was known; such a decision is made again."""
         return cls.PROFILING if value == "not-measured" else None
 
 
@@ -118,7 +118,7 @@ def choose_mark(
 def _projected(total: float, mark: StageProfile, reads: ReadModel, room: float) -> Projection:
     size = mark.elements * mark.bytes
     share = 1.0 if size <= room else max(0.0, room) / size
-    # Times are measured apart, so that a mark may seem to take longer than the whole pipeline.
+    # Times are measured separately, so a mark may seem to take longer than the whole pipeline.
     after = max(0.0, total - mark.elements * mark.seconds)
     reading = mark.elements * reads.seconds(mark.bytes)
     cached = max(reading, reads.busy * reading + after)

@@ -1,8 +1,8 @@
-"""Number of input workers of a job: the fewest with which its batches come as fast as with more.
+"""Number of a job's input workers: the fewest that deliver batches as fast as more would.
 
-Cachew (ATC 2022), section 4.3. A job begins with one worker. One more is added while it shortens the time per batch by more than
-a threshold; the one that did not is taken away again, and the job is *settled*. CPU and memory are no guide: the time per batch
-counts, which the trainer measures. From then on the decision is looked at again every ten reports:
+Cachew (ATC 2022), section 4.3. A job begins with one worker. Workers are added while each shortens the time per batch by more
+than a threshold; the one that does not is removed again, and the job is *settled*. CPU and memory are no guide: the time per
+batch counts, which the trainer measures. From then on the decision is reviewed every ten reports:
 
 - The time per batch has grown past the threshold: one more is tried, as at the beginning.
 - The result queue is much longer than it was when the job settled: workers are faster than the model. Workers are removed one by
@@ -15,12 +15,12 @@ counts, which the trainer measures. From then on the decision is looked at again
 Where the paper is silent:
 
 - *A report counts only if it was measured with the number of workers that was last decided.* The trainer leaves out the batches
-  of a change, and a report that was under way says nothing of it.
-- *What a settled job is compared with* is its first report after it settled, with the worker taken away.
-- *A queue that was empty* has no level to be 40 % above; then one batch counts as the level.
-- *Shrinking compares with the time before the first worker was taken*, so that many small losses are not taken for none.
-- *A job of which nothing is known* although it has several workers was decided on before Redis was emptied. It keeps them,
-  settled. A new job has one.
+during a change, and a report that was under way predates it.
+- *A settled job is compared with* its first report after it settled, with the worker taken away.
+- *An empty queue* has no level to exceed by 40 %; one batch counts as its level.
+- *Shrinking compares with the time before the first worker was removed*, so that many small losses add up.
+- *A job without a known state* that has several workers was decided on before Redis was emptied. It keeps them, settled. A new
+job has one.
 - *Another mode of caching starts again with one worker* (section 4.3). Writing results is a mode of its own, as it is slower.
 """
 
@@ -42,7 +42,7 @@ class ScaleSettings:
     queue_growth: float = 0.4
     """Share by which the result queue must have grown before a worker is taken away."""
     review: int = 10
-    """Reports of a settled job after which its workers are looked at again."""
+    """Reports of a settled job after which its workers are reviewed."""
     most: int = 64
     """Workers that a job may have."""
 
@@ -100,7 +100,7 @@ class Scaling:
 
 
 def seeded(report: TrainerReport, settings: ScaleSettings) -> Scaling:
-    """The state of a job of which nothing is known, before its report."""
+    """The state of an unknown job, before its report."""
     if report.workers <= 1:
         return Scaling()
     return Scaling(min(report.workers, settings.most), ScalePhase.SETTLED, mode=report.mode)
@@ -109,7 +109,7 @@ def seeded(report: TrainerReport, settings: ScaleSettings) -> Scaling:
 def scaled(now: Scaling, report: TrainerReport, settings: ScaleSettings) -> Scaling:
     """The decision after a report; the same value if the report says nothing about it."""
     if report.mode != now.mode:
-        # Of a seeded job the mode may become known later than its workers.
+        # A seeded job's mode may become known later than its workers.
         now = replace(now, mode=report.mode) if not now.mode and now.workers > 1 else Scaling(mode=report.mode)
     if report.workers != now.workers or report.batch_time <= 0:
         return now

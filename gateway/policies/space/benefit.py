@@ -3,14 +3,14 @@
 ``probing`` measures one job; here are the jobs of a dataset together.
 
 - *Equal jobs share a measurement.* Jobs are equal if tenant, dataset, batch size, GPUs and ranks agree, and if a mini-batch keeps
-  them busy for the same time, as in a sweep over parameters: the network is the same where its computing is. The latest time
-  without hits that one of them measured counts for all, so the rest are not refused hits.
+  them busy for the same time, as in a sweep over parameters: equal computing time means the same network. The latest time without
+  hits that one of them measured counts for all, so the rest are not refused hits.
 - *One job of a dataset is refused hits at a time*: first those without a measurement, in the order of arrival.
-- *A job with caching on* is never refused hits; it is measured by its ordinary reports, and counts ``assumed`` at least.
-- *A job that gains nothing* reads through the cache all the same, and so saves reads of the store. That is worth ``LEAST_GAIN``,
-  which gets its dataset only room that no other bidder wants.
+- *A job with caching on* is never refused hits; it is measured by its ordinary reports, and counts at least ``assumed``.
+- *A job that gains nothing* still reads through the cache, which saves reads of the store. That is worth ``LEAST_GAIN``, which
+wins its dataset only room that no other bidder wants.
 - *Before anything is measured* a job counts as one that gains ``assumed``: a new dataset deserves a try. It counts less if its
-  waiting shows that less can be gained.
+waiting time shows that less can be gained.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from gateway.policies.space.remembered import RememberedJob
 LEAST_GAIN = 0.001
 """Gain per GPU of a job whose time the cache does not shorten: it saves reads of the store."""
 _LEAST_WORTH = 1e-12
-"""The same with prices, under which the reads of such a job have a value of their own."""
+"""The same with prices, which value the reads of such a job by themselves."""
 _DONORS = 8
 """Measurements of equal jobs that are compared with a job's, the newest ones."""
 _INDISTINCT = 0.05
-"""Share of a mini-batch below which differences in computing do not matter."""
+"""Differences in computing below this share of a mini-batch do not matter."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
     """The facts of a job: its registration, and its last heartbeat.
 
-    ``totals`` cumulative per phase, ``joined_at`` on the clock of ``now``; ``wants`` is ``"auto"``, ``"on"`` (the cache
+    ``totals`` are cumulative per phase, ``joined_at`` is on the clock of ``now``; ``wants`` is ``"auto"``, ``"on"`` (the cache
     whatever it gains) or ``"off"``. ``batch_size``: items of a mini-batch of one of its ``ranks``, 0 if that is not known.
     """
 
@@ -182,8 +182,8 @@ def gain_of(
 ) -> float:
     """The seconds that a job saves per second if its dataset is fully cached: GPUs, or money with prices.
 
-    GPUs are those that it would need on top without the cache: gpus x (benefit - 1). At the speed that it has with hits only, its
-    reads are as many items per second.
+    GPUs are the additional ones that it would need without the cache: gpus x (benefit - 1). Its reads are counted at the speed
+    that it has with hits only.
 
     Args:
         fact: the job.
@@ -205,7 +205,7 @@ def gain_of(
 
 
 def reads_of(fact: JobFacts, known: RememberedJob, assumed: float) -> float:
-    """Items that a job reads per second with hits only; as many as it read until now, if its times are not known."""
+    """Items that a job reads per second with hits only; if its times are unknown, its rate so far."""
     steps = sum(total.steps for total in fact.totals.values())
     items = sum(total.items for total in fact.totals.values())
     if not steps:

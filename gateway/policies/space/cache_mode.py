@@ -1,4 +1,4 @@
-"""When it is decided where a pipeline caches, and when that is decided again.
+"""Decides when to choose where a pipeline caches, and when to choose again.
 
 ``autocache.py`` finds the cheapest choice now (Cachew, ATC 2022, section 4.4). A job lives for days: its costs drift, its pool
 grows and shrinks, and each change of mode costs an epoch of writes and a search for workers. So a job is decided on once:
@@ -13,10 +13,10 @@ grows and shrinks, and each change of mode costs an epoch of writes and a search
 - *The second decision* needs another mode that saves ``clearly``, by the latest costs, in ``doubts`` profiles in a row. In a mode
   that computes, all costs are those of the profile. In a mode that reads, the time at the end replaces the projection while the
   room stays; the epoch that writes does not count. Reads by any pipeline of the tenant count: a mark that was taken for expensive
-  may turn out to be cheap. A mark that was left keeps the time that reading it took, until its projection has changed by more
-  than ``moved``: else a projection that is too low would bring it back again and again. If no mode saves enough, but the room or
-  the costs have changed by more than ``moved``, they become the reference for later ones.
-- *More workers* are slower each, as they compete for cores. The decision is made from the times of one (the paper measures no
+  may turn out to be cheap. A mark that was abandoned keeps its measured reading time until its projection has changed by more
+  than ``moved``: otherwise a projection that is too low would bring it back again and again. If no mode saves enough, but the
+  room or the costs have changed by more than ``moved``, they become the reference for later ones.
+- *Several workers* are each slower, as they compete for cores. The decision is made from the times of one (the paper measures no
   others), so the first profile of another number of workers is only a reference: later ones of as many workers are compared with
   it, and times change in the decision by the same factor.
 
@@ -39,9 +39,10 @@ from gateway.policies.space.autocache import (
 from gateway.policies.space.read_model import ReadModel, ReadSums
 
 NEVER = "never"
-"""An operator forbids that results are stored."""
+"""An operator forbids storing results."""
 PIN = "pin"
-"""An operator has results stored at the cheapest mark, whatever that saves; ``pin:4``: at that of stage 4, if there is one."""
+"""An operator has results stored at the cheapest mark, whatever that saves; ``pin:4``: at the mark of stage 4, if there is
+one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +68,10 @@ class PipelineProfile:
         epoch: number of the epoch.
         measured: elements that the times are means of.
         end: the last stage.
-        marks: in order; those whose results cannot be shared included.
+        marks: in order, including those whose results cannot be shared.
         pools: names of the pools of results that can be shared, by the stage of their mark.
         workers: input workers at that time.
-        read: results read in that time; ``None`` if they timed none.
+        read: results read in that time; ``None`` if no read was timed.
     """
 
     cache: int
@@ -129,7 +130,7 @@ class CacheDecision:
         projections: of the modes, ``COMPUTE`` first; none if the decision needed no profile.
         doubts: profiles in a row that differ from this decision's.
         workers: input workers when ``costs`` were measured.
-        reference: of the number of workers that the job has since then.
+        reference: for the number of workers that the job has had since then.
         left: marks that were read and left, by stage: worker seconds per epoch as projected and as measured.
     """
 
@@ -147,7 +148,7 @@ class CacheDecision:
 
     @property
     def final(self) -> bool:
-        """Whether it stays until something changes."""
+        """Whether the decision stays until something changes."""
         return self.reason is not CacheReason.PROFILING
 
     def mode(self, cache: int, epoch: int) -> str:
@@ -207,7 +208,7 @@ def _first(
     if stored:
         return _shared(max(stored), profile, facts)
     if now is None and profile.cache in profile.pools:
-        # Decided before the decision was lost (Redis was emptied): profiling again would compute another epoch.
+        # The decision was lost when Redis was emptied: profiling again would compute another epoch.
         return _shared(profile.cache, profile, facts)
     marks = _shareable(profile)
     if marks and (profile.measured < settings.elements or profile.cache != COMPUTE):
@@ -218,7 +219,7 @@ def _first(
 
 
 def _shared(stage: int, profile: PipelineProfile, facts: CacheFacts) -> CacheDecision:
-    """Read results that another job has stored, or this one before; known measurements tell what that saves."""
+    """Read results that another job, or this one, has stored; known measurements give the savings."""
     other = facts.stored.get(profile.pools[stage])
     return replace(
         other if other is not None and other.stage == stage else CacheDecision(),
@@ -302,7 +303,7 @@ def _computes(profile: PipelineProfile, settings: MarkSettings) -> bool:
 
 
 def _reference(now: CacheDecision, profile: PipelineProfile) -> ProfileReference | None:
-    """The reference for later profiles of as many workers; ``None`` if that is the decision's costs."""
+    """The reference for later profiles with as many workers; ``None`` if the decision's costs are the reference."""
     if profile.workers == now.workers:
         return None
     seconds = {point.stage: point.seconds for point in (profile.end, *profile.marks)}

@@ -1,4 +1,4 @@
-"""What jobs read from origins in whole epochs, beside the least that is possible.
+"""What jobs read from origins in whole epochs, compared with the least possible.
 
 An epoch delivers each item of a dataset once. What is not cached when it begins must be read: that is the least, for all jobs on
 the dataset together, since one read serves them all. A rank reports the last epoch that it delivered from beginning to end.
@@ -15,8 +15,8 @@ from statistics import fmean
 class EpochReads:
     """A whole epoch of a job, or of some of its ranks.
 
-    ``items``: delivered; ``origin_reads``: of these, read from the origin. ``least``: share of the dataset that was not cached at
-    the beginning, ``None`` if it is not known. ``ranks``: how many ranks the counts are of.
+    ``items``: delivered; ``origin_reads``: those of them read from the origin. ``least``: share of the dataset that was not
+    cached at the beginning, ``None`` if unknown. ``ranks``: how many ranks are counted.
     """
 
     epoch: int
@@ -41,7 +41,7 @@ class SharedEpochs:
 
 
 def of_ranks(reads: Sequence[EpochReads]) -> EpochReads | None:
-    """The epoch of a job, from those of its ranks: the earliest that one reports; the others are about to follow or to report."""
+    """The epoch of a job: the earliest that any of its ranks reports; the other ranks will soon catch up or report."""
     if not reads:
         return None
     epoch = min(reader.epoch for reader in reads)

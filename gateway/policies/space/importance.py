@@ -5,8 +5,8 @@ puts the reports together. The *threshold* is the score at which the items above
 has above it are the node's *share*. So the fleet holds the same items as one large queue would, though each node only knows its
 own items, and a home that happens to have more of the important ones gets more of the space.
 
-A pool is in this order while a job on its dataset has scores that count (``importance.freshness``), unless its registration asked
-for a part by demand. It also gets space that no other dataset was given.
+A pool has this order while a job on its dataset has scores that count (``importance.freshness``), unless its registration
+requests a part by demand. It also gets space that no other dataset was given.
 
 Weights move in steps of ``STEP``, because each change ranks all items of the dataset again.
 """
@@ -22,14 +22,15 @@ from gateway.policies.items.importance import JobWeight, ScoreStep, freshness
 from gateway.policies.space.orders import ImportanceOrder, PoolOrder, WhyCaching
 
 STEP = 0.1
-"""Share of all reads by which a job's weight must be wrong to be changed."""
+"""The least error of a job's weight that changes it, as a share of all reads."""
 _DIGITS = 3
 """Significant digits of a factor."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """A node's scores of one job: seconds since its last part, and between epochs; number of scored items; their mean."""
+    """A node's scores of one job: seconds since its last part and between its epochs, number of scored items, and their mean
+    score."""
 
     age: float
     interval: float = 0.0
@@ -42,8 +43,8 @@ class JobReport:
 class ScoreReport:
     """A node's report on one dataset: each job, and the items whose home it is under the weights in force.
 
-    ``reads`` and ``hits`` are those that the node answered, by tenths of the scored items, the least important first, and last
-    those of items without a score.
+    ``reads`` and ``hits`` count the node's answers by tenths of the scored items, the least important first; the last entry
+    counts items without a score.
     """
 
     jobs: Mapping[str, JobReport] = field(default_factory=dict)
@@ -54,7 +55,7 @@ class ScoreReport:
 
 @dataclass(frozen=True, slots=True)
 class ScoredDataset:
-    """A dataset with scores from jobs: reports by node, reads per second by job, its bytes, and the operator's quota of them."""
+    """A dataset with scores from jobs: reports by node, reads per second by job, its bytes, and the operator's quota."""
 
     reports: Mapping[str, ScoreReport]
     rates: Mapping[str, float]
@@ -63,7 +64,7 @@ class ScoredDataset:
 
     @property
     def limit(self) -> int:
-        """Bytes that are of use to it."""
+        """The most bytes that it can use."""
         return self.size if self.quota is None else min(self.size, self.quota)
 
 
@@ -73,7 +74,7 @@ def important(
     scored: Mapping[str, ScoredDataset],
     free: int,
 ) -> dict[str, PoolOrder]:
-    """The orders, with those in the order ``importance`` whose jobs send scores.
+    """The orders; pools whose jobs send scores get the order ``importance``.
 
     Args:
         orders: as allocated, by dataset.
@@ -127,8 +128,8 @@ def weigh(before: Mapping[str, JobWeight], known: ScoredDataset) -> dict[str, Jo
     """Weight of each job's scores; none for jobs that are gone, or whose scores are too old.
 
     Args:
-        before: as decided last.
-        known: of the dataset.
+        before: the last decision.
+        known: the dataset's scores.
     """
     rates: dict[str, float] = {}
     means: dict[str, float] = {}
@@ -141,7 +142,7 @@ def weigh(before: Mapping[str, JobWeight], known: ScoredDataset) -> dict[str, Jo
             means[job] = sum(report.mean * report.scored for report in reports) / count
     if not rates:
         return {}
-    # A job of which no rate is known yet counts as an average one.
+    # A job without a known rate counts as an average one.
     usual = sum(rates.values()) / max(1, sum(rate > 0 for rate in rates.values())) or 1.0
     reads = {job: rate or usual for job, rate in rates.items()}
     shares = {job: rate / sum(reads.values()) for job, rate in reads.items()}

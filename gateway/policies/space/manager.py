@@ -7,16 +7,16 @@ the plan in Redis. Where the paper leaves a choice:
 
 - *Before anything is measured* a job counts as one that gains as much as ``assumed_benefit`` says: a new dataset deserves a try.
 - *Moving space costs refills.* Bytes that a dataset has count ``hysteresis`` times, so others take them only if they bring that
-  much more; a dataset grows by ``GRAIN`` at least; and a fleet that has become smaller is believed after ``patience`` only, as
-  most nodes that go come back.
+  much more; a dataset grows by at least ``GRAIN``; and a smaller fleet counts only after ``patience``, because most nodes that
+  leave come back.
 - *A job that left the cache* adds no gain. When it is probed again, it counts just enough for its dataset to get unclaimed space.
 - *Pinned prefixes* come first (``pinned.py``); everything else shares the rest.
 - *Access streams* bid for space in the same ledger, with their worth in the last round. They share the space they win.
 - *Results of pipelines* bid too (``results_space.py``). Nothing is evicted for them once their pool is full, so its target also
   includes unclaimed space.
 - *A dataset that is larger than* ``WHOLE`` *of the caches* is held in part unless its registration or an operator asks for all.
-- *A dataset without jobs* keeps its space while there is room. One with a quota below its size is held in part, within its quota
-  and the room, whether or not an earlier plan had it. Any other comes in with its first job.
+- *A dataset without jobs* keeps its space while there is room. A dataset with a quota below its size is held in part, within its
+quota and the room, whether or not an earlier plan had it. Any other dataset enters the plan with its first job.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from gateway.policies.streams.zone import ZoneStream
 from gateway.policies.watermarks import GRANTABLE, turned, turning
 
 WINDOW_ITEMS = 32
-"""Items for each job that lets the jobs of a dataset share loads, at least: some batches."""
+"""The least items per job in the window in which the jobs of a dataset share loads: some batches."""
 GRAIN = 0.005
-"""Share of the space by which a dataset grows at least, so that not every new figure makes a new plan."""
+"""The least growth of a dataset, as a share of the space, so that not every new figure makes a new plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class DatasetFacts:
     """The facts of a dataset.
 
     ``size`` in bytes; ``requested`` a ``CachingMode`` or ``"auto"``; ``override`` is ``"pin"``, ``"never"`` or empty;
-    ``resident_share`` of its items, 0 to 1; ``quota``: bytes that it may take at most, ``None`` for any number.
+    ``resident_share`` of its items, 0 to 1; ``quota``: the most bytes that it may take, ``None`` for no limit.
     """
 
     size: int
@@ -72,7 +72,7 @@ class DatasetFacts:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All that a decision is made from.
+    """The input of a decision.
 
     ``capacity``: bytes that datasets may be granted on all READY nodes together (``watermarks.GRANTABLE``). ``datasets`` by id,
     ``jobs`` by ``tenant/job``, access ``streams`` by name, ``scores`` by dataset and node, ``results`` of pipelines by use,
@@ -101,7 +101,7 @@ class ManagerParams:
     patience: float = 60.0
     """Time that the fleet may be smaller (a node restarts) before datasets lose their space."""
     prices: UnitPrices = SECONDS
-    """Of reads and waiting. With prices the ledger saves money, else GPU seconds."""
+    """Prices of reads and waiting. With prices the ledger saves money, else GPU seconds."""
     results_share: float = 0.5
     """Share of the cache that the results of one tenant's pipelines may take."""
 
@@ -160,7 +160,7 @@ def _currency(prices: UnitPrices) -> dict[str, str]:
 
 
 def _room_of(orders: Iterable[PoolOrder]) -> int:
-    """The room of datasets that pools take whose bytes turn over."""
+    """The datasets' room taken by pools whose bytes turn over."""
     return turning(sum(order.target for order in orders))
 
 
@@ -209,7 +209,7 @@ class _Spaces:
         self.won = {bid.name: allocations[bid.name].granted for bid in self._bids}
         self.free = self.capacity - turning(sum(self.won.values())) - sum(order.target for order in orders.values())
         idle_ones = set(self._facts.datasets) - set(orders)
-        # Datasets without a quota have their bytes; bytes that a quota frees for others may not be free yet.
+        # Datasets without a quota hold their bytes; bytes that a quota takes away may not be free yet.
         for name in sorted(idle_ones, key=lambda name: (self._facts.datasets[name].bounded, name)):
             idle = self._idle(name)
             if idle is not None:
@@ -234,7 +234,7 @@ class _Spaces:
         )
 
     def inputs(self, orders: Mapping[str, PoolOrder]) -> dict[str, Any]:
-        """The inputs of the allocation, for explanation; with prices, the money also that a dataset's space saves per hour."""
+        """The inputs of the allocation, for explanation; with prices, also the money that a dataset's space saves per hour."""
         return {
             name: {
                 "size": candidate.size,
@@ -328,7 +328,7 @@ def _by_importance(
 
 
 def _rate(totals: Iterable[PhaseTotals]) -> float:
-    """Items that a job read per second since it began; 0 while that is not known."""
+    """Items that a job has read per second since it began; 0 while unknown."""
     known = list(totals)
     seconds = sum(total.seconds for total in known)
     return sum(total.items for total in known) / seconds if seconds > 0 else 0.0

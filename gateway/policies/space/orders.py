@@ -15,11 +15,11 @@ class Phase(StrEnum):
     """The phase of a job's measurement (Quiver, section 4.5 and 5.3)."""
 
     PROBE_MISS = "probe-miss"
-    """Its time per mini-batch without hits is measured: a job that would have hits is refused them, a cold one has none."""
+    """Its time per mini-batch without hits is measured: hits are refused; a job on a cold cache has none."""
     MEASURE = "measure"
     """It reads as usual, until its time with hits is measured."""
     STEADY = "steady"
-    """It reads as usual, and its time is measured further."""
+    """It reads as usual, and measuring continues."""
 
 
 class WhyCaching(StrEnum):
@@ -43,9 +43,8 @@ class WhyCaching(StrEnum):
 class ImportanceOrder:
     """Contents of a pool of the order ``importance`` in the fleet (policies/space/importance.py).
 
-    ``jobs`` are those whose scores count, by ``tenant/job``. ``threshold`` is the score from which on items fit the pool,
-    ``None`` while all that is scored fits; ``shares`` the bytes that each node has of it; ``partial``: not the whole dataset
-    fits.
+    ``jobs`` are those whose scores count, by ``tenant/job``. ``threshold`` is the least score that fits the pool, ``None`` while
+    all scored items fit; ``shares`` are the bytes of the pool by node; ``partial``: not the whole dataset fits.
     """
 
     jobs: Mapping[str, JobWeight]
@@ -72,7 +71,7 @@ class PoolOrder:
 
     @property
     def held(self) -> CachingMode:
-        """The mode that counts when times of its jobs are measured: ``PART`` if importance keeps only a part of the dataset."""
+        """The mode under which its jobs' times are measured: ``PART`` if importance keeps only a part of the dataset."""
         return CachingMode.PART if self.importance is not None and self.importance.partial else self.caching
 
     @property
@@ -83,7 +82,8 @@ class PoolOrder:
 
 @dataclass(frozen=True, slots=True)
 class JobOrder:
-    """The plan for one job: whether it gets hits, and which measurement is under way. ``benefit``: t_miss / t_full, 0 unknown."""
+    """The plan for one job: whether it gets hits, and which measurement is under way. ``benefit``: t_miss / t_full, 0 if
+    unknown."""
 
     cache: bool
     phase: Phase
@@ -91,5 +91,5 @@ class JobOrder:
 
     @property
     def refused(self) -> bool:
-        """Whether it is refused hits for a measurement. Its reads are stored and shared as usual."""
+        """Whether hits are refused for a measurement. Reads are stored and shared as usual."""
         return not self.cache and self.phase is Phase.PROBE_MISS

@@ -10,7 +10,7 @@ from gateway.policies.pools import STREAM
 
 _PIPELINE = "pipeline:"
 _MODE = re.compile(r"pin(:[1-9][0-9]{0,5})?|never")
-"""A pin of a pipeline may name the stage of a mark."""
+"""The prefix of a pipeline's pin that names the stage of a mark."""
 
 
 def pipeline_name(job: str) -> str:

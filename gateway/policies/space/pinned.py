@@ -1,9 +1,9 @@
-"""Pinned prefixes: an operator names a prefix, or one object, and the bytes that stay for it whatever others gain.
+"""Pinned prefixes: an operator names a prefix, or one object, and the bytes reserved for it, whatever others gain.
 
 A pinned prefix is a pool with the name of a stream's, so its objects enter it by their keys. Its minimum is its target: while it
 holds no more than that, nothing of it is evicted for others. Reads beyond that evict the prefix's own least recently read blobs.
-Pins come before all bids, whatever those gain. Together they get at most ``MOST`` of the space: with no room for anything else,
-every other read would go to the origin.
+Pins come before all bids. Together they get at most ``MOST`` of the space: without other room, every other read would go to the
+origin.
 
 A prefix may be denied space as well: its pool has the target 0, so its blobs are evicted before any other.
 

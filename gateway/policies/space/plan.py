@@ -1,7 +1,7 @@
 """The manager's current decision, as a value: every node's orders for each dataset, and every job's directives.
 
-The manager (``manager.py``) makes it, Redis carries it as JSON, the keeper of each node executes it. A dataset outside the plan
-is treated by ``policies.items.datasets.decide``: there is no manager yet, or the manager does not know the dataset.
+The manager (``manager.py``) makes it, Redis carries it as JSON, and the keeper of each node executes it. If there is no manager
+yet, or it does not know a dataset, ``policies.items.datasets.decide`` decides about that dataset.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from gateway.policies.watermarks import GRANTABLE, turning
 class Plan:
     """One version of everything. ``fence`` is the leader's token: a plan with a lower one is refused.
 
-    ``jobs`` is keyed by ``tenant/job``, ``pools`` by name (policies/pools.py). ``memory`` is what the manager needs to continue
-    from here, ``inputs`` are the facts that it saw, as JSON. Only the manager and explanations read them.
+    ``jobs`` is keyed by ``tenant/job``, ``pools`` by name (policies/pools.py). ``memory`` is the manager's state between plans;
+    ``inputs`` are the facts behind the plan, as JSON. Only the manager and explanations read them.
     """
 
     version: int = 0
@@ -44,12 +44,12 @@ class Plan:
 
 
 def dataset_pools(orders: Mapping[str, PoolOrder]) -> dict[str, PoolOrder]:
-    """The pools of datasets, by their names, of orders by the datasets' ids."""
+    """Rename orders by dataset id to orders by pool name."""
     return {dataset_pool(dataset): order for dataset, order in orders.items()}
 
 
 def left_of(targets: Mapping[str, int], grantable: int) -> int:
-    """Bytes that pools, by name with their targets, leave for datasets; those of other pools turn over."""
+    """Bytes left for datasets by pools with these targets, given by name; the bytes of pools not of datasets turn over."""
     of_datasets = sum(target for name, target in targets.items() if name.startswith(dataset_pool("")))
     return max(0, grantable - of_datasets - turning(sum(targets.values()) - of_datasets))
 
@@ -57,7 +57,7 @@ def left_of(targets: Mapping[str, int], grantable: int) -> int:
 def node_pools(plan: Plan, capacity: int, everywhere: int, node: str = "") -> tuple[Pool, ...]:
     """The pools that one node has under a plan; a dataset without jobs has none.
 
-    A dataset whose digest file states no lengths costs nothing by the plan, yet all of it is to be kept. Its size is unknown, so
+    By the plan, a dataset whose digest file states no lengths costs nothing, yet all of it is kept. Its size is unknown, so
     it gets the space that the other pools leave, not the space they were granted.
 
     Args:

@@ -1,9 +1,8 @@
 """The worth of a saved read: seconds of GPUs or, with an operator's prices, money.
 
 Every bidder of the ledger (``allocation.py``) states its savings per second: seconds that GPUs would wait, reads of the store,
-and their bytes. Without prices only the seconds count, and the ledger has the GPUs work as much as it can. With prices, a read
-costs its request and its bytes, and a second that a GPU waits costs its part of an hour. Then the ledger makes the sum of both as
-small as it can.
+and their bytes. Without prices only the seconds count, and the ledger minimises GPU waiting. With prices, a read costs its
+request and its bytes, and a second of GPU waiting costs its part of an hour. Then the ledger minimises the sum of both.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ DAY = 24 * HOUR
 
 @dataclass(frozen=True, slots=True)
 class UnitPrices:
-    """Prices in one ``currency``; 0 is free, and no price at all means that seconds count."""
+    """Prices in one ``currency``; 0 is free; without any price, seconds count."""
 
     gb_read: float = 0.0
     thousand_requests: float = 0.0

@@ -1,4 +1,5 @@
-"""How long a reader needs for one element from the cache: a line, latency plus time per byte (Cachew, ATC 2022, section 4.4).
+"""The time that a reader needs for one element from the cache: a line, latency plus time per byte (Cachew, ATC 2022, section
+4.4).
 
 The paper's g infers the read time of b bytes from its file system's throughput. Here the readers measure it: the workers of
 pipelines report their time per element, from the request to the decoded element. So the line covers the network, the checksum and
@@ -10,11 +11,12 @@ Where the paper is silent:
   down; waiting for network and gateway costs nothing unless the computation ends first. So readers also report how long their
   processors were busy.
 - *Reports are summed* by tenant and by size of an element in powers of two. When a size has ``ENOUGH`` elements, its sums are
-  halved before more are added, so that the last reads count most. Tenants are apart: a report changes no other tenant's model.
-- *Small elements count as much as large ones.* Errors of the line are weighed by what a typical read of the size takes.
+  halved before more are added, so that the last reads count most. Each tenant has its own sums: a report changes no other
+  tenant's model.
+- *Small elements count as much as large ones.* Errors of the line are weighted by the time of a typical read of that size.
 - *Few sizes were read.* Reads of one size cannot tell latency from time per byte. So the fit begins with a typical line, which
-  any read outweighs. Small elements that take long move the latency, large ones the time per byte. The typical line is a fast
-  one: if results are stored that do not pay, their reads correct it; if none are stored, nothing is ever measured.
+any read outweighs. Slow small elements raise the latency, slow large ones the time per byte. The typical line is fast: if stored
+results do not pay, their reads correct it; if none were stored, nothing would ever be measured.
 """
 
 from __future__ import annotations
@@ -47,13 +49,13 @@ class ReadModel:
 
 
 TYPICAL = ReadModel(0.0002, 1e-9, 0.5)
-"""A fifth of a millisecond and a gigabyte per second: a worker and a gateway on one machine that has nothing else to do."""
+"""A fifth of a millisecond and a gigabyte per second: a worker and a gateway on one idle machine."""
 _EVEN_SIZE = 2**19
-"""Bytes of the elements whose time says as much of the latency as of the time per byte."""
+"""Bytes of an element whose time depends equally on latency and time per byte."""
 
 
 class ReadSums(NamedTuple):
-    """Elements of similar size that were read from the cache: their number, bytes, seconds, and processor seconds of these."""
+    """Elements of similar size that were read from the cache: their number, bytes, seconds, and processor seconds."""
 
     elements: float
     bytes: float
@@ -62,7 +64,7 @@ class ReadSums(NamedTuple):
 
 
 _FEW = 0.1
-"""Elements whose reads count as much as the typical line."""
+"""The number of elements whose reads count as much as the typical line."""
 _NOTHING = ReadSums(_FEW, 0, _FEW * TYPICAL.latency, _FEW * TYPICAL.busy * TYPICAL.latency)
 """Typical reads of elements without bytes, which take part in every fit."""
 _TRUST = _FEW * (_EVEN_SIZE / TYPICAL.latency) ** 2
@@ -70,7 +72,7 @@ _TRUST = _FEW * (_EVEN_SIZE / TYPICAL.latency) ** 2
 
 
 def size_class(reads: ReadSums) -> int:
-    """The class of their size: elements of less than ``2**class`` bytes, and at least half as many; of one read at least."""
+    """The size class of at least one read: its elements have fewer than ``2**class`` bytes, and at least half as many."""
     return int(reads.bytes / reads.elements).bit_length()
 
 
@@ -89,7 +91,7 @@ def fit_reads(reads: Collection[ReadSums]) -> ReadModel:
         reads: sums over reads of similar sizes, or single reads; each of at least one element.
 
     Returns:
-        Neither latency nor time per byte is negative: where the best line has such a one, it is zero.
+        A line whose latency and time per byte are not negative: a negative value is replaced by zero.
     """
     known = (*reads, _NOTHING)
     busy = sum(sums.busy for sums in known) / sum(sums.seconds for sums in known)

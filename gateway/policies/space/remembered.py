@@ -1,7 +1,7 @@
 """The manager's memory between decisions: it travels with the plan, and outlives the leader.
 
-Unreadable parts (another version wrote them, or an operator edited them) are forgotten, job by job (gateway/fleet/jobs/plans.py):
-the job is probed again, its space in the plan stays. Nothing else depends on it.
+Unreadable parts (another version wrote them, or an operator edited them) are forgotten job by job (gateway/fleet/jobs/plans.py):
+the job is probed again, but keeps its space in the plan. Nothing else depends on it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class RememberedJob:
 
 @dataclass(frozen=True, slots=True)
 class ManagerMemory:
-    """All of it.
+    """The whole memory.
 
-    ``capacity``: the bytes that are believed in, 0 if none yet; ``below``: since when there have been fewer, in seconds.
+    ``capacity``: the bytes assumed for the fleet, 0 if none yet; ``below``: since when there have been fewer, in seconds.
     """
 
     capacity: int = 0

@@ -22,18 +22,18 @@ SHARE = 0.5
 LEAST = 1 << 20
 """Bytes of the smallest step of a target."""
 STEPS = 4
-"""Bits of a target's size that count: it changes by an eighth at least."""
+"""Significant bits of a target: it changes by at least an eighth."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResultsNeed:
-    """A pool of results that were used lately, or that a pipeline will fill.
+    """A pool of results that were used recently, or that a pipeline will fill.
 
     Args:
         tenant: the owner.
         size: known bytes of an epoch's results; 0 before the first.
         override: ``pin``, ``never`` or empty: an operator's decision.
-        quota: bytes that an operator lets it have at most; ``None``: any number.
+        quota: the most bytes that an operator lets it have; ``None`` for no limit.
     """
 
     tenant: str
@@ -55,8 +55,8 @@ def shared_orders(needs: Mapping[str, ResultsNeed], room: ResultsRoom) -> dict[s
     """The pools of results by name.
 
     Args:
-        needs: of them, by name.
-        room: for all of them.
+        needs: of the pools, by name.
+        room: for all pools.
     """
     granted = {name: min(_permitted(need, room.tenant), room.granted.get(name, 0)) for name, need in needs.items()}
     most = {name: _most(need, room.tenant) if need.size else granted[name] for name, need in needs.items()}
@@ -97,7 +97,7 @@ def _permitted(need: ResultsNeed, tenant: int) -> int:
 
 
 def _most(need: ResultsNeed, tenant: int) -> int:
-    """Bytes that a pool may have, in coarse steps: the size of an epoch's results is a mean that moves with each of them."""
+    """Bytes that a pool may have, in coarse steps: an epoch's size is estimated from a mean that changes with each result."""
     step = max(LEAST, 1 << max(0, need.size.bit_length() - STEPS))
     return min(-(-need.size // step) * step, _permitted(need, tenant))
 

@@ -1,14 +1,14 @@
 """The space of pipelines' results in the one ledger of the cache's space.
 
-A pipeline whose results are stored bids like a dataset does (``allocation.py``): the additional waiting of its jobs without the
-results, per second of running, times their GPUs. Workers compute while the trainer does, so a batch takes
+A pipeline whose results are stored bids like a dataset (``allocation.py``). It bids the additional waiting of its jobs without
+the results, per second of running, times their GPUs. Workers compute while the trainer does, so a batch takes
 
     t(c) = max(time of the trainer's own work, c / workers)
 
 per element, with ``c`` worker seconds per element in the mode of caching; both are in the projections that the mode was chosen
 from (``autocache.py``). The gain is t(compute) / t(cached) - 1, the same as t_miss / t_hit - 1 of a dataset (Quiver, section
-5.3). A job that waits for nothing with as many workers as it has now gains nothing: its space goes to others, workers are added
-(``autoscale.py``), or it is decided on again (``cache_mode.py``).
+5.3). A job whose present workers already keep it from waiting gains nothing: its space goes to others, workers are added
+(``autoscale.py``), or its mode is decided again (``cache_mode.py``).
 
 Several jobs may read one pipeline's results; their gains add up, as those of a dataset's jobs do.
 """
@@ -91,7 +91,7 @@ def results_bids(uses: Collection[ResultsUse], held: Collection[str] = (), price
 
 
 def results_orders(bids: Collection[Bid], won: Mapping[str, int], free: int) -> dict[str, PoolOrder]:
-    """The pools of results by name: the space they won, and as much of the unclaimed space as they can use.
+    """The pools of results by name, with the space that they won and all unclaimed space that they can use.
 
     Args:
         bids: of the pools.

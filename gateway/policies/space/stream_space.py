@@ -2,23 +2,24 @@
 
 A stream whose pattern is known is a pool. Its order follows from its pattern. Its first target is its present size in the cache,
 so that recognition evicts nothing. Then space moves once a minute to where a byte saves most (``streams/benefit.py``). Datasets
-are decided on before, with the bids of streams in the same ledger (``allocation.py``). Streams share the space that datasets
-leave, except a tenth, which stays with ``default`` for reads that are not streams yet.
+are decided first, with the bids of streams in the same ledger (``allocation.py``). Streams share the space that datasets leave,
+except a tenth, which stays with ``default`` for reads that are not streams yet.
 
-A stream bids for the bytes that are known to exist: that were read, listed, or are cached. Its pool may be twice as large until a
-listing shows the stream's size, which takes nothing from datasets. A stream that outgrows it gets more free space at once.
+A stream bids for the bytes that are known to exist: bytes that were read, listed or cached. Until a listing shows the stream's
+size, its pool may be twice as large, which takes nothing from datasets. A stream that outgrows its pool gets more free space at
+once.
 
-Gateways measure what a byte saves: how often a larger pool would have been hit, and how much longer a miss takes than a hit until
-the answer begins. A stream without misses yet counts as the average of the others.
+Gateways measure what a byte saves: how many more hits a larger pool would have had, and how much longer a miss waits for its
+answer than a hit. A stream without misses yet counts as the average of the others.
 
 A random stream that was idle for longer than its time-to-live has ended: its target is 0 until it is read again, and other
 streams get its space at once. Nodes evict it when other pools can use the room. A stream of another pattern pauses after nearly
 as long: other pools take its space, blob by blob, before they replace their own blobs, and it starts again with the rest. After
 an hour its pool is removed.
 
-Nodes may differ about a pattern, and zone reports change with the nodes that speak. So a pool keeps its pattern until the zone
-has said the same other one for a window of reads. The memory has, for each stream, the time of its last read, its pattern, its
-counters at the last round and its worth then; a new leader continues from it.
+Nodes may disagree about a pattern, and zone reports change with the reporting nodes. So a pool keeps its pattern until the zone
+has reported the same new one for a window of reads. For each stream, the memory has the time of its last read, its pattern, and
+its counters and worth at the last round; a new leader continues from it.
 """
 
 from __future__ import annotations
@@ -55,15 +56,15 @@ SHARE = 0.9
 SMALLEST_POOL = 100
 """Minimum of a pool, as a share of the space of all streams."""
 ASSUMED_EXTRA = 0.1
-"""Seconds that a miss takes longer than a hit, until any stream has missed."""
+"""Seconds that a miss is assumed to take longer than a hit, until a stream has missed."""
 MOST_POOLS = 64
 """Most streams with pools; those with most reads are chosen."""
 FORGOTTEN = 3600.0
 """Seconds without a read after which a stream that is not random loses its pool."""
 _YOUNG = 10 * WINDOW
-"""Reads of a stream until which a pool that it outgrows gets an equal part like a new one: its savings are hardly known."""
+"""Up to this many reads, a stream that outgrows its pool gets an equal part like a new one: its savings are hardly known."""
 _SLACK = 1.1
-"""Factor on the useful size, which is a mean size times a number."""
+"""Factor on the useful size, which is an estimate: a mean size times a number."""
 _GRAIN = 10.0
 """Seconds between two updates of a stream's last read, so that not every read rewrites the plan."""
 
@@ -72,9 +73,9 @@ class RememberedStream(NamedTuple):
     """A stream as of the last decision. Times in seconds, -1 for none.
 
     ``accesses`` and ``ghost_hits`` are counters at the last round, ``value`` is the worth of a byte then (``seconds_saved``).
-    ``pattern`` is believed; the zone has reported ``other`` since its reads came to ``since``. ``reads`` there were in all when
-    ``read_at`` was noted: reports age on their way, so idleness alone would let a stream that has ended come back for a moment. A
-    tuple, because these are most of the memory, and take half the JSON without names.
+    ``pattern`` is in force; the zone has reported ``other`` since the count of reads was ``since``. ``reads`` is the total when
+    ``read_at`` was noted: reports age on their way, so idleness alone would revive an ended stream for a moment. A tuple, because
+    streams are most of the memory, and JSON without names is half as long.
     """
 
     read_at: float
@@ -94,7 +95,7 @@ class RememberedStream(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StreamMemory:
-    """Of all streams that are pools; ``round_at`` is the time of the last round."""
+    """The memory of all streams with pools; ``round_at`` is the time of the last round."""
 
     round_at: float = 0.0
     streams: Mapping[str, RememberedStream] = field(default_factory=dict)
@@ -152,10 +153,10 @@ def stream_orders(
 
 
 def stream_bids(zone: Mapping[str, ZoneStream], room: int, memory: StreamMemory, now: float) -> list[Bid]:
-    """Bids of the streams for their known bytes: the savings as of the last round, less a margin for change.
+    """Bids of the streams for their known bytes: the savings as of the last round, minus a margin for change.
 
     Args:
-        zone: what the nodes say of streams, by name.
+        zone: the nodes' reports on streams, by name.
         room: bytes available.
         memory: of the last decision.
         now: seconds of the leaders' clock.
@@ -171,7 +172,7 @@ def stream_bids(zone: Mapping[str, ZoneStream], room: int, memory: StreamMemory,
 def _remembered(
     before: Mapping[str, PoolOrder], zone: Mapping[str, ZoneStream], memory: StreamMemory, now: float
 ) -> dict[str, RememberedStream]:
-    """The streams that have pools, or get one now. A clock that was set back cannot make one last longer."""
+    """The streams that have pools, or get one now. Setting a clock back does not make a stream last longer."""
     kept: dict[str, RememberedStream] = {}
     reported = {name: stream for name, stream in zone.items() if stream.seen.pattern is not None}
     held = {name for name in memory.streams if f"{STREAM}{name}" in before}
@@ -262,7 +263,7 @@ def _need(stream: ZoneStream, order: PoolOrder, known: RememberedStream, room: i
 
 
 def _growing(needs: Sequence[StreamNeed], zone: Mapping[str, ZoneStream], room: int) -> dict[str, bool]:
-    """Outgrown pools that can be enlarged now, by name; true for those that get at least an equal part."""
+    """Outgrown pools to enlarge now, by name; true for those that get at least an equal part."""
     equal, spare = room // max(1, len(needs)), room - sum(need.target for need in needs)
     growing = {}
     for need in needs:
@@ -297,11 +298,11 @@ def value_of(
     usual: float = ASSUMED_EXTRA,
     prices: UnitPrices = SECONDS,
 ) -> float:
-    """Seconds of waiting that a byte more saves per second; money with prices, a reader counting as one GPU.
+    """Seconds of waiting that one more byte saves per second; with prices, money, counting a reader as one GPU.
 
     Args:
         stream: as all nodes see it now.
-        known: with its counters of ``seconds`` ago.
+        known: the stream's memory, with counters from ``seconds`` ago.
         seconds: since then.
         usual: seconds that a miss takes longer than a hit, if this stream had no misses.
         prices: of reads and waiting.

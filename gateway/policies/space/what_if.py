@@ -1,7 +1,7 @@
-"""What caches of another size would save: the ledger, asked again with what the plan in force was made from.
+"""What caches of another size would save: the ledger, run again on the inputs of the plan in force.
 
 The plan has the inputs of its datasets and the measurements of its jobs. It does not have the bids of streams and results, so
-their pools keep what they have. Nothing that is held counts more than what is not: a fleet of another size fills anew.
+their pools keep what they have. Held bytes get no bonus, because a fleet of another size fills its caches again.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from gateway.policies.watermarks import GRANTABLE, turning
 class DatasetSpace:
     """A dataset at one size of the caches.
 
-    ``granted`` is in bytes, ``saved`` the share of its jobs' reads that these save, ``worth`` what that is worth an hour: money
-    if the plan was made with prices, else seconds that GPUs would wait.
+    ``granted`` is in bytes, ``saved`` the share of its jobs' reads that these save, ``worth`` the hourly worth of that: money if
+    the plan was made with prices, else seconds of GPU waiting.
     """
 
     granted: int
@@ -40,12 +40,12 @@ class WhatIf:
 
     @property
     def worth(self) -> float:
-        """What all datasets save in an hour."""
+        """The savings of all datasets in an hour."""
         return sum(space.worth for space in self.datasets.values())
 
 
 def as_planned(plan: Plan) -> WhatIf:
-    """The fleet as it is: what the plan in force gives."""
+    """The fleet as it is, under the plan in force."""
     return _outcome(plan, {name: order.target for name, order in plan.datasets.items()})
 
 
@@ -81,7 +81,7 @@ def _share(candidate: Candidate, granted: Mapping[str, int]) -> float:
 
 
 def _candidates(plan: Plan) -> dict[str, Candidate]:
-    """What the datasets of the plan ask for, as its inputs have it."""
+    """The requests of the plan's datasets, from its inputs."""
     measured = {known.dataset for known in plan.memory.jobs.values() if known.probe.benefit > 0}
     inputs: Mapping[str, Mapping[str, Any]] = plan.inputs.get("datasets", {})
     return {

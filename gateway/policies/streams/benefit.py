@@ -6,11 +6,10 @@ skewed stream it is the hits per second in a window of the items evicted last, d
 the extra cost of a miss and divided by the bytes of an item, it becomes *seconds of waiting saved per second and byte*, the unit
 of a job's gain per byte (``space/allocation.py``, weighted with GPUs). So one ledger holds the pools of streams and of datasets.
 
-Every round moves one step of space from the pools that lose least to those that gain most. Each pool keeps a minimum, none gets
-more than it can use, and a difference of less than a tenth moves nothing. Free space is given at once. A pool whose benefit is
-not known yet gets an equal part at once: a new stream, a returning one, a scan that turns out to repeat. By steps it would take a
-quarter of an hour to get there. Space that it does not use stays with the other pools, because only its misses replace their
-data.
+Every round moves one step of space from the pools that lose least to those that gain most. Each pool keeps a minimum and gets no
+more than it can use; a difference of less than a tenth moves nothing. Free space is given at once. A pool whose benefit is not
+known yet gets an equal part at once: a new stream, a returning one, a scan that turns out to repeat. Step by step that would take
+a quarter of an hour. Space that it does not use stays with the other pools, because only its misses replace their data.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ GHOSTS = 100
 ROUND = 60.0
 """Seconds between two moves."""
 LARGEST_STEP = 640_000_000
-"""Bytes that one round moves at most."""
+"""The most bytes that one round moves."""
 SMALLEST_PART = 20
 """Largest step, as a share of the cache: 640 MB from 12.8 GB on."""
 MARGIN = 1.1
@@ -47,7 +46,7 @@ class GhostWindow(Generic[K]):
         self.size = size
         self._ghosts: OrderedDict[K, None] = OrderedDict()
         self.hits = 0
-        """Misses that a larger cache, by as much as the window holds, would have avoided."""
+        """Misses that a cache larger by the size of the window would have avoided."""
 
     def __len__(self) -> int:
         return len(self._ghosts)
@@ -72,7 +71,8 @@ class GhostWindow(Generic[K]):
 class StreamUse:
     """Measurements of a stream over ``seconds``.
 
-    ``reads`` of ``items`` in all; ``ghost_hits`` in a window of ``ghosts`` items; ``repeated``: it is a scan that begins again.
+    ``reads`` are of ``items`` in total; ``ghost_hits`` are in a window of ``ghosts`` items; ``repeated``: it is a scan that
+    starts over.
     """
 
     pattern: Pattern
@@ -113,8 +113,8 @@ def seconds_saved(benefit: float, item_size: float, miss: float, hit: float) -> 
 class StreamNeed:
     """A pool in the ledger.
 
-    ``target``, ``minimum`` and ``most`` (what it can use) in bytes; ``value`` is of ``seconds_saved``; ``read`` lately; ``new``:
-    the worth of its pool is not known yet.
+    ``target``, ``minimum`` and ``most`` (the useful size) in bytes; ``value``: see ``seconds_saved``; ``read``: it was read
+    recently; ``new``: the worth of its pool is not known yet.
     """
 
     name: str
@@ -142,8 +142,8 @@ def shifted(needs: Sequence[StreamNeed], capacity: int, step: int | None = None)
     """The targets after one round; ``step``: the most bytes that move; by default ``step_size``.
 
     Free space is given at once, in equal parts to all pools that are read: that costs nothing, and no benefit is known before the
-    first eviction. Then one step moves. A pool whose target exceeds its use gives the rest away at once; one below its minimum
-    gets that first.
+    first eviction. Then one step moves. A pool whose target exceeds its useful size gives the excess away at once; a pool below
+    its minimum is raised to it first.
     """
     targets = _welcomed(needs, _within(needs, capacity), capacity)
     free = max(0, capacity - sum(targets.values()))
@@ -179,7 +179,7 @@ def _within(needs: Iterable[StreamNeed], capacity: int) -> dict[str, int]:
 
 
 def _welcomed(needs: Sequence[StreamNeed], targets: dict[str, int], capacity: int) -> dict[str, int]:
-    """Give each new pool an equal part: first of unassigned space, then of larger pools, in proportion to their excess."""
+    """Give each new pool an equal part: first from unassigned space, then from larger pools, in proportion to their excess."""
     equal = capacity // max(1, len(needs))
     wanted = {need.name: max(0, min(equal, need.most) - targets[need.name]) for need in needs if need.new}
     spare = {need.name: max(0, targets[need.name] - equal) for need in needs if not need.new}

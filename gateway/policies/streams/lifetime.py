@@ -3,8 +3,8 @@
 The gaps between the reads of a training job are about normal. A gap that is longer than all but 1 in 100 of that distribution, by
 more than a minute, means that the job has ended. Its data makes room at once, where LRU would take it item by item.
 
-The same gap means that a skewed stream is not queried at present, or that a scan is over. Such a stream is not released: people
-come back. But it keeps its space no longer against others, which take it blob by blob, as they would in one LRU.
+The same gap means that a skewed stream is not queried at present, or that a scan is over. Such a stream is not released, because
+people come back. But others may take its space, blob by blob, as in one LRU.
 
 Jobs pause: to evaluate, to write a checkpoint. A stream that came back after a pause may pause as long again.
 """

@@ -1,9 +1,9 @@
 """The names of a stream's children: their order and their number, in bounded memory.
 
-The position of a child is its rank in listing order. Of many names a sample is enough: those whose hash begins with a number of
-zero bits, one more whenever the sample is full. It holds every 2^bits-th name, at any place in the listing. So the rank of a name
-in the sample, times 2^bits, is its position among all, and the size of the sample times 2^bits is their number (adaptive
-sampling, Flajolet 1990).
+The position of a child is its rank in listing order. A sample of many names is enough: those whose hash begins with a number of
+zero bits, which grows by one whenever the sample is full. It holds every 2^bits-th name, at any place in the listing. So the rank
+of a name in the sample, times 2^bits, is its position among all, and the size of the sample times 2^bits is their number
+(adaptive sampling, Flajolet 1990).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SiblingNames:
             self.add(name)
 
     def list_page(self, names: Iterable[str]) -> None:
-        """Add the next page of a sorted listing; adjacent names may repeat."""
+        """Add the next page of a sorted listing; adjacent names may be equal."""
         for name in names:
             if name != self._latest:
                 self._latest = name
@@ -76,11 +76,11 @@ class SiblingNames:
         return self._exact if self.listed else len(self._sample) << self._bits
 
     def population(self, draws: int) -> int | None:
-        """Number of children that the repeats among ``draws`` reads suggest; ``None`` when a listing has their number."""
+        """Number of children that the repeats among ``draws`` reads suggest; ``None`` if a listing gives it."""
         return None if self.listed else _rounded(estimated_count(draws, self.seen))
 
     def positions(self, names: Iterable[str]) -> dict[str, float]:
-        """The positions of names among all that are known. Names between two of the sample are spread evenly in their order."""
+        """The positions of names among all known names. Names between two sampled ones are spaced evenly."""
         sample = self._sample
         if not self._bits:
             return {name: float(bisect_left(sample, name)) for name in names}

@@ -2,8 +2,8 @@
 
 A window of reads is *sequential* if position and time agree within each client's reads: Spearman's rho, weighted over the
 clients, is above 0.9. The trend over the window is tested rather than gaps of exactly 1, so that several clients at once, reads a
-little out of order and a view of every fourth read give the same answer. Continuing from the last sibling to the first, as each
-epoch of an evaluation does, is not a break.
+little out of order and a view of every fourth read give the same answer. Wrapping from the last sibling to the first, as each
+epoch of an evaluation does, is no break.
 
 Otherwise two tests decide between random and skewed. A Kolmogorov-Smirnov test at 0.01 compares the absolute gaps between reads
 with the triangular distribution that uniform positions have (the paper's test). It does not see hot items that are spread over
@@ -28,7 +28,7 @@ WINDOW = 100
 SEQUENTIAL_RHO = 0.9
 """Spearman's rho above which reads are sequential."""
 KS_FACTOR = 1.6276
-"""Of the Kolmogorov distribution at significance 0.01."""
+"""The Kolmogorov distribution at significance 0.01."""
 REPEATS_CONFIDENCE = 0.995
 """Probability that draws with replacement stay within the accepted number of repeats."""
 FEWEST_READS = 4
@@ -40,7 +40,7 @@ SHORT_STEP = 0.25
 SHORT_STEPS = 0.8
 """Fraction of a client's steps that must be short before it is taken to go around the siblings."""
 LOOKS_TO_CHANGE = 2
-"""Windows in a row that must agree on another pattern before it replaces the one that is known."""
+"""Windows in a row that must agree on another pattern before it replaces the known one."""
 MOST_DRAWS_COUNTED = 1_000_000
 """Number of items above which repeats in a window are practically impossible."""
 
@@ -72,10 +72,10 @@ class Evidence:
         rho: Spearman's rho of position and time, weighted over clients.
         statistic: Kolmogorov-Smirnov statistic of the gaps; 0 for a sequential window, which is not tested further.
         threshold: above which ``statistic`` rejects uniform positions.
-        repeats: reads of an item that the window has already.
+        repeats: reads of items that the window already has.
         most_repeats: above which ``repeats`` rejects uniform draws.
-        population: how many siblings the repeats suggest there are; ``count`` if a listing has shown it.
-        unevenness: where none does, of the last thousands of reads (``unevenness.py``); above 3.1 it rejects equal items.
+        population: the number of siblings that the repeats suggest; ``count`` if it comes from a listing.
+        unevenness: without a listing, that of the last thousands of reads (``unevenness.py``); above 3.1 it rejects equal items.
     """
 
     window: int
@@ -96,10 +96,11 @@ def recognise(
     """The pattern of the latest reads of a stream.
 
     Args:
-        reads: sightings, in any order. The trend is looked for in as many windows as there are clients, up to 4, all else in the
-            last one.
+        reads: sightings, in any order. The trend is tested over as many windows as there are clients, up to 4, everything else in
+        the last window.
         count: siblings that are known; positions are below it.
-        population: siblings that there seem to be, if ``count`` are only those seen so far. ``None``: a listing gave ``count``.
+        population: the estimated number of siblings, if ``count`` covers only those seen so far. ``None``: a listing gave
+        ``count``.
         window: reads of a window.
     """
     listed = population is None
@@ -147,10 +148,10 @@ def trend(ordered: Sequence[tuple[float, float, int]], count: int) -> float:
 
 
 def _unrolled(positions: list[float], count: int) -> list[float]:
-    """Positions of a client that may have gone on from the last sibling to the first, once or several times, as one line.
+    """Positions of a client, unwrapped into one line where it went on from the last sibling to the first.
 
-    Each step is taken as the shorter way around. Random positions would become a random walk, which often has a trend, so
-    positions stay as they are unless most steps are short: half of random ones are.
+    Each step is taken the shorter way around. Random positions would become a random walk, which often has a trend. So positions
+    stay unchanged unless most steps are short; among random ones half are.
     """
     steps = [(after - before + count / 2) % count - count / 2 for before, after in pairwise(positions)]
     near = count * SHORT_STEP
@@ -241,7 +242,7 @@ def estimated_count(draws: int, seen: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Recognition:
-    """A pattern with hysteresis. ``other`` was recognised in the last ``looks`` windows, but has not replaced ``pattern`` yet."""
+    """A pattern with hysteresis. The last ``looks`` windows showed ``other``, which has not replaced ``pattern`` yet."""
 
     pattern: Pattern | None = None
     other: Pattern | None = None

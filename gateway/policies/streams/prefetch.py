@@ -1,16 +1,17 @@
 """Prefetch: decides what to load before it is read, by the pattern of its stream (IGTCache, section 3.3).
 
-- *Sequential*: the next siblings, 4 at first and more while they are used. Below a sibling only the paths that were read below
-  at least 0.8 of its predecessors (Figure 7): a job that reads one place of every month does not load the other places.
+- *Sequential*: the next siblings, 4 at first and more while they are used. Below a sibling, only the paths that were read below
+at least 0.8 of its predecessors are loaded (Figure 7): for a job that reads one place of every month, the other places are not
+loaded.
 - *Random*: the whole stream, if its pool may hold half of it. At first, no more bytes are loaded than clients have read; up to
   four times as many once loaded data is read. Each read that missed allows looking up at most four objects. So a few random reads
   of a large prefix load little, and nothing is looked up while readers hit.
 - *Skewed*: nothing.
 - Objects that are no streams yet: 4 blocks after 4 consecutive ones, as JuiceFS does.
 
-Data loaded and not read is waste. An ``AheadOf`` that wastes more than it should stops, and tries again much later. One that
-finds everything in the cache already stops too, until a reader misses. A ``WholeLoad`` is judged by the hits that random reads
-would have: loads that stay unread while other objects of the stream are read are the wrong ones.
+Data loaded and not read is waste. An ``AheadOf`` that wastes too much stops, and tries again much later. One that finds
+everything cached already also stops, until a reader misses. A ``WholeLoad`` is judged by the hits that random reads would have:
+if its loads stay unread while other objects of the stream are read, it loads the wrong ones.
 """
 
 from __future__ import annotations
@@ -33,29 +34,28 @@ MOST_AHEAD = 256 * 1024**2
 PART_AHEAD = 32
 """Most unread bytes loaded ahead, as a share of the cache."""
 LEAST_PROBABILITY = 0.8
-"""Share of the predecessors below which a path was read that is loaded below the next."""
+"""A path is loaded below the next sibling if it was read below this share of the predecessors."""
 PREDECESSORS = 10
-"""Siblings from which the reads below the next one are predicted."""
+"""The number of siblings from which reads below the next one are predicted."""
 WHOLE_STREAM = 0.5
 """Share of a random stream that its pool must be able to hold for the stream to be loaded."""
 JUDGED = 32
-"""Loads after which accuracy is judged; as many loads in a row of cached items end prefetching until a miss."""
+"""Loads after which accuracy is judged; as many loads in a row of cached items stop prefetching until a miss."""
 LEAST_ACCURACY = 0.25
-"""Share of judged loads that must be read. One of three gateways sees no more than a third of them read."""
+"""Share of judged loads that must be read. One of three gateways sees at most a third of the reads."""
 PATIENCE = 32
-"""Reads of a stream, for each sibling of depth, after which earlier loads count as wasted."""
+"""Reads of a stream, per sibling of depth, after which earlier loads count as wasted."""
 REST = 1000
-"""Reads of a stream without prefetching after poor accuracy."""
+"""Reads of a stream for which prefetching pauses after poor accuracy."""
 LATELY = 32
-"""Reads of a stream within which a sibling that was read is not loaded: several threads read a little out of order, so the next
-siblings may be behind one of them."""
+"""Reads of a stream during which a sibling that was read is not loaded: several threads read a little out of order, so the next
+siblings may have been read already."""
 MOST_PACE = 4
 """Most bytes of a random stream loaded for each byte that clients have read, once loaded bytes are read."""
 MOST_FAILURES = 8
-"""Loads of a random stream that fail before it rests, none between them having brought anything: its prefix was deleted, or its
-reader's rights withdrawn."""
+"""Failed loads in a row after which a random stream rests: its prefix was deleted, or its reader's rights withdrawn."""
 LEAST_READ = 0.5
-"""Mean share that readers read of an object, from which on loading all of it pays."""
+"""The least mean share of an object read by its readers at which loading all of it pays."""
 
 
 def most_ahead(capacity: int) -> int:
@@ -64,7 +64,7 @@ def most_ahead(capacity: int) -> int:
 
 
 class _BlockRun(NamedTuple):
-    """Consecutive blocks: the last one, their number, the reads that asked for them, and how many blocks' bytes these read."""
+    """Consecutive blocks: the last one, their number, the reads of them, and the bytes of these reads in blocks."""
 
     last: int
     length: int
@@ -83,11 +83,11 @@ _NO_RUN = _BlockRun(-2, 0, 0, 0.0)
 class BlockRuns:
     """Runs of consecutive blocks in objects that are no streams yet: after 4 in a row the next 4 are loaded.
 
-    A run takes three reads: one or two long ones, such as the column chunks of a row group, need not go on. It takes half of its
-    bytes: a rank that reads its rows of every tensor passes over the rest.
+    A run needs three reads: one or two long ones, such as the column chunks of a row group, may not continue. It needs half of
+    its bytes read: a rank that reads its rows of every tensor skips the rest.
 
     Args:
-        most: objects that are remembered, those that were read last.
+        most: objects that are remembered, the latest ones read.
     """
 
     def __init__(self, most: int = 1024) -> None:
@@ -101,8 +101,8 @@ class BlockRuns:
             path: of the object.
             block: number of the block.
             blocks: of the object.
-            begins: whether it is the first that its reader asked for at once.
-            share: the part of it that was read.
+            begins: whether it is the first block of its reader's request.
+            share: the part of the block that was read.
         """
         last, length, reads, read = self._runs.pop(path, _NO_RUN)
         if block == last:
@@ -185,7 +185,7 @@ class WholeLoad:
 
     @property
     def unread(self) -> int:
-        """Children that were loaded and are still expected to be read."""
+        """Loaded children that are still expected to be read."""
         return self.loaded - self.used - self.wasted
 
     @property
@@ -210,7 +210,7 @@ class WholeLoad:
 
         Args:
             read: bytes that clients have read of the stream.
-            missed: their reads that the cache did not have.
+            missed: the clients' misses.
             room: of the stream's pool.
         """
         return max(0, min(room.target - room.held, self._pace * read - self._bytes)) if self.may_look(missed) else 0
@@ -264,7 +264,7 @@ class AheadOf:
     """The read-ahead of one sequential stream.
 
     Args:
-        most_bytes: that may be loaded and not read yet.
+        most_bytes: most bytes that may be loaded and not read yet.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -323,7 +323,7 @@ class AheadOf:
         """The siblings to load now.
 
         Args:
-            siblings: those after the one that was read last, in their order.
+            siblings: those after the last one read, in order.
             size: bytes of one, if known.
         """
         if self.resting:
@@ -338,7 +338,7 @@ class AheadOf:
         return wanted
 
     def arrived(self, *, there: bool) -> None:
-        """Record that a sibling is cached now; ``there``: it was before."""
+        """Record that a sibling is cached now; ``there``: it was cached before."""
         self._there = self._there + 1 if there else 0
 
     def dropped(self, name: Segment) -> None:

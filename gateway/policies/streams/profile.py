@@ -1,11 +1,11 @@
 """Profiles: a job's reads in order, recorded from one access key, replayed as a warm-up.
 
 A profile is the order in which blocks were read for the first time. Reading a block again adds nothing, because a warm-up loads
-it once. Neighbouring blocks are one read of the profile, so a scan of a large object by small ranges is one entry.
+it once. Neighbouring blocks become one read of the profile, so a scan of a large object by small ranges is one entry.
 
 Each gateway records what its own clients read, and a restarted gateway begins with an empty record. ``merged`` puts such parts in
-the order of time and drops repetitions; clocks of gateways that differ shift parts against each other, which costs a warm-up
-nothing but order.
+the order of time and drops repetitions; if the gateways' clocks differ, parts shift against each other, which affects only the
+order of a warm-up.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ProfileRecording:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A profile as it is replayed; ``tenant`` and ``origin`` are those of the key that it was recorded from."""
+    """A profile to replay; ``tenant`` and ``origin`` are those of the access key that it was recorded from."""
 
     name: str
     tenant: str

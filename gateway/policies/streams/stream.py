@@ -1,7 +1,7 @@
 """A stream: the statistics of the reads below one prefix, or of the blocks of one object.
 
-The tree (``tree.py``) counts its reads and recognises its pattern. Its counters show the rest: whether its clients read it more
-than once, and which names the positions of its children refer to.
+The tree (``tree.py``) counts its reads and recognises its pattern. Its counters show whether its clients read it more than once,
+and which names the positions of its children refer to.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from gateway.policies.streams.unevenness import RecentDraws
 Segment = str | int
 """A level of a path; the blocks of an object are numbers."""
 REREAD = 1.2
-"""Reads of each client for each child from which on a scan counts as repeated."""
+"""Reads per client and child at which a scan counts as repeated."""
 FEW = 0.02
-"""Share of reads that may be of new children where the same ones are read again and again, or of known ones where each is read
+"""Tolerated share of reads of new children where the same ones are read again and again, or of known children where each is read
 once."""
 
 
@@ -31,27 +31,28 @@ class Stream:
         level: segments of the path above the children, the bucket included.
         blocks: of the object; 0 for a prefix.
         recognition: the pattern with its hysteresis.
-        evidence: of the last window, which may speak for another pattern.
+        evidence: of the last window, which may suggest another pattern.
         last_access: seconds, on the clock of the reads.
         accesses, hits, bytes: of reads below it.
-        hit_seconds, miss_seconds: that readers waited, until hits and until misses were answered.
-        draws: accesses without those of a client that stays at one child; ``early`` of them came before it was a stream, and are
-            not among the accesses.
+        hit_seconds, miss_seconds: readers' waits for hits and for misses.
+        draws: accesses without those of a client that stays at one child, plus ``early`` ones from before it was a stream, which
+        are not among the accesses.
         gaps: between its reads, of the last window.
         names: of its children that were read.
         listing: of all its children, once known.
         recent: the items of its latest draws.
-        again: draws of children that had been read before.
-        settled: whether next to no draw is of a new child, or of one that had been read; decided when draws, names and ``again``
-            were as in ``judged``.
-        clients: that read it lately.
+        again: draws of children that were read before.
+        settled: whether almost all draws are of known children, or almost all of new ones; decided when draws, names and
+        ``again`` were as in ``judged``.
+        clients: those that read it recently.
         latest: the child that was read last.
         beginning: whether it is not a stream yet, but the first children of a prefix, read in order (``tree.py``).
-        next_look: ``draws`` at which the pattern is recognised again, unless that was just done: at ``looked_at``, in seconds.
-        items: objects, and blocks of large ones, that were read below it.
+        next_look: ``draws`` at which the pattern is recognised again, unless that was just done; ``looked_at`` is when, in
+        seconds.
+        items: objects, and blocks of large objects, that were read below it.
         population: their estimated number, from repeats.
-        listed: how many a listing has found.
-        counted: whether these are all.
+        listed: how many items a listing has shown.
+        counted: whether ``listed`` covers all of them.
     """
 
     bucket: str
@@ -104,14 +105,14 @@ class Stream:
     def reference(self) -> SiblingNames:
         """The names that positions refer to.
 
-        Names of a listing show which items are not read; names that were read cannot: reads of a few hot items look like random
-        reads of a smaller prefix. But a client that reads a part of the prefix, each item of it once an epoch, is judged within
-        that part: nothing there is hotter than the rest.
+        A listing shows which items are not read. Names that were read cannot: reads of a few hot items look like random reads of
+        a smaller prefix. But a client that reads a part of the prefix, each of its items once an epoch, is judged within that
+        part: nothing there is hotter than the rest.
         """
         return self.names if self.listing is None or self.settled else self.listing
 
     def settle(self) -> None:
-        """Judge whether clients read all children that they know as often: those of an epoch once, and again in the next."""
+        """Judge whether clients read all children that they know equally often: each once per epoch."""
         draws, seen, again = self.judged
         span = self.draws - draws
         if span >= max(WINDOW, self.names.seen // 4):
@@ -119,7 +120,7 @@ class Stream:
             self.judged = self.draws, self.names.seen, self.again
 
     def count(self, item: int, hit: bool, size: int, time: float, waited: float) -> None:
-        """Count one read of an item, by its mark: ``size`` bytes, for which the reader ``waited``; ``time`` is the latest
+        """Count a read of an item, given its mark: ``size`` bytes, for which the reader ``waited``; ``time`` is the latest
         known."""
         self.items.add(item)
         self.accesses += 1

@@ -5,12 +5,12 @@ Every level of a path is a node, down to the blocks of large objects. A node wit
 window. Successive reads of one client below the same child are one read of that child: a scan of directories is sequential at the
 level of directories too.
 
-A prefix whose first children are read in order is a *beginning* before that: the following children are loaded ahead, and nothing
-else differs. A scan of a few hundred files, or of folders with fewer, would be over before it is known otherwise.
+Before that, a prefix whose first children are read in order is a *beginning*: the following children are loaded ahead, and
+nothing else differs. Otherwise a scan of a few hundred files, or of small folders, would be over before it is recognised.
 
 Its bounds:
 
-- Levels without branches are one node, whose label has several segments. A path read once is no node, but a tuple in its parent.
+- Levels without branches are one node, whose label has several segments. A path read once is a tuple in its parent, not a node.
 - A stream keeps its latest children; those with streams below stay longer than others.
 - Above the bound the least recently used tenth is dropped, subtrees before the nodes above them.
 - Names of siblings are sampled (``names.py``).
@@ -47,15 +47,15 @@ MOST_LEVELS = 32
 """Levels of a key that can be prefixes; the rest below them is one name. A deep key would make each read of its path
 expensive."""
 MOST_TAILS = 256
-"""Paths below a child that ``below`` tells, those that were read first."""
+"""The most paths below a child that ``below`` returns, the first ones read."""
 LOOK_EVERY = 0.5
-"""Seconds between two recognitions of a stream's pattern, which takes up to a millisecond, at least."""
+"""Least seconds between two recognitions of a stream's pattern; each takes up to a millisecond."""
 _MOST_CLIENTS = 64
 """Clients of a node whose last child is remembered."""
 _FEW = (16, 32, 64)
 """Numbers of children at which a prefix that is not a stream yet is tested for reads in order."""
 _LOOKED_AT = 8
-"""Children skipped at most, because there are streams below them, when one must be dropped."""
+"""When a child must be dropped, the most children that are skipped because of streams below them."""
 
 
 def levels(key: str) -> list[str]:
@@ -64,8 +64,8 @@ def levels(key: str) -> list[str]:
 
 
 def has_blocks(key: str, blocks: int) -> bool:
-    """Whether the blocks of an object are a level of the tree. They are for large objects, except a key that ends in a slash: its
-    stream would have the name of the prefix's."""
+    """Whether the blocks of an object are a level of the tree. True for large objects, unless the key ends in a slash: its stream
+    would have the same name as the prefix's."""
     return blocks > 1 and not key.endswith("/")
 
 
@@ -75,24 +75,24 @@ def _path(bucket: str, key: str, block: int | None) -> list[Segment]:
 
 
 class _Branch:
-    """A node of several paths. ``label`` are the segments below the name that its parent has for it."""
+    """A node of several paths. ``label`` has the segments below its name in its parent."""
 
     __slots__ = ("children", "holds_streams", "label", "last", "last_time", "room", "stream", "trail", "window")
 
     def __init__(self, label: list[Segment]) -> None:
         self.label = label
         self.children: dict[Segment, _Branch | Tail] = {}
-        """In the order of their last use. A tuple is the rest of a path on which nothing else was read."""
+        """Children in the order of their last use. A tuple is the rest of a path on which nothing else was read."""
         self.window: list[tuple[Segment, float, int]] = []
         self.room = 0
-        """Reads in the window from which on it may be too long."""
+        """Reads in the window at which it may be too long."""
         self.last: dict[int, Segment] = {}
         """The last child of each client."""
         self.last_time = 0.0
         self.holds_streams = False
         self.stream: Stream | None = None
         self.trail: _Place | None = None
-        """The key under which ``AccessStreamTree`` remembers its path."""
+        """The key under which ``AccessStreamTree`` keeps its path."""
 
     def record(self, name: Segment, time: float, client: int) -> None:
         """Record a read of a child by a client whose last read was another child."""
@@ -131,7 +131,7 @@ class AccessStreamTree:
         self._streams: dict[str, Stream] = {}
         self._beginnings: dict[str, Stream] = {}
         self._trails: dict[_Place, tuple[tuple[_Step, ...], _Branch]] = {}
-        """A node with the steps down to it, so that most reads, which follow earlier ones, need not descend name by name."""
+        """Each node with the steps down to it, so that a read below a known path need not descend name by name."""
         self.nodes = 0
 
     def record(
@@ -146,14 +146,14 @@ class AccessStreamTree:
         size: int = 0,
         waited: float = 0.0,
     ) -> Stream | None:
-        """Fold one read; the deepest stream that it belongs to.
+        """Fold one read; returns the deepest stream that it belongs to.
 
         Args:
             block: the number of the block that was read.
-            blocks: how many the object has; 1 for a small object, which is no level of its own.
+            blocks: how many the object has; 1 for a small object, which is not a level by itself.
             time: seconds; reads may come a little out of order.
             client: who read. Order is judged within the reads of each.
-            hit: whether the cache had it.
+            hit: whether it was a hit.
             size, waited: bytes that were read, and seconds until the answer.
         """
         way, rest = self._way(bucket, key, block if has_blocks(key, blocks) else None)
@@ -194,18 +194,18 @@ class AccessStreamTree:
         return self._streams.get(name)
 
     def stream_of(self, bucket: str, key: str) -> Stream | None:
-        """The deepest stream above a key; that of its blocks if it has one."""
+        """The deepest stream above a key, or the stream of its blocks if it has one."""
         return next((stream for stream in reversed(self._above(bucket, key)) if not stream.beginning), None)
 
     def led_by(self, bucket: str, key: str) -> Stream | None:
-        """``stream_of``, or the beginning of a stream if that is deeper."""
+        """The result of ``stream_of``, or the beginning of a stream if that is deeper."""
         return next(reversed(self._above(bucket, key)), None)
 
     def siblings(self, name: str, names: SiblingNames) -> None:
         """Take over a complete listing of a stream's children.
 
         Args:
-            name: of the stream. One that has gone is passed over.
+            name: of the stream. An unknown name is ignored.
             names: of objects and prefixes, relative to the stream's prefix, without a ``/`` at their end.
         """
         stream = self._streams.get(name)
@@ -240,7 +240,8 @@ class AccessStreamTree:
             node = child
 
     def _way(self, bucket: str, key: str, block: int | None) -> tuple[tuple[_Step, ...], Tail]:
-        """The nodes on the path of a key, or of one block of it, each with its child there; and what is below the last child."""
+        """The nodes on the path of a key, or of one block of it, each with its child on the path; and the rest of the path below
+        the last child."""
         name: Segment
         if block is None:
             at = key.rfind("/") + 1
@@ -254,7 +255,7 @@ class AccessStreamTree:
         return (*steps, (node, name)), ()
 
     def _climb(self, place: _Place, path: list[Segment]) -> tuple[tuple[_Step, ...], Tail]:
-        """The same, name by name. A node is made where the path leaves another that was read alone so far."""
+        """The same, name by name. A node is made where the path branches off one that was read alone so far."""
         way: list[_Step] = []
         node, at, end = self._root, 0, len(path)
         while at < end:
@@ -311,7 +312,7 @@ class AccessStreamTree:
             names,
             beginning=beginning,
         )
-        # The window has the read that is counted after this, and lacks the first, which made no node.
+        # The window includes the read that is counted after this, and lacks the first one, which made no node.
         stream.draws = stream.early = len(node.window)
         stream.again = max(0, stream.draws - names.seen)
         node.stream = stream
@@ -348,7 +349,7 @@ class AccessStreamTree:
             self._look(node, stream)
 
     def _look(self, node: _Branch, stream: Stream) -> None:
-        """Recognise the pattern of the last window. A beginning whose reads are not in order is dropped."""
+        """Recognise the pattern of the last window. Drops a beginning whose reads are not in order."""
         stream.next_look = stream.draws + min(stream.draws, self._window)
         kind = int if stream.blocks else str
         reads = [read for read in node.window if isinstance(read[0], kind)]
@@ -360,7 +361,7 @@ class AccessStreamTree:
             stream.settle()
             names = stream.reference
             count, population = names.seen, names.population(stream.draws)
-            # The positions that a sample gives depend on all names that are asked for.
+            # The positions from a sample depend on all names passed in.
             places = names.positions(str(name) for name, _, _ in (recent if names.whole else reads))
             sightings = [(places[str(name)], time, client) for name, time, client in recent]
         seen, evidence = recognise(sightings, count, population, self._window)
@@ -379,7 +380,7 @@ class AccessStreamTree:
     # --- the shape
 
     def _fork(self, tail: Tail, path: list[Segment]) -> _Branch:
-        """A node where ``path`` leaves a path that was read alone so far."""
+        """Make a node where ``path`` branches off a path that was read alone so far."""
         shared = _shared(tail, path)
         branch = _Branch(path[:shared])
         if shared < len(tail):
@@ -388,7 +389,7 @@ class AccessStreamTree:
         return branch
 
     def _split(self, lower: _Branch, path: list[Segment]) -> _Branch:
-        """A node where ``path`` leaves the label of another."""
+        """Make a node where ``path`` branches off the label of another node."""
         shared = _shared(lower.label, path)
         self._trails.clear()
         upper = _Branch(path[:shared])
@@ -431,7 +432,7 @@ class AccessStreamTree:
 
 
 def _recent(reads: list[tuple[Segment, float, int]], window: int) -> list[tuple[Segment, float, int]]:
-    """The latest reads that a pattern is recognised from, in the order of time: a window for each client, up to some."""
+    """The latest reads for recognising a pattern, in the order of time: a window per client, up to a limit."""
     ordered = sorted(reads, key=itemgetter(1))
     clients = len({client for _, _, client in ordered[-window:]})
     return ordered[-window * min(clients, MOST_WINDOWS) :]

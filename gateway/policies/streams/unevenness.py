@@ -1,10 +1,10 @@
 """Tests whether some items are read more often than others, when the number of items is unknown.
 
-Random reads of few items have repeats, and so have reads of many items of which few are hot. Without a listing the number of
-items is unknown, and the repeats of a window suggest the number that would explain them: a hundred reads, nine of ten of which go
-to 200 items of 10,000, look like random reads of 247 items. Both have as many pairs of reads of one item, and only triples could
-tell them apart: 2.95 are expected in the window instead of 2.65, with a standard deviation of 1.7. So any test of a hundred reads
-at significance 0.01 finds such a stream in 2 windows of 100. Hundreds of further reads show it.
+Random reads of few items have repeats, and so have reads of many items with a few hot ones. Without a listing the number of
+items is unknown, and the repeats of a window suggest the number that would explain them: a hundred reads that go nine times in
+ten to 200 items of 10,000 look like random reads of 247 items. Both have equally many pairs of reads of one item, and only
+triples could tell them apart: 2.95 are expected in the window instead of 2.65, with a standard deviation of 1.7. So any test of a
+hundred reads at significance 0.01 finds such a stream in 2 windows of 100. Hundreds of further reads show it.
 
 They are tested without the number of items. For draws with replacement from equal items, the number of different ones drawn is
 sufficient to estimate how many there are; given that number, all ways to distribute the reads over them are equally likely. So
@@ -21,13 +21,14 @@ from collections.abc import Collection
 from math import exp, expm1, sqrt
 
 HISTORY = 4096
-"""Draws that are tested, at most: 4 bytes each. A stream that has changed is known when they have passed."""
+"""The most draws that are tested: 4 bytes each. A change of the stream shows once they have all been replaced."""
 MOST_UNEVEN = 3.1
-"""Standard deviations that equal items exceed in 0.7 % of cases at most: looks share most draws, so that a mistake stays."""
+"""Standard deviations that equal items exceed in at most 0.7 % of cases: successive tests share most draws, so a mistake
+lasts."""
 LEAST_REPEATS = 20
-"""Repeats from which on the distribution is about normal."""
+"""The least repeats with which the distribution is about normal."""
 _PART = 8
-"""The draws are counted again when this part of them is new."""
+"""The draws are counted again once this share of them is new."""
 
 
 class RecentDraws:
@@ -46,7 +47,7 @@ class RecentDraws:
             del self._marks[:-HISTORY]
 
     def unevenness(self) -> float:
-        """Of the latest draws: see ``unevenness``."""
+        """The unevenness of the latest draws."""
         if self._new * _PART > min(len(self._marks), HISTORY):
             self._unevenness, self._new = unevenness(Counter(self._marks[-HISTORY:]).values()), 0
         return self._unevenness
@@ -74,7 +75,7 @@ def unevenness(counts: Collection[int]) -> float:
 
 
 def _rate(mean: float) -> float:
-    """The rate of Poisson numbers that are ``mean`` on average where they are not 0; ``mean`` above 1."""
+    """The rate of Poisson numbers whose average, without zeros, is ``mean``; ``mean`` is above 1."""
     rate = mean
     for _ in range(50):
         none = exp(-rate)

@@ -1,8 +1,8 @@
 """The streams of a zone: each node's report on the streams it sees and the pools it holds, and all reports combined.
 
-A stream's reads may enter by several gateways, and its objects have homes on all nodes. So a node that answers clients knows the
-pattern, and a node that is home knows what its pool holds, hits and misses. Thinned views give the same pattern (``pattern.py``);
-the one that was recognised from the most reads, of all nodes together, counts.
+A stream's reads may enter by several gateways, and its objects have homes on all nodes. So nodes that answer clients know the
+pattern, and home nodes know the content, hits and misses of their pools. Thinned views give the same pattern (``pattern.py``);
+the pattern with the most reads behind it, over all nodes, counts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MOST_STREAMS = 256
 
 @dataclass(frozen=True, slots=True)
 class AheadReport:
-    """Children of a stream that were loaded ahead; of these, those that were read, and those that were not in time."""
+    """Counts of a stream's children: loaded ahead, then read, and not read in time."""
 
     loaded: int = 0
     used: int = 0
@@ -37,8 +37,8 @@ class StreamReport:
 
     ``draws`` are accesses without those of a client that stays at one child. ``idle`` is in seconds, and so is ``lifetime``: how
     long the stream may be idle before it has ended; ``None`` for any time. ``repeated``: a scan that begins again and again.
-    ``hit_seconds`` and ``miss_seconds``: waits of readers for hits and for misses. ``items``: how many objects, and blocks of
-    large ones, it probably has; ``known_items``: how many were read or listed. ``held``: bytes that the node has of it, before it
+    ``hit_seconds`` and ``miss_seconds``: waits of readers for hits and for misses. ``items``: the estimated number of its
+    objects, and blocks of large ones; ``known_items``: how many were read or listed. ``held``: its bytes on the node, before it
     has a pool there.
     """
 
@@ -60,8 +60,8 @@ class StreamReport:
 
 
 UNREAD = 2
-"""The assumed items of a stream per item read, unless a listing shows more: in the first epoch of a job, in which nothing
-repeats, half of it has been read on average."""
+"""The assumed items of a stream per item read, unless a listing shows more: on average, half of a stream has been read during the
+first epoch of a job, when nothing repeats."""
 
 
 def stream_report(stream: Stream, pattern: Pattern | None, now: float) -> StreamReport:
@@ -111,7 +111,8 @@ class NodeStreams:
 
 @dataclass(frozen=True, slots=True)
 class ZoneStream:
-    """One stream in all reports. ``seen_by`` are the nodes that its clients ask, ``held_by`` is the number with a pool of it."""
+    """One stream in all reports. ``seen_by`` are the nodes that its clients use, ``held_by`` is the number of nodes with a pool
+    of it."""
 
     name: str
     seen: StreamReport = field(default_factory=StreamReport)
