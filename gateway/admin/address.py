@@ -1,8 +1,8 @@
 """The address of operators' pages: a listener of its own, where no object is served.
 
-The pages hold an admin token. An object that a browser shows at the same origin could read what they hold, so pages and objects
-have different ports (docs/decisions/0040-operators-pages-have-an-origin-of-their-own.md). Programs, which send the token
-themselves, may use ``/-/admin`` at either.
+The pages hold an admin token. An object that a browser shows at the same origin could read it, so pages and objects have
+different ports (docs/decisions/0040-operators-pages-have-an-origin-of-their-own.md). Programs, which send the token themselves,
+may use ``/-/admin`` at either.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _NO_ADDRESS = "The console has no address at this gateway: set admin.address to 
 class OperatorAddress:
     """Where operators' pages are.
 
-    ``shared`` says that clients' listener has the same host, or that this one listens everywhere: a browser reaches it under any
-    name by which it reaches the other.
+    ``shared`` says that clients' listener has the same host, or that this one listens everywhere: a browser reaches both under
+    the same names.
     """
 
     scheme: str
@@ -59,7 +59,7 @@ class OperatorAddress:
         return server is not None and server[1] == self.port and (server[0] == self.host or self.host in _EVERYWHERE)
 
     def url(self, named: str) -> str:
-        """The URL for a browser whose Host header was ``named`` at the address for clients."""
+        """The operators' URL for a browser that sent the Host header ``named`` to the clients' address."""
         host = _host_of(named) if self.shared else ""
         if not host:
             host = f"[{self.host}]" if ":" in self.host else self.host
@@ -95,7 +95,7 @@ class PagesElsewhere(Edge):
 
     Args:
         address: of operators; ``None`` without one.
-        exclusive: nothing of operators is served to clients (``admin.exclusive``).
+        exclusive: operators' pages and API are not served at the clients' address (``admin.exclusive``).
     """
 
     def __init__(self, address: OperatorAddress | None, *, exclusive: bool) -> None:

@@ -45,8 +45,8 @@ class AdminApp(Edge):
 
     Args:
         tokens: authenticate callers.
-        parts: the dependencies of the endpoints; ``None`` if they are only described.
-        features: add endpoints.
+        parts: the dependencies of the endpoints; ``None`` to only describe the endpoints.
+        features: they add endpoints.
     """
 
     def __init__(self, tokens: Tokens, parts: AdminParts | None, features: tuple[Feature, ...]) -> None:
@@ -75,7 +75,7 @@ class AdminApp(Edge):
         return path == PREFIX or path.startswith(PREFIX + "/")
 
     def may_read(self, scope: Scope) -> bool:
-        """Whether a request for another address has a token with which it may read here."""
+        """Whether a request for another address has a token that may read here."""
         try:
             self._tokens.admit({**scope, "method": "GET", "path": PREFIX})
         except ApiError:

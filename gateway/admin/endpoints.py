@@ -41,7 +41,7 @@ _CORE: tuple[tuple[int, APIRouter], ...] = (
     (170, streams.router),
     (180, results.router),
 )
-"""Endpoints that are no feature's, by their place in the description."""
+"""Endpoints that belong to no feature, by their place in the description."""
 
 
 def routers(features: tuple[Feature, ...]) -> list[APIRouter]:

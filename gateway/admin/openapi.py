@@ -3,9 +3,9 @@
 If both have a schema of one name with different contents, the admin's is renamed. Tags and operation ids of the admin endpoints
 have a prefix, because jobs and datasets exist on both sides, for jobs and for operators.
 
-Client generators make names of titles and operation ids, and types of statuses. So a schema's title is its name, an operation id
-is its function's, and a status that an endpoint never answers is left out: FastAPI's 422 (``edge/problems.py``), and statuses of
-other endpoints of its router.
+Client generators turn titles and operation ids into names, and statuses into types. So a schema's title is its name, an operation
+id is the name of its function, and statuses that an endpoint never answers are left out: FastAPI's 422 (``edge/problems.py``),
+and statuses of other endpoints of its router.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _tagged(item: Mapping[str, Any]) -> Document:
 
 
 def _answered(path: str, item: Mapping[str, Any]) -> Document:
-    """A path without the statuses that it never answers: FastAPI and routers describe theirs for all."""
+    """A path without the statuses that it never answers: FastAPI and routers declare theirs for all endpoints."""
     return {
         method: {
             **operation,
@@ -157,9 +157,9 @@ def _answered(path: str, item: Mapping[str, Any]) -> Document:
 def _is_answered(status: str, codes: str, path: str, method: str, operation: Mapping[str, Any]) -> bool:
     takes = {parameter["name"] for parameter in operation.get("parameters", ())}
     match status:
-        case "404":  # not a list, nor what there is one of
+        case "404":  # neither a list nor a singleton
             return "{" in path or "requestBody" in operation or not takes <= _OF_LISTS
-        case "409":  # a read only where it says so itself
+        case "409":  # a read, only if it declares the status itself
             return method not in _READS or codes.startswith("Conflict: ")
         case "412":
             return "If-Match" in takes

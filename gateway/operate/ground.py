@@ -1,4 +1,4 @@
-"""What features are given in one worker, and what each returns when it starts."""
+"""What features get in one worker, and what each returns when it starts."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from gateway.origin.listing import Listings
 class Ground:
     """The services of one worker.
 
-    ``redis`` is for commands with a short time limit. ``worker`` is this worker's id, ``NODE/WORKER``; ``watch`` knows whether it
-    speaks for its node. ``effective`` returns the settings in force, with the catalog on top. ``find`` gives the principal of an
-    access key that is valid now, or ``None``.
+    ``redis`` is for commands with a short time limit. ``worker`` is this worker's id, ``NODE/WORKER``; ``watch`` tells whether
+    this worker speaks for its node. ``effective`` returns the settings in force, with the catalog on top. ``find`` gives the
+    principal of an access key that is valid now, or ``None``.
     """
 
     settings: Settings
@@ -87,8 +87,8 @@ class Following:
 class RunningFeature:
     """A feature in one worker.
 
-    ``services`` are those of its endpoints, by the names with which they ask the application's state. ``addresses`` are those
-    under ``/-/peer/v1``, by the kind they are counted as.
+    ``services`` are those that its endpoints use, by their names in the application's state. ``addresses`` are those under
+    ``/-/peer/v1``, by the kind under which they are counted.
     """
 
     services: Mapping[str, object] = field(default_factory=dict)

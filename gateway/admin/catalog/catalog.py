@@ -57,7 +57,7 @@ class Catalog:
         self._withdrawn = Withdrawn()
         self._vault: Vault | None = None
         self._state: FileState | None = None
-        """Of the catalog's file when ``last`` was read; ``None`` if it is not known."""
+        """The state of the catalog's file when ``last`` was read; ``None`` if unknown."""
         self._looking = asyncio.Lock()
         self._reading: asyncio.Task[Snapshot] | None = None
         self._away = False
@@ -153,7 +153,7 @@ class Catalog:
             return self._withdrawn.over(self.last)
 
     async def before(self, change: CatalogChange) -> Snapshot:
-        """The catalog when a change began: the last snapshot if that is current, else read again.
+        """The catalog at the beginning of a change: the last snapshot if it is current, else a new one.
 
         Raises:
             CatalogUnavailable: as ``vault``.
@@ -207,7 +207,7 @@ class Catalog:
         return snapshot
 
     async def _check_begun_anew(self) -> None:
-        """Refuse an empty catalog in place of one with changes: the revocations are lost.
+        """Refuse an empty catalog that has replaced one with changes: the revocations are lost.
 
         Raises:
             CatalogUnusable: the catalog is empty and was not before.

@@ -1,7 +1,8 @@
 """Changes of the catalog: serialized, atomic, audited, and announced.
 
-A change on a server locks ``meta``'s row ``version`` first, so what it reads cannot change before it writes; on SQLite its
-transaction has locked the file. Its audit entry is written in the same transaction, and the oldest ones beyond ``KEPT`` go.
+On a server, a change first locks the row ``version`` of ``meta``, so what it reads cannot change before it writes; on SQLite its
+transaction has locked the file. Its audit entry is written in the same transaction, which also deletes the oldest entries beyond
+``KEPT``.
 """
 
 from __future__ import annotations
@@ -51,9 +52,9 @@ class Actor:
 class CatalogChange:
     """A change under way.
 
-    ``noted`` is ``meta`` when it began. ``revision`` is its number, for the rows that it touches. ``before`` and ``after`` are
-    for the audit log, without secrets; ``None`` if there was, or is, no such record. ``target`` may be set later. Setting
-    ``done`` to false discards the change. ``withdrawn`` are the rights that it takes away.
+    ``noted`` is the content of ``meta`` at its beginning. ``revision`` is its number, for the rows that it touches. ``before``
+    and ``after`` are for the audit log, without secrets; ``None`` if there was, or is, no such record. ``target`` may be set
+    later. Setting ``done`` to false discards the change. ``withdrawn`` are the rights that it takes away.
     """
 
     def __init__(self, connection: AsyncConnection, noted: Noted, target: str) -> None:

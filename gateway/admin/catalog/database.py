@@ -4,7 +4,7 @@ SQLite. Every use opens a connection, and only to an existing file: a removed fi
 restored backup is noticed. The journal is a rollback journal, so polling writes nothing. A writing transaction takes the lock at
 its beginning, because two that read first would deadlock.
 
-A poll of an unchanged file opens nothing: while its inode, its size and its times are the same, so are the tables (``state``).
+A poll of an unchanged file opens no connection: while its inode, size and times are the same, so are the tables (``state``).
 
 PostgreSQL. A small pool of connections, which are tested before use. Reads are REPEATABLE READ, so they are consistent.
 
@@ -63,13 +63,13 @@ class CatalogDatabase:
 
     Args:
         url: SQLAlchemy's, with the driver that ``gateway.base.config`` puts there.
-        home: local directory for the marker that a database on a server has been written to.
+        home: local directory for the marker which says that a database on a server has been written to.
     """
 
     patience = 3.0
     """Seconds that a statement, a lock or a connection may take."""
     settled = 1.0
-    """Seconds after a write from which the next one gives the file another time: the clocks of file systems tick slowly."""
+    """Seconds after a write before the next write is sure to change the file's time: the clocks of file systems tick slowly."""
 
     def __init__(self, url: str, home: Path | None = None) -> None:
         self._url = make_url(url)
@@ -106,7 +106,7 @@ class CatalogDatabase:
             return None
         try:
             return await within(PATIENCE, partial(_state_of, self.path, self.settled))
-        except OSError as error:  # a timeout is one
+        except OSError as error:  # a timeout is an OSError
             raise CatalogUnavailable("the disk of the catalog's files did not answer") from error
 
     @asynccontextmanager
@@ -166,7 +166,7 @@ def _unavailable(lost: tuple[type[Exception], ...]) -> Iterator[None]:
             raise
         raise CatalogUnavailable(_reason(cause)) from error
     except UnicodeDecodeError as error:
-        # Of SQLite's own message, which quotes the damaged schema.
+        # SQLite's own message quotes the damaged schema.
         raise CatalogUnusable("its file is damaged: a text in it is not UTF-8") from error
     except lost as error:
         raise CatalogUnavailable(_reason(error)) from error
@@ -195,7 +195,7 @@ def witnesses(path: Path) -> tuple[Path, Path]:
 
 
 def was_begun(path: Path) -> bool:
-    """Whether there was a catalog at ``path``, even if the file itself is gone."""
+    """Whether a catalog existed at ``path``, even if the file itself is gone."""
     return any(witness.exists() for witness in witnesses(path))
 
 

@@ -101,7 +101,7 @@ class Follower:
         self._woken.set()
 
     def _set_trouble(self, kind: str, problem: str) -> bool:
-        """Record a problem. Log it and return true if its kind differs from the last one's."""
+        """Record a problem; if its kind differs from the last one's, log it and return true."""
         metrics.CATALOG_REACHABLE.set(0)
         new = self.trouble is None or self.trouble.kind != kind
         if new:

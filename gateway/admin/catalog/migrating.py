@@ -1,13 +1,13 @@
 """Migrations of the catalog's tables, by Alembic (``upgrading.py``), in one transaction under one lock.
 
-Alembic is imported for a catalog of another revision only.
+Alembic is imported only for a catalog of another revision.
 
 On SQLite the transaction is the lock. On PostgreSQL it is an advisory lock for the transaction, because tables that do not exist
 cannot be locked. Migrations only add, so gateways of the previous version keep working during a rolling upgrade.
 
 Tables are created only for a new catalog. A file that is missing or empty beside the key of a catalog is a lost catalog: new
-tables would make revoked keys valid again. So is a database on a server without tables, if this machine has read changes from
-it.
+tables would make revoked keys valid again. A database on a server without tables is lost too, if this machine has read changes
+from it.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 LARGEST = 4 * 1024**2
 """Most bytes of the parts of a profile, compressed."""
 _RECENT = 64
-"""Recordings that gateways know: more than may run at once."""
+"""The most recordings that gateways load: more than may run at once."""
 
 
 @dataclass(frozen=True, slots=True)

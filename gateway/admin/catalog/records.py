@@ -41,7 +41,7 @@ from gateway.edge.documents import ResponseModel, moment
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """Which documents have a field: those that create, change and show a record. Fields that are not shown are sealed."""
+    """Which documents have a field: those that create, change and show a record. Fields that are never shown are sealed."""
 
     create: bool = True
     change: bool = True
@@ -146,7 +146,7 @@ class Record(BaseModel):
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any], vault: Vault, before: Self | None) -> Self:
-        """The record of a row; ``before`` if the row has not changed since.
+        """The record of a row, or ``before`` if the row has not changed since.
 
         Raises:
             ConfigError: its secrets cannot be opened.
@@ -189,7 +189,8 @@ class Record(BaseModel):
         return changed
 
     def with_origin_keys(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """New values. Replacing an access key also drops its session token and, unless a new secret is given, its secret."""
+        """The new values, completed: replacing an access key also drops its session token and, unless a new secret is given, its
+        secret."""
         given = values.get(self.origin_keys[0]) if self.origin_keys else None
         if given is None or given == getattr(self, self.origin_keys[0]):
             return values
@@ -349,7 +350,7 @@ def ended(expires: str, now: float) -> bool:
     """Whether a time in ISO 8601 has passed at ``now``, in seconds since the epoch. Without a zone it is UTC; empty: never.
 
     Raises:
-        ValueError: it is no time.
+        ValueError: it is not a time.
     """
     if not expires:
         return False

@@ -1,14 +1,14 @@
 """The catalog's tables, alike on SQLite and PostgreSQL.
 
 ``meta`` has a row ``version``, incremented by every change, and a row ``mark``, unique to the last change, because versions
-repeat after a restored backup. Gateways poll both. Changes lock ``version``, so they are serialized. A row that a change
-touches gets its number as ``revision``, the source of its entity tag; the rules have theirs in ``meta``. Times are seconds
-since the epoch. ``secrets`` columns are sealed (vault.py); nothing else is secret.
+repeat after a restored backup. Gateways poll both. Changes lock ``version``, so they are serialized. A row that a change touches
+gets the change's number as ``revision``, the source of its entity tag; the rules have theirs in ``meta``. Times are seconds since
+the epoch. ``secrets`` columns are sealed (vault.py); nothing else is secret.
 
 ``purges`` (gateway/operate/purge/remembered.py) is for nodes that were down; ``place`` is bucket and prefix as JSON.
 
-Profiles are recorded until ``until``; gateways add parts to them, which are no changes (profiles.py). ``prefix`` is JSON too;
-``span`` is the bytes that a part's ``reads`` name, ``body`` the reads themselves.
+Profiles are recorded until ``until``; gateways add parts to them, which do not count as changes (profiles.py). ``prefix`` is JSON
+too; ``span`` is the bytes that a part's ``reads`` name, ``body`` the reads themselves.
 
 Revocations are permanent rows, also for keys of a configuration file and of deleted credentials: a revoked key never becomes
 valid again, whatever is created or reloaded.

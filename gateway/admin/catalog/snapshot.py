@@ -35,7 +35,8 @@ class RevocationRow:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The catalog at one moment; ``version`` is the number of its last change, ``rules_revision`` that of the rules' last one.
+    """The catalog at one moment; ``version`` is the number of its last change, ``rules_revision`` that of the last change of
+    rules.
 
     ``mark`` identifies the last change: numbers repeat when a backup, or a standby that lagged, replaces the catalog. ``purge``
     is the name of the last purge; empty if there was none. ``recordings`` are the profiles being recorded, and recent ones.

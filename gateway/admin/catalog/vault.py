@@ -62,7 +62,7 @@ class Vault:
         return self.seal(_CHECK, {})
 
     def fits(self, check: str) -> bool:
-        """Whether the key is the one that made the ``check``."""
+        """Whether this key made the ``check``."""
         try:
             self.open(_CHECK, check)
         except ConfigError:

@@ -83,7 +83,7 @@ class Withdrawn:
         return new
 
     def over(self, snapshot: Snapshot) -> Snapshot:
-        """A snapshot without the rights that were withdrawn after it."""
+        """The snapshot without the rights that were withdrawn after it."""
         later = [withdrawal for withdrawal in self._held.values() if withdrawal.version > snapshot.version]
         if not later:
             return snapshot

@@ -40,7 +40,7 @@ class Rotation(RequestModel):
     )
 
     def applied(self, record: CredentialRecord, now: float) -> dict[str, Any]:
-        """The fields that it changes."""
+        """The fields that the rotation changes."""
         old, end = record.secret_access_key, datetime.fromtimestamp(now + self.grace, UTC).isoformat()
         return {
             "secret_access_key": self.secret_access_key or new_secret(),
@@ -184,7 +184,7 @@ async def _revoke(key: str, parts: AdminParts, change: CatalogChange) -> Revocat
 
 
 def _revocation(key: str, revision: int, view: View) -> dict[str, Any]:
-    """The revocation of a key; the entity tag is that of the later change."""
+    """The revocation of a key, with the entity tag of the key's latest change."""
     revocation = view.catalog.revocations.get(key) or RevocationRow(0.0, 0)
     at = moment(revocation.revoked_at) if revocation.revision else None
     return {"revoked": bool(revocation.revision), "revoked_at": at, "etag": etag_of(max(revision, revocation.revision))}

@@ -1,6 +1,6 @@
 """Checks whether an origin has objects that a rule matches.
 
-It reads one page of one listing per rule and origin, with the keys of the origin. So "nothing" is certain only if that page was
+It reads one page of one listing per rule and origin, with the origin's access keys. So "nothing" is certain only if that page was
 the last one; if more keys follow, the verdict is "unknown".
 """
 

@@ -72,7 +72,7 @@ class NamedTokens(Resource[TokenRecord]):
     async def withdraw(
         self, before: TokenRecord, after: TokenRecord | None, change: CatalogChange, parts: AdminParts, view: View
     ) -> None:
-        """Withdraw a token that ends, may do less, or ends at another time."""
+        """Withdraw a token that is removed, loses rights, or gets another expiry."""
         kept = after is not None and after.expires == before.expires
         if after is None or not kept or not TokenRole(after.role).allows(TokenRole(before.role)):
             change.withdrawn.append(Withdrawal(TOKEN, before.name, change.revision, parts.catalog.now()))

@@ -1,6 +1,6 @@
 """``/-/admin/datasets``: registered datasets, how they are cached, and operators' overrides.
 
-An override is stored in the catalog, from whose snapshot the manager takes it (``overrides.py``).
+An override is stored in the catalog; the manager reads it from the catalog's snapshot (``overrides.py``).
 """
 
 from __future__ import annotations

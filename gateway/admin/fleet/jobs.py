@@ -114,7 +114,7 @@ async def show_plan(_caller: Reader, operations: Ops) -> PlanShown:
 
 
 def _times(expected: Forecast | None) -> dict[str, float]:
-    """Measured beside predicted seconds of a mini-batch."""
+    """Measured and predicted seconds of a mini-batch."""
     if expected is None:
         return {}
     return {"t_hit": expected.measured, "t_predicted": expected.predicted, "t_with_more": expected.more}

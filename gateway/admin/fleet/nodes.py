@@ -80,7 +80,7 @@ async def dismiss_node(node: str, caller: Changer, operations: Ops, parts: Parts
 
 
 async def _drained(operations: Operations, node: str) -> dict[str, bool]:
-    """For the audit log: the fields before a change are those after it.
+    """The fields for the audit log, before and after the change.
 
     Raises:
         ApiError: ServiceUnavailable, Redis is unreachable.

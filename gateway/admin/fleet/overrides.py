@@ -29,7 +29,7 @@ _LOOK = 2.5
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """An override. ``mode`` is pin, never, or ``None``, and of a pipeline also ``pin:`` with the stage of a mark; ``quota`` is
+    """An override. ``mode`` is pin, never or ``None``; for a pipeline also ``pin:`` with the stage of a mark; ``quota`` is
     the most bytes that the dataset may take, ``None`` for no limit; ``changed_at`` is in seconds since the epoch."""
 
     mode: str | None = None

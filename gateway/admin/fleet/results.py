@@ -1,6 +1,6 @@
 """``/-/admin/results``: results of pipelines in use, the space that they get, and operators' overrides.
 
-Overrides are those of datasets, with the name of a pool instead of a dataset's id (``overrides.py``).
+Overrides are stored like those of datasets, with the name of a pool instead of a dataset's id (``overrides.py``).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """``/-/admin/streams``: the access patterns recognised from plain S3 reads, what the cache holds of each stream, and overrides.
 
-Overrides are those of datasets, with the name of a stream's pool (``overrides.py``). A prefix may have one before its first read.
+Overrides are stored like those of datasets, with the name of a stream's pool (``overrides.py``). A prefix may have one before its
+first read.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ class _StreamName(PathConvertor):
 register_url_convertor("stream", _StreamName())
 router = APIRouter(tags=["streams"])
 StreamName = Annotated[str, PathParameter(description="of the stream, with its slashes")]
-"""Without a longest one: a request for ``NAME/override`` that is no PUT asks for a stream of that name, which is unknown."""
+"""No greedy match is needed: a request for ``NAME/override`` that is not a PUT asks for an unknown stream of that name."""
 DecidedName = Annotated[str, PathParameter(max_length=2048, description="of the stream, with its slashes")]
 _MOST = 64
-"""Overrides of a zone. Each is a pool of every node."""
+"""The most overrides of a zone. Each is a pool on every node."""
 
 
 class StreamOverride(RequestModel):
@@ -58,7 +59,7 @@ def streams_of(reading: FleetReading) -> list[StreamDocument]:
 
 
 def _known(reading: FleetReading) -> dict[str, ZoneStream]:
-    """Streams and prefixes with an override, which need not be read."""
+    """Names of streams, and of prefixes with an override, which may never have been read."""
     return {name: ZoneStream(name) for name in reading.overrides.pins} | zone_streams(reading.streams)
 
 

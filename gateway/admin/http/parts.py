@@ -1,4 +1,4 @@
-"""Values that endpoints use beside their services: the catalog, the configuration, and entity tags.
+"""Values that endpoints use in addition to their services: the catalog, the configuration, and entity tags.
 
 Nothing here needs FastAPI: services that run in the background use it too.
 """

@@ -1,4 +1,4 @@
-"""Parameters of the admin endpoints: the caller, pages, conditions, idempotency keys, and the answers to them.
+"""Parameters of the admin endpoints: the caller, pages, conditions, idempotency keys, and the corresponding answers.
 
 Lists come in pages: ``?limit=&cursor=`` gives ``{"items": [...], "next": cursor | null}``. A cursor names the last item of its
 page, so adding or removing items between two pages neither repeats nor hides others.

@@ -46,7 +46,7 @@ class Resource(ABC, Generic[R]):
     """One kind of record.
 
     ``kind`` is its declaration, ``state`` the further fields of an answer. ``about`` describes the endpoints, by verb.
-    ``taken`` is the advice for a name that is taken, ``filed`` that for a record of the configuration file. ``removal`` is the
+    ``taken`` is the advice for a name in use, ``filed`` the advice for a record of the configuration file. ``removal`` is the
     verb of DELETE.
     """
 
@@ -57,7 +57,7 @@ class Resource(ABC, Generic[R]):
     filed: str
     removal: str = "remove"
     file_counts: bool = True
-    """Whether the file's record hides one of the catalog with the same name."""
+    """Whether the file's record hides the catalog's record of the same name."""
 
     def __init__(self) -> None:
         self.answer = self.kind.answer(self.state)
@@ -69,7 +69,7 @@ class Resource(ABC, Generic[R]):
 
     @abstractmethod
     def describe(self, record: R, view: View) -> ResponseModel:
-        """A record of the catalog; ``view`` may be older."""
+        """The document of a record of the catalog; ``view`` may be older."""
 
     @abstractmethod
     def describe_filed(self, name: str, view: View) -> ResponseModel:
@@ -101,7 +101,8 @@ class Resource(ABC, Generic[R]):
         return records
 
     def page(self, view: View, limit: int, cursor: str) -> Page[Any]:
-        """Some records, by name. Only these are described: with thousands of them, a page must not hold the event loop.
+        """Some records, by name. Only the page's records are described: with thousands of records, a page must not block the
+        event loop.
 
         Raises:
             ApiError: InvalidRequest, the cursor is invalid.

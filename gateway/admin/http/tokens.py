@@ -48,7 +48,7 @@ class Tokens:
         self._named: Mapping[bytes, TokenRecord] = {}
 
     async def use_catalog(self, snapshot: Snapshot) -> None:
-        """Accept the tokens of a snapshot of the catalog, and no others of it."""
+        """Accept exactly the tokens of this snapshot, beside those of the configuration."""
         self._named = {record.digest: record for record in snapshot.tokens.values()}
 
     def admit(self, scope: Mapping[str, Any]) -> Actor:
@@ -82,7 +82,7 @@ class Tokens:
         for name, digest, role in self._digests:
             if hmac.compare_digest(digest, given):
                 return name, role
-        # A look-up by a digest tells a guesser nothing: he cannot choose the digest.
+        # The timing of a look-up by digest reveals nothing: a guesser cannot choose the digest.
         record = self._named.get(given)
         if record is None or record.ended(self._now()):
             why = "Unknown token; compare it with admin.token in the configuration of this gateway."

@@ -1,4 +1,4 @@
-"""What most endpoints need: the state of the fleet, access keys, and rules."""
+"""The needs of most endpoints: the state of the fleet, access keys, and rules."""
 
 from __future__ import annotations
 

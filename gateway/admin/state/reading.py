@@ -64,7 +64,7 @@ class FleetSources:
 class FleetReading:
     """The fleet at one moment. ``at`` is in seconds of Redis's clock; ``lost`` says why Redis is unreachable, or is empty.
 
-    ``begun`` has the times at which problems of the zone began, ``mutes`` those until which operators have muted some.
+    ``begun`` has the times when problems of the zone began, ``mutes`` the times when operators' mutes end.
     ``probe_batches``: mini-batches for which a job is measured without the cache, and with it.
     """
 
@@ -155,7 +155,7 @@ class FleetReader:
         return self._reading
 
     def stale(self) -> None:
-        """Force the next look to read again, after a change."""
+        """Make the next ``look`` read again, after a change."""
         self._stale = True
 
     async def look(self) -> FleetReading:
@@ -166,7 +166,8 @@ class FleetReader:
             return self._reading
 
     async def find(self, list_of: Callable[[FleetReading], Iterable[T]], wanted: Callable[[T], bool]) -> T | None:
-        """The wanted one of a list, which may be younger than the last look; ``None`` if there is none."""
+        """The wanted item of a list, read again if it is missing, as it may be newer than the last reading; ``None`` if there is
+        none."""
         for _ in range(2):
             for entry in list_of(await self.look()):
                 if wanted(entry):

@@ -88,7 +88,7 @@ def now_of(reading: FleetReading) -> Now:
 
 
 def answered(reading: FleetReading) -> list[tuple[Answers, float]]:
-    """The answers of each node that reports some within about the last minute, and the seconds that they cover."""
+    """The answers of each reporting node within about the last minute, and the seconds that they cover."""
     answers = [reading.status(name).get("answers", {}) for name in reading.nodes]
     return [
         (Answers.from_json(report), seconds) for report in answers if (seconds := float(report.get("for", 0.0))) > 0
@@ -96,7 +96,7 @@ def answered(reading: FleetReading) -> list[tuple[Answers, float]]:
 
 
 def last_minute(reading: FleetReading) -> tuple[Answers, Answers]:
-    """The answers of the zone within about the last minute: their sum, and the sum of each node's per second that it reports."""
+    """The answers of the zone within about the last minute: their sum, and the sum of the nodes' answers per second."""
     everything, rates_of = Answers(), Answers()
     for answers, seconds in answered(reading):
         everything, rates_of = everything.plus(answers), rates_of.plus(answers.times(1 / seconds))
@@ -207,7 +207,7 @@ def dataset_summary(
     short: Mapping[str, Shortfall] | None = None,
     names: Mapping[str, list[str]] | None = None,
 ) -> DatasetSummary:
-    """One dataset; ``short`` and ``names`` are the results of ``shortfalls`` and ``dataset_names``, if they are known."""
+    """One dataset; ``short`` and ``names`` are the results of ``shortfalls`` and ``dataset_names``, if known."""
     items, size = reading.size_of(dataset)
     order = reading.plan.of(dataset)
     caching, why = _decision(order, size, reading.capacity)
@@ -238,7 +238,7 @@ def _last_epochs(reading: FleetReading, dataset: str) -> SharedEpochsDocument | 
 
 
 def savings_of(plan: Plan, datasets: Iterable[str]) -> Savings | None:
-    """The money that the space of datasets saves; ``None`` if the plan was made without prices, or knows none of them."""
+    """The money that the space of datasets saves; ``None`` if the plan was made without prices, or has none of the datasets."""
     inputs, currency = plan.inputs.get("datasets", {}), plan.inputs.get("currency")
     saved = [
         facts["saves"]
@@ -318,7 +318,7 @@ class Shortfall(NamedTuple):
 
 
 def shortfalls(reading: FleetReading) -> dict[str, Shortfall]:
-    """Why datasets that are used are cached only in part although they should be whole, by id.
+    """Why used datasets are cached only in part although they should be whole, by id.
 
     A dataset that is only registered, without jobs and outside the plan, needs no space.
     """
@@ -342,7 +342,7 @@ def shortfalls(reading: FleetReading) -> dict[str, Shortfall]:
 
 
 def used_datasets(reading: FleetReading) -> list[str]:
-    """The ids of datasets that a job uses, or that the plan gives space to for another reason than that it is free."""
+    """The ids of datasets that a job uses, or that the plan gives space other than unclaimed space."""
     with_jobs = {job.record.dataset for job in reading.jobs}
     return sorted(
         dataset for dataset in dataset_ids(reading) if dataset in with_jobs or _wanted(reading.plan.of(dataset))

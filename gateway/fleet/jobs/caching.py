@@ -106,7 +106,7 @@ class PipelineDecisions:
         if rank < DETAILED:
             pipeline.hset(name, f"rank:{rank}", _PROFILE.text(profile))
         else:
-            pipeline.hget(name, "decision")  # one answer per command
+            pipeline.hget(name, "decision")  # so that each case has as many answers
         pipeline.pexpire(name, self._silence)
         for pool in pools:
             pipeline.get(self._stored(pool))

@@ -44,7 +44,7 @@ class BackgroundRedis:
     def stop(self) -> None:
         """Stop the server and the thread."""
         if self._redis is not None:
-            wait((self._starting,), _STOP_WITHIN)  # a stop during the start would otherwise come before it
+            wait((self._starting,), _STOP_WITHIN)  # otherwise a start in progress would complete after the stop
             asyncio.run_coroutine_threadsafe(self._redis.stop(), self._loop).result(_STOP_WITHIN)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_STOP_WITHIN)

@@ -22,7 +22,7 @@ from gateway.operate.explain.work import Explainer, Knowledge, expected
 
 router = APIRouter(tags=["explain"])
 _AT_ONCE = 16
-"""Objects whose homes are asked at the same time."""
+"""The most objects whose homes are asked at the same time."""
 Lists = Annotated[Browser, Depends(of_state("browser"))]
 Explains = Annotated[Explainer, Depends(of_state("explainer"))]
 

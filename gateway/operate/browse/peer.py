@@ -1,4 +1,4 @@
-"""Names of cached objects that another node asks of this one. The sender has authorized the operator."""
+"""Names of this node's cached objects, for another node. The sender has authorized the operator."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from gateway.operate.ground import Ground, RunningFeature
 
 
 def start(ground: Ground) -> RunningFeature:
-    """Browse for operators, and name what is cached here to other nodes."""
+    """Browse for operators, and name this node's cached objects to other nodes."""
     services = ground.engine.services
     cached = CachedNames(services.store, services.fleet)
     return RunningFeature(

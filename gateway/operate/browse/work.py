@@ -1,7 +1,7 @@
 """A page of names of one place: an origin's buckets, or the folders and objects directly below a prefix.
 
-The origin lists them, one page for one page, with the rights of an access key. If it does not, the nodes' indices do: then only
-cached objects are named. Where the allow-list covers no listing, the folders on the way to what it covers are.
+The origin lists them with the rights of an access key, one of its pages per page. If it does not, the nodes' indices do: then
+only cached objects are named. Where the allow-list covers no listing, only folders that lead to allowed objects are named.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gateway.store.store import Store
 NAMES = f"{PREFIX}/names"
 """The address where nodes name their cached objects to each other."""
 MOST = 1000
-"""Names of a page."""
+"""The most names on a page."""
 LONGEST = 32 * 1024
 _ANSWER = 16 * 1024**2
 _PATIENCE = 5.0
@@ -33,7 +33,7 @@ _PATIENCE = 5.0
 
 
 class NamesAfter(NamedTuple):
-    """Where a page begins: after the last name of the one before. The origin continues there by ``token``, if there is one."""
+    """Where a page begins: after the last name of the previous page. The origin continues by ``token``, if there is one."""
 
     last: str = ""
     token: str = ""
@@ -43,7 +43,7 @@ class NamesAfter(NamedTuple):
 class NamesPage:
     """A page of names, ordered, and where the next one begins.
 
-    ``source`` is who knows the names; ``failure`` says why the origin does not list them, and which nodes do not answer.
+    ``source`` says where the names come from; ``failure`` says why the origin does not list them, and which nodes do not answer.
     """
 
     names: Sequence[CachedName]
@@ -113,7 +113,7 @@ class Browser:
     async def page(
         self, principal: Principal, bucket: str, prefix: str, after: NamesAfter | None, limit: int, *, cached: bool
     ) -> NamesPage:
-        """A page of a place; ``cached``: without asking the origin. Without a bucket, the buckets of the key's origin."""
+        """A page of a place; without a bucket, a page of the buckets of the key's origin. ``cached``: do not ask the origin."""
         place = ObjectKey(principal.identity.origin, bucket, prefix)
         start = place.path if bucket else ""
         if not principal.may_list(start):
@@ -151,11 +151,11 @@ class Browser:
 
 
 def _ordered(names: Iterable[CachedName]) -> list[CachedName]:
-    """Every name once, in the order of UTF-8, which is that of code points."""
+    """Every name once, in the order of UTF-8, which is also that of code points."""
     return sorted({cached.name: cached for cached in names}.values(), key=itemgetter(0))
 
 
 def _ways(principal: Principal, bucket: str, start: str) -> list[CachedName]:
-    """The names of a place through which what the allow-list covers is reached."""
+    """The names of a place that lead to what the allow-list covers."""
     folders = ways(principal.allow, start)
     return [CachedName(folder[len(bucket) + 1 :] if bucket else folder.rstrip("/")) for folder in folders]

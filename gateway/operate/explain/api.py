@@ -215,7 +215,7 @@ def _rule(rule: Caching) -> RuleShown:
 
 
 def _stream(reading: FleetReading, key: ObjectKey, knowledge: Knowledge) -> dict[str, Any]:
-    """The stream and the pool of an object: the most specific ones, and the money that a dataset's pool saves."""
+    """The most specific stream and pool of an object, and the money that a dataset's pool saves."""
     known, names = zone_streams(reading.streams), stream_pools(key)
     streams = (known[name] for pool in names if (name := pool.removeprefix(STREAM)) in known)
     stream = next((stream for stream in streams if stream.seen.pattern is not None), None)
@@ -247,7 +247,7 @@ def _advice(
     Args:
         prospect: the outcome of the next read.
         knowledge: of the object's home.
-        rule: that holds for it.
+        rule: the rule of the object.
         items: of datasets in the object; ``None`` if the reader's allow-list does not cover it.
     """
     if items is None:
@@ -290,7 +290,7 @@ def _held(items: Sequence[ObjectItems]) -> str:
 
 
 def _asked_first(knowledge: Knowledge, rule: Caching) -> tuple[str, str]:
-    """Why a cached object needs a request at the origin first, and what would spare it."""
+    """Why a cached object needs a request at the origin first, and what would avoid it."""
     if knowledge.granted_until is None:
         why = "The bytes are here, but the origin has not granted this reader's keys yet: it is asked once, without the bytes."
         return why, 'authorization = "prefix" in the rule makes one grant cover everything that it matches.'

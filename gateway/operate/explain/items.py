@@ -1,7 +1,7 @@
-"""Finds what loaders have cached of an object: the items of datasets that lie in it.
+"""Finds the parts of an object that loaders have cached: the items of datasets inside it.
 
-An item is a blob by its digest, wherever its object is. So the index may not know an object of which every item is cached. Each
-list of locations is searched, which takes some tenths of a second for a million keys.
+An item is a blob named by its digest, wherever its object is. So all items of an object may be cached although the index does not
+know the object. Each list of locations is searched, which takes some tenths of a second for a million keys.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PATIENCE = 5.0
 
 
 class ObjectItems(NamedTuple):
-    """The items of a dataset in one object, and how many of them the fleet has cached."""
+    """The items of a dataset in one object, and the number of them that the fleet has cached."""
 
     dataset: str
     items: int
@@ -52,7 +52,7 @@ class ItemFinder:
         self._batches = batches
 
     async def of(self, principal: Principal, bucket: str, key: str) -> list[ObjectItems]:
-        """The items in an object by dataset, as far as they are found in time."""
+        """The items in an object by dataset, as far as the search ends in time."""
         known: list[ObjectItems] = []
         try:
             async with asyncio.timeout(_PATIENCE):

@@ -1,4 +1,4 @@
-"""Explanations that another node asks of this one. The sender has authorized the operator."""
+"""This node's explanations, for another node. The sender has authorized the operator."""
 
 from __future__ import annotations
 

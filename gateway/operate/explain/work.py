@@ -1,7 +1,7 @@
-"""Explains why a read was not a hit, and predicts the next one: looked up at the object's home, without asking the origin.
+"""Explains why a read was not a hit, and predicts the next one: it asks the object's home, and never the origin.
 
-The answer is what ``engine/objects/reads.py`` would find at this moment, from the same index and by the same policies, without
-fetching, renewing or counting anything. ``Knowledge`` is sent between nodes as JSON.
+The answer is what ``engine/objects/reads.py`` would decide now, from the same index and by the same policies, without fetching,
+renewing or counting anything. ``Knowledge`` is sent between nodes as JSON.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Knowledge:
     without asking the origin (``None``: never asked, or never granted; far in the future: no limit), and ``resident``
     of ``blocks`` are on disk, or all of them as items of datasets. ``serves`` combines freshness, grant and channel at this
     moment. ``former`` are the previous homes, asked in this order before the origin. ``pool`` is charged with the first block.
-    ``evicted``: nothing of it is resident any more. ``in_memory``: the worker that answered can send all of it from memory.
-    ``parts`` are the ranges stored as they were read, beside the blocks, with ``part_bytes`` in all; ``first_parts`` are first
-    byte and length of the first ones.
+    ``evicted``: no byte of it is resident any more. ``in_memory``: the worker that answered can send all of it from memory.
+    ``parts`` counts the ranges stored as they were read, beside the blocks, and ``part_bytes`` their bytes; ``first_parts`` has
+    first byte and length of the first ones.
     """
 
     node: str
@@ -101,7 +101,7 @@ def expected(rule: Caching, knowledge: Knowledge) -> Expected:
     if not knowledge.known:
         return Expected(Outcome.MISS, _absent(knowledge) if knowledge.usable else Reason.DISK)
     if knowledge.resident < knowledge.blocks:
-        some = knowledge.resident or (knowledge.parts and knowledge.blocks > 1)  # as reads say it
+        some = knowledge.resident or (knowledge.parts and knowledge.blocks > 1)  # the same words as in reads
         return Expected(Outcome.MISS, Reason.PARTIAL if some else _absent(knowledge))
     return Expected(Outcome.HIT, None if knowledge.serves else Reason.REVALIDATED)
 
@@ -135,7 +135,7 @@ class Explainer:
         if entry is None or record is None:
             return Knowledge(self._me, usable, since < math.inf, former=self._former(key), evicted=evicted)
         resident = await store.blocks(record.row_id, 0, record.block_count - 1)
-        # Memory may name evicted blobs. Those that were just stored, and are not in the index yet, are open.
+        # Memory may name evicted blobs. Blobs that were just stored, and are not in the index yet, are open.
         resident |= {number: ref for number, ref in entry.blobs.items() if store.resident(ref) is not None}
         rule = obeyed(services.rules.for_path(key.path), record.meta.headers)
         granted = self._engine.granted(key, identity.name, rule, entry.grants.get(identity.name))
@@ -167,7 +167,7 @@ class Explainer:
         )
 
     async def _stored(self, entry: ObjectEntry) -> ObjectRecord | None:
-        """The row of an object, which another worker may have written; ``None``: no byte is in the cache."""
+        """The row of an object, which another worker may have written; ``None`` if no byte is in the cache."""
         if entry.has_bytes:
             return entry.record
         row = await self._services.store.lookup(entry.key)
@@ -180,7 +180,7 @@ class Explainer:
         return tuple(node.id for node in services.fleet.members.previous_owners(path_key(key.bucket, key.key)))
 
     async def anywhere(self, key: ObjectKey, tenant: str, identity: OriginIdentity) -> tuple[Knowledge, str]:
-        """The knowledge of an object's home; and why this node was asked instead, empty if it was not."""
+        """The knowledge of an object's home, and why this node was asked instead, empty if the home answered."""
         home, fleet = self.home(key.bucket, key.key), self._services.fleet
         if home is None or fleet is None:
             return await self.here(key, identity), ""

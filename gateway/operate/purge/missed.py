@@ -29,7 +29,7 @@ class MissedPurges:
         self._news = asyncio.Event()
 
     async def hear(self, snapshot: Snapshot) -> None:
-        """Note the catalog's last purge. The first call returns once it is applied, unless the disk is down.
+        """Note the catalog's last purge. The first call returns once that purge is applied, unless the disk is down.
 
         Raises:
             CatalogUnavailable: in the first call: missed purges could not be read.

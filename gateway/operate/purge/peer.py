@@ -1,4 +1,4 @@
-"""Purges that another node passes to this one. The sender has authorized the operator."""
+"""Purges passed on by another node. The sender has authorized the operator."""
 
 from __future__ import annotations
 

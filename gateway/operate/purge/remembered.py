@@ -1,8 +1,8 @@
 """Purges in the catalog, for nodes that were down.
 
 They are numbered from 1 without gaps, and have unique names, because numbers repeat after a restored backup. The newest thousand
-are kept. A node asks for the purges after the last one that it applied. If that one is no longer kept, other missed purges may be
-gone too, unless none was ever deleted.
+are kept. A node asks for the purges after the last one that it applied. If that purge is no longer kept, missed ones may be gone
+too, unless none was ever deleted.
 """
 
 from __future__ import annotations

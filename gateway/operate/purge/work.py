@@ -5,10 +5,10 @@ over from its previous home, which may not have forgotten it yet. So all nodes a
 that took objects over during the first can still have old bytes. Nothing is changed at the origin. Items of datasets are not
 affected: their digest identifies them.
 
-A node may be down while a prefix is purged: dead, hung or cut off, with a cache that comes back. So a purge is a row of the
-catalog before any node is asked, and each node records which ones it has applied (``store/purged.py``). It applies missed
-ones when it follows the catalog again, after a start before it serves requests. A node that missed more purges than
-the catalog keeps forgets all objects.
+A node may be down while a prefix is purged: dead, hung or cut off, with a cache that comes back. So a purge becomes a row of the
+catalog before any node is asked, and each node records the purges that it has applied (``store/purged.py``). It applies missed
+ones when it follows the catalog again; after a start, before it serves requests. A node that missed more purges than the catalog
+keeps forgets all objects.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Forgetting:
         self._origins = origins
 
     async def apply(self, purge: Purge) -> Purged:
-        """Forget on this node, even if that was done before; returns the removed objects."""
+        """Forget on this node, even if that was done before; returns the number of removed objects."""
         if purge.dry_run:
             return self._ended(await self._held(purge))
         async with self._store.purged.exclusively():
@@ -143,7 +143,7 @@ class Forgetting:
                 done = purge
 
     async def _forget_all(self) -> None:
-        """Forget everything; in a new cache, which is empty, only fence fills in progress."""
+        """Forget everything. In a new cache, which is empty, it only fences fills in progress."""
         for origin in self._origins():
             FORGOTTEN.labels("purge").inc(await self._store.forget_origin(origin))
 
@@ -201,7 +201,7 @@ class Purges:
             for name, outcome in counted.items()
             if name not in done
         }
-        # Nodes that follow the catalog may have applied the purge before they were asked.
+        # Nodes that follow the catalog may have applied the purge before the request.
         most = {
             name: replace(outcome, held=max(outcome.held, counted[name].held))
             if name in counted and not outcome.failure
@@ -232,7 +232,7 @@ class Purges:
 
 
 def _both(first: Purged | None, second: Purged | None) -> Purged:
-    """Combine two rounds at one node; if it answered in one of them only, that result counts."""
+    """Combine two rounds at one node; if it answered in only one of them, that result counts."""
     if first is None or second is None:
         return second or first or Purged()
     return second if first.failure or second.failure else Purged(first.held.plus(second.held))

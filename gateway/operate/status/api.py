@@ -37,7 +37,7 @@ from gateway.policies.health.rates import history
 MOST_POINTS = 720
 """Steps of a history."""
 MOST_ROWS = 500
-"""Jobs, pipelines, results, datasets and streams in the overview; their own lists are complete."""
+"""The most jobs, pipelines, results, datasets and streams in the overview; their own lists are complete."""
 _MOST_TRAFFIC = 20
 """Buckets, and missed prefixes, in the overview."""
 _MINUTE = 60.0
@@ -76,7 +76,7 @@ def _prices(cost: CostSettings) -> Prices | None:
 
 
 def _first(datasets: list[DatasetSummary]) -> list[DatasetSummary]:
-    """Datasets with space first, if there are too many."""
+    """The first datasets for the overview: if there are too many, those with space come first."""
     if len(datasets) <= MOST_ROWS:
         return datasets
     return sorted(datasets, key=lambda row: not row.granted)[:MOST_ROWS]
@@ -101,7 +101,7 @@ async def _history(operations: Operations, reading: FleetReading, hours: int, ev
     end = (reading.at // step + 1) * step
     count = round(hours * 3600 / step)
     start = end - count * step
-    # One more minute: a step's counts are the difference to the sample before it.
+    # One more minute: a step's counts are the difference from the previous sample.
     names = {*reading.nodes, *(name for name, last in reading.counted.items() if last.at > start)}
     long = await samples.long(names, round(hours * 60) + 2)
     for name, recent in reading.samples.items():

@@ -81,7 +81,7 @@ def _show(_options: Namespace, overview: Mapping[str, Any]) -> None:
 
 
 def headline(overview: Mapping[str, Any]) -> None:
-    """Print which fleet it is."""
+    """Print the fleet's identity."""
     heading(f"zone {overview.get('zone')}, Larder {overview.get('version')}")
 
 

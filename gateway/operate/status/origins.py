@@ -12,7 +12,7 @@ _WORST = (Contact.SILENT, Contact.REFUSES, Contact.ANSWERS)
 
 
 def origins_of(reading: FleetReading) -> list[OriginSeen]:
-    """The origins that nodes have asked, by name."""
+    """The origins that nodes have used, by name."""
     met: dict[str, dict[str, str]] = {}
     for node in sorted(reading.nodes):
         for name, contact in reading.status(node).get("origins", {}).items():

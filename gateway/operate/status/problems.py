@@ -22,20 +22,20 @@ from gateway.policies.space.probing import LEAST_BENEFIT
 from gateway.policies.watermarks import GRANTABLE
 
 _MOST_NAMED = 8
-"""Datasets or jobs that one problem names."""
+"""The most datasets or jobs that one problem names."""
 _MOSTLY_EMPTY = 0.5
-"""Share of the caches, and of a dataset in them, below which they are mostly empty."""
+"""Below this share the caches count as mostly empty, and so does a dataset's part in them."""
 _FEW_HITS = 0.5
-"""Share of the items of the last minute that were cached, below which jobs read the origin."""
+"""Below this share of cached items in the last minute, jobs count as reading the origin."""
 _FEWEST_ITEMS = 100
-"""Items in the last minute from which on that share is meaningful."""
+"""Items in the last minute that make that share meaningful."""
 _SILENT = 20.0
 """Seconds after which a node counts as silent; it reports every five."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Words:
-    """The record of a problem that is over."""
+    """The form in which a problem is recorded for when it is over."""
 
     kind: str
     severity: Literal["error", "warning"]
@@ -47,9 +47,9 @@ _WORDS = Document[_Words](_Words)
 
 
 class _Found(NamedTuple):
-    """A problem of the zone: its subject, and its beginning if a node reports that.
+    """A problem of the zone: its subject, and its beginning if a node reports one.
 
-    Times of the others are noted when the leading gateway first sees them (gateway/fleet/nodes/beginnings.py).
+    Other problems begin when the leading gateway first sees them (gateway/fleet/nodes/beginnings.py).
     """
 
     trouble: Trouble
@@ -78,12 +78,12 @@ def problems_of(reading: FleetReading, lost_for: float) -> list[ProblemSeen]:
 
 
 def zone_problems(reading: FleetReading) -> dict[str, str]:
-    """The kinds of the problems that only show in the whole zone, by the name that each is remembered by."""
+    """The kinds of the problems that only show in the whole zone, by the name under which each is recorded."""
     return {problem.name: problem.trouble.kind for problem in _of_zone(reading)}
 
 
 def lasting_problems(reading: FleetReading) -> dict[str, str]:
-    """The words of all problems by the name that each is remembered by, for the list of those that have ended."""
+    """The words of all problems, by the name under which each is recorded, for the list of ended problems."""
     problems = (*_of_nodes(reading), *_of_zone(reading))
     return {
         problem.name: _WORDS.text(
@@ -224,7 +224,7 @@ def _not_whole(reading: FleetReading) -> Iterator[_Found]:
 
 
 def _empty(reading: FleetReading) -> Iterator[_Found]:
-    """A cache with room, beside jobs that read from the origin what they have read before."""
+    """A cache with room while jobs read from the origin what they have read before."""
     used = sum(int(reading.status(name).get("bytes", 0)) for name in reading.nodes)
     waiting = [known.record for known in reading.jobs if _rereads(reading, known)]
     counted = [lately(reading.samples.get(name, ()), reading.at)[0] for name in reading.nodes]

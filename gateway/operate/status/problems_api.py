@@ -1,4 +1,4 @@
-"""``/-/admin/problems``: those there are, those that have ended, and mutes."""
+"""``/-/admin/problems``: current problems, ended ones, and mutes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``/-/admin/trends``: how a node, a job, a dataset, a bucket or an origin fared over the last day."""
+"""``/-/admin/trends``: the figures of a node, a job, a dataset, a bucket or an origin over the last day."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ router = APIRouter(tags=["overview"])
 Kind = Literal["node", "job", "dataset", "bucket", "origin"]
 Figures = Mapping[str, float | None]
 _MOST = 100
-"""Subjects of a kind that are noted: the busiest."""
+"""The most subjects of a kind that are recorded: the busiest ones."""
 _NODE_STEP = 120.0
 
 
@@ -49,7 +49,7 @@ class Trend(ResponseModel):
 
 
 def noted_figures(reading: FleetReading) -> dict[str, Figures]:
-    """The figures that the leading gateway notes, by ``KIND:NAME``. Those of a job only grow; a trend has their differences."""
+    """The figures that the leading gateway records, by ``KIND:NAME``. Those of a job only grow; a trend has their differences."""
     jobs = sorted(reading.jobs, key=gpu_seconds_waited, reverse=True)[:_MOST]
     datasets = sorted(datasets_of(reading), key=lambda dataset: dataset.granted, reverse=True)[:_MOST]
     return {
@@ -162,7 +162,7 @@ def _rates(notes: Sequence[TrendNote]) -> Iterator[tuple[float, Figures]]:
 
 
 def _grown(before: Figures, after: Figures) -> dict[str, float] | None:
-    """The growth of each total; ``None`` if another version noted others."""
+    """The growth of each total; ``None`` if another version recorded different totals."""
     names = ("waited", "items", "hits")
     earlier, later = ([figures.get(name) for name in names] for figures in (before, after))
     if None in (*earlier, *later):

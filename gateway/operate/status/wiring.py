@@ -11,7 +11,7 @@ from gateway.operate.status.zone_watch import EVERY, ZoneWatch
 
 
 def start(ground: Ground) -> RunningFeature:
-    """Note the problems of the zone and their history, in the worker that leads it."""
+    """Record the problems of the zone and their history, in the worker that leads the zone."""
     parts = ground.fleet.sources.coordination
     zone = ZoneWatch(ground.fleet, parts.begun, parts.trends, lambda: parts.leadership.fence > 0)
     return RunningFeature(loops=(BackgroundLoop(partial(repeat, "problems of the zone", zone.run_once, EVERY, DOWN)),))

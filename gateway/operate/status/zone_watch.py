@@ -1,7 +1,7 @@
-"""Watches the zone's problems, in the gateway that leads it, and how jobs, datasets, buckets and origins fare.
+"""Watches the zone's problems, and the figures of jobs, datasets, buckets and origins, in the gateway that leads the zone.
 
-It records when each problem began and ended, and counts those of the whole zone for Prometheus, which would otherwise have only
-the views of single nodes. Every two minutes it notes figures, for the pages of the console that show one thing over time.
+It records when each problem began and ended, and counts those of the whole zone for Prometheus, which otherwise has only the
+views of single nodes. Every two minutes it records figures for the console's pages that show one subject over time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gateway.policies.health.troubles import OF_ZONE
 _PROBLEMS = "gateway.operate.status.problems"
 _TRENDS = "gateway.operate.status.trends_api"
 EVERY = 5.0
-"""Seconds between two looks: as often as nodes report."""
+"""Seconds between two readings: as often as nodes report."""
 
 
 class ZoneWatch:
@@ -41,13 +41,13 @@ class ZoneWatch:
         self._noted_at = float("-inf")
 
     async def run_once(self) -> None:
-        """Look once. While Redis is down, the last counts stay. Raises one of ``DOWN`` if Redis fails during the look."""
+        """Read once. While Redis is down, the last counts stay. Raises one of ``DOWN`` if Redis fails meanwhile."""
         problems: dict[str, str] = {}
         if self._leads():
             reading = await self._fleet.look()
             if reading.lost:
                 return
-            # The first look of a leader imports the documents of the console: in a thread, as requests are being answered.
+            # A leader's first reading imports the console's documents: in a thread, because requests are being answered.
             documents = await asyncio.to_thread(imported, _PROBLEMS)
             problems = documents.zone_problems(reading)
             await self._begun.record(documents.lasting_problems(reading))

@@ -1,4 +1,4 @@
-"""Support: what someone else needs to see to find out what is wrong with a fleet."""
+"""Support: what others need to diagnose a fleet."""
 
 from gateway.feature import Command, Feature
 

@@ -35,9 +35,9 @@ _LISTS = (
     "warmups",
 )
 _CHANGES = 500
-"""Entries of the audit log that are taken."""
+"""The most entries of the audit log in the archive."""
 _LOG = 8 * 1024**2
-"""Bytes that are taken of the end of each log, by default."""
+"""Bytes taken from the end of each log, by default."""
 
 
 def add(command: ArgumentParser) -> None:
@@ -62,7 +62,7 @@ def _support(options: Namespace) -> int:
     out = options.out or Path(time.strftime("larder-support-%Y%m%d-%H%M%S.tar.gz", time.gmtime()))
     missing: dict[str, str] = {}
     with connected(options) as admin:
-        admin.get("overview")  # a wrong address or token is an error, not an archive of nothing
+        admin.get("overview")  # a wrong address or token is an error, not an empty archive
         try:
             descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
@@ -86,7 +86,7 @@ def _support(options: Namespace) -> int:
 
 
 def _parts(admin: Admin, options: Namespace) -> Iterator[tuple[str, Callable[[], bytes]]]:
-    """Names of the archive's files, and what reads each."""
+    """Names of the archive's files, each with the function that reads it."""
     yield "version.txt", lambda: f"larder-gateway {__version__}, asked at {admin.endpoint}\n".encode()
     for path in _DOCUMENTS:
         yield f"{path.replace('/', '-')}.json", partial(_document, admin, path)
@@ -113,7 +113,7 @@ def _configuration(file: Path) -> bytes:
 
 
 def _end(log: Path, most: int) -> bytes:
-    """The last bytes of a log, from the beginning of a line."""
+    """The last bytes of a log, starting at the beginning of a line."""
     with log.open("rb") as file:
         length = file.seek(0, os.SEEK_END)
         file.seek(max(0, length - most))

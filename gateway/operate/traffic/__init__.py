@@ -1,4 +1,4 @@
-"""Traffic: requests by tenant and bucket, missed prefixes, and requests followed while they are answered.
+"""Traffic: requests by tenant and bucket, missed prefixes, and requests followed live.
 
 The counts themselves are the engine's (gateway/engine/operations): the S3 edge adds each answer to them.
 """

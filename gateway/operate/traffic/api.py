@@ -1,4 +1,4 @@
-"""``/-/admin/traffic``: requests by tenant and bucket, and the prefixes that the cache does not have."""
+"""``/-/admin/traffic``: requests by tenant and bucket, and the prefixes of misses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``larder-gateway traffic``: who reads, and what the cache does not have."""
+"""``larder-gateway traffic``: who reads, and what misses the cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``/-/admin/requests``: follow requests while they are answered, by any gateway of the zone."""
+"""``/-/admin/requests``: follow requests live, of all gateways of the zone."""
 
 from __future__ import annotations
 

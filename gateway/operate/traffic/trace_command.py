@@ -1,4 +1,4 @@
-"""``larder-gateway trace``: requests while they are answered, by all gateways of the fleet."""
+"""``larder-gateway trace``: live requests of all gateways of the fleet."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gateway.commands.common.grammar import asking, count, describe, duration, p
 from gateway.commands.common.output import STYLES, console, milliseconds, moment, note, printable, size, terminal
 
 _EVERY = 0.5
-"""Seconds between two questions."""
+"""Seconds between two polls."""
 _OUTCOMES = ("HIT", "MISS", "STALE", "BYPASS")
 
 

@@ -1,8 +1,7 @@
 """Verifies a node's cache while it serves, on request of an operator: it only reads, and reports its progress.
 
-The worker that speaks for the node does it, one verification at a time. One that was interrupted, by the end of the worker or of
-Redis, is restarted by the next worker that speaks. The store itself drops defective blobs when they are read next
-(gateway/store/opening.py).
+The worker that speaks for the node does it, one verification at a time. If the end of the worker or of Redis interrupts one, the
+next worker that speaks restarts it. The store itself drops defective blobs at their next read (gateway/store/opening.py).
 """
 
 from __future__ import annotations

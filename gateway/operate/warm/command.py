@@ -1,4 +1,4 @@
-"""``larder-gateway warm``: the fleet loads objects or datasets before they are needed; this command watches.
+"""``larder-gateway warm``: the fleet loads objects or datasets before they are needed, and the command shows the progress.
 
 Ctrl-C or a lost connection only stops watching. The command then prints how to watch, cancel or resume the warm-up.
 """

@@ -137,7 +137,7 @@ class Profiles:
             return [ProfileRow.from_row(row) for row in (await connection.execute(rows_of())).mappings()]
 
     async def find(self, name: str) -> Profile | None:
-        """A profile with its reads, for a warm-up; ``None`` if there is none of this name."""
+        """A profile with its reads, for a warm-up; ``None`` if the name is unknown."""
         async with self._catalog.database.reading() as connection:
             row = await _find(connection, name)
             parts = [] if row is None else await read_parts(connection, row.id)

@@ -1,7 +1,7 @@
 """Warm-up of a dataset: its items are loaded part by part, each at its home, like items announced by a loader.
 
-A dataset that the cache does not keep whole is refused: because it is larger than the cache, or because the plan gives the
-space to others. Parts follow the items' order; within a part the order is random (gateway/engine/items/prefetch.py).
+A dataset that the cache does not keep whole is refused: it is larger than the cache, or the plan gives the space to others. Parts
+follow the items' order; within a part the order is random (gateway/engine/items/prefetch.py).
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class WarmPrefix:
         progress.total, progress.total_bytes = count, size
 
     async def _pages(self, after: str) -> AsyncIterator[tuple[ListedObject, ...]]:
-        """The objects after a key, in the origin's order, which need not be that of the keys' bytes."""
+        """The objects after a key, in the origin's order, which may differ from that of the keys' bytes."""
         more, token = True, ""
         while more:
             page = await self._page(require_valid(self._principal).identity, after, token)

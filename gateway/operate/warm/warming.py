@@ -23,7 +23,7 @@ class WarmupFailed(LarderError):
 
 
 class ProgressMark(NamedTuple):
-    """The counts at a position to resume from, and the number of examples then."""
+    """The counts at a position to resume from, and the number of examples at that point."""
 
     done: int = 0
     done_bytes: int = 0

@@ -182,7 +182,7 @@ class Warmups:
         self.make = make
         self._catalog = catalog
         self._idle: FileState | None = None
-        """Of the catalog's file when no warm-up was to be run."""
+        """The state of the catalog's file when no warm-up was waiting to run."""
 
     async def judge(self, request: WarmupRequest) -> None:
         """Refuse a request that is bound to fail.
