@@ -70,7 +70,7 @@ class Monitoring:
 
 
 class OpsApp(Edge):
-    """Answers health, readiness and metrics."""
+    """Answers requests for health, readiness and metrics."""
 
     def __init__(self, monitoring: Monitoring) -> None:
         super().__init__(log)
@@ -82,10 +82,10 @@ class OpsApp(Edge):
         return path in PATHS
 
     def headers(self, scope: Scope, status: int) -> Headers:
-        """As of the data paths."""
+        """The headers that answers of the data paths have too."""
         headers = date_header(int(time.time())), SERVER
         if scope["path"] == "/healthz" and self._monitoring.waits_for_disk(DISK_WAITS):
-            # The process is alive, but other nodes need not wait for it.
+            # The process is alive, but other nodes should not wait for it.
             return *headers, (WAITS_FOR_DISK.encode(), b"1")
         return headers
 

@@ -48,7 +48,7 @@ class Tokens:
         self._named: Mapping[bytes, TokenRecord] = {}
 
     async def use_catalog(self, snapshot: Snapshot) -> None:
-        """Accept exactly the tokens of this snapshot, beside those of the configuration."""
+        """Accept the tokens of this snapshot of the catalog, in place of an earlier one's."""
         self._named = {record.digest: record for record in snapshot.tokens.values()}
 
     def admit(self, scope: Mapping[str, Any]) -> Actor:

@@ -342,7 +342,7 @@ def shortfalls(reading: FleetReading) -> dict[str, Shortfall]:
 
 
 def used_datasets(reading: FleetReading) -> list[str]:
-    """The ids of datasets that a job uses, or that the plan gives space other than unclaimed space."""
+    """The ids of datasets that a job uses, or that the plan gives space for another reason than spare room."""
     with_jobs = {job.record.dataset for job in reading.jobs}
     return sorted(
         dataset for dataset in dataset_ids(reading) if dataset in with_jobs or _wanted(reading.plan.of(dataset))

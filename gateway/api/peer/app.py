@@ -37,7 +37,7 @@ PEER = "/peer/v1/"
 _NONSENSE = (400, 403, 405, 413)
 """Statuses of refusals that a correctly configured node of this version never gets."""
 _ADMITTED = "larder.admitted"
-"""The scope key of what ``begin`` determined: ``_Admitted``, or the refusal."""
+"""The scope key of the result of ``begin``: ``_Admitted``, or the refusal."""
 _OF_BODIES = frozenset({b"content-length", b"transfer-encoding"})
 _PRINCIPAL = PRINCIPAL.encode()
 _NOBODY = Principal("", "", OriginIdentity("", ""))
@@ -93,7 +93,7 @@ class Address:
     """One endpoint: its paths under ``/-/peer/v1/``, methods and handler; ``longest`` is the body limit in bytes.
 
     ``changes``: its requests other than GET and HEAD change something, so each is carried out once. ``at_once`` finds a hit for a
-    GET that can be answered directly. So does ``plain``, for one that has nothing but its address; one endpoint has it.
+    GET that can be answered directly. ``plain`` does so for a GET with nothing but its address; only one endpoint has it.
     """
 
     pattern: re.Pattern[str]
@@ -155,7 +155,7 @@ class PeerApp(Edge):
         return None if rest is None else self._finish(scope, hit, rest)
 
     def _plain_hit(self, scope: Scope) -> Hit | None:
-        """The hit that a plain GET, with no header but those of its reader and of its sender, can be answered with at once."""
+        """The hit for a plain GET that can be answered at once; its only headers are those of its reader and of its sender."""
         if self._plain is None or scope["query_string"]:
             return None
         raw_path = scope["raw_path"]
@@ -175,7 +175,7 @@ class PeerApp(Edge):
         return hit
 
     def _hit(self, scope: Scope) -> Hit | None:
-        """The hit that any other GET can be answered with at once; whether the request is admitted is noted for ``answer``."""
+        """The hit for any other GET that can be answered at once; notes for ``answer`` whether the request is admitted."""
         try:
             admitted = scope[_ADMITTED] = self._admit(scope)
         except LarderError as refusal:
@@ -221,7 +221,7 @@ class PeerApp(Edge):
         Raises:
             ApiError: it must not be answered.
         """
-        # Match the raw path: a decoded slash in a name would begin another segment.
+        # Match the raw path: a decoded slash in a name would begin a new segment.
         path = scope["raw_path"].decode("ascii", "replace").removeprefix("/-" + PEER)
         kind, address, names = self._find(path)
         if scope["method"] not in address.methods:

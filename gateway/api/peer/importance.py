@@ -1,4 +1,4 @@
-"""Scores of items that are at home here, from a node to which a client sent the scores of all homes."""
+"""Scores of items whose home is this node, from a node that received a client's scores for all homes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Items of datasets for other nodes: batches, look-ups, registrations and blobs that are at home here.
+"""Items of datasets for other nodes: batches, look-ups, registrations and blobs whose home is this node.
 
 The rules of ``/-/v1`` hold, except for the checks that the asking node has made: it has verified the client, checked its
-allow-list, and decided how the dataset is cached. No third node is asked to serve an item: it comes from this cache, from the
-origin, or is taken over from a previous owner.
+allow-list, and decided how the dataset is cached. An item comes from this cache or from the origin, or is taken over from a
+previous owner; no third node serves it.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class PeerItemsEdge:
     async def lookup(self, request: PeerRequest) -> None:
         """``POST /-/peer/v1/datasets/{id}/lookup?name=N``: two bitmaps, the resident items, then those being fetched.
 
-        For a job that demand concerns, need and room follow (see ``at_home_bytes``).
+        For a job whose dataset is kept by demand, need and room follow (see ``at_home_bytes``).
 
         Raises:
             ApiError: the request is refused.
@@ -172,7 +172,8 @@ class PeerItemsEdge:
         await _send_bytes(request.send, bits.tobytes())
 
     async def taken(self, request: PeerRequest) -> None:
-        """``POST /-/peer/v1/blobs/taken``: their home has the blobs with the digests in the body now; copies here are dropped.
+        """``POST /-/peer/v1/blobs/taken``: the blobs with the digests in the body are now cached at their home; copies here are
+        dropped.
 
         Raises:
             ApiError: InvalidRequest.
@@ -192,7 +193,7 @@ class PeerItemsEdge:
         given = headers.get(READER.encode(), b"").decode("latin-1")
         order = read_order(headers.get(ORDER.encode(), b"").decode("latin-1"))
         reader = read_reader(principal.tenant, given, order) if given else None
-        # Only datasets in this mode have readers, and a look-up does not say the mode.
+        # Only datasets in this mode have readers, and a look-up does not name the mode.
         caching = query.caching if reader is None else CachingMode.PART
         return BatchAsk(
             registration,

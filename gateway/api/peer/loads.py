@@ -1,4 +1,4 @@
-"""Loads that another node asks of this one, for its streams or an operator: the sender has authorized them."""
+"""Loads on behalf of another node, for its streams or an operator; the sender has authorized them."""
 
 from __future__ import annotations
 

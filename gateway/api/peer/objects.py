@@ -3,8 +3,8 @@
 The caller has verified its client, checked the gateway's own rules, and names the origin keys that the client reads with.
 Everything else (freshness, that identity's grant, conditions, ranges, fills) is decided here by the code of the S3 edge, so a
 client gets the same answer from every node. The object comes from here or from the origin, never from a third node: two nodes
-that disagree about the ring would pass the request back and forth. A read that fails because the origin is lost is returned at
-once: the caller can ask other nodes, and has its own way to the origin.
+that disagree about the ring would pass the request back and forth. A read that fails because the origin is lost fails at once:
+the caller can ask other nodes, and has its own way to the origin.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class PeerObjects:
 
     Args:
         reads: how objects are read here.
-        hot: the short way, for repeated hits.
-        engine: reads objects into the cache in the background, and keeps what was uploaded elsewhere.
+        hot: the short path for repeated hits.
+        engine: reads objects into the cache in the background, and stores objects uploaded elsewhere.
     """
 
     def __init__(self, reads: ObjectReads, hot: HotReads, engine: Engine) -> None:
@@ -82,7 +82,7 @@ class PeerObjects:
 
         Raises:
             ApiError: InvalidRequest: not the address of an object, or an origin other than the principal's.
-            LarderError: nothing could be decided here; the caller reads the object in another way.
+            LarderError: this node could not decide anything; the caller reads the object in another way.
             BrokenBody: the body broke off; the connection must be broken.
         """
         scope, send = request.scope, request.send
@@ -124,7 +124,7 @@ class PeerObjects:
         await complete(scope, send, answer)
 
     def _keep(self, call: S3Call, request: PeerRequest) -> None:
-        """Keep an object that was written: its bytes in the request, if it has them, or what the store has."""
+        """Keep an object that was written: the bytes in the request, if it has them, or else those of the store."""
         key, identity = call.key, request.principal.identity
         uploaded = call.request.fields.get(UPLOADED.encode())
         assert key is not None
@@ -141,7 +141,7 @@ class PeerObjects:
         self._engine.warm(key, identity)
 
     async def _give(self, request: PeerRequest, call: S3Call) -> None:
-        """Send an object to its new home, if it is cached here and this reader may have it without asking the origin."""
+        """Send an object to its new home, if it is cached here and this reader may read it without asking the origin."""
         resident = await self._reads.resident(call)
         if resident is None:
             await complete(request.scope, request.send, _elsewhere(CacheStatus(Outcome.MISS, Reason.COLD)))
@@ -180,7 +180,7 @@ def _raw(key: ObjectKey) -> bytes:
 
 
 def _about(error: AboutCached) -> Answer:
-    """Sends a refusal as its parts: the document names the client's request, which only the caller knows."""
+    """Sends a refusal in parts: its document names the client's request, which only the caller knows."""
     content = error_document(error.extra)
     headers: RawHeaders = [
         (CACHE.encode(), str(CacheStatus(error.outcome, error.reason)).encode()),

@@ -1,6 +1,6 @@
-"""Results of pipelines that are at home here, for a node that a client asked for them.
+"""Results of pipelines whose home is this node, for a node that received a client's request.
 
-The asking node has verified the client and its rights; claims are its affair.
+The asking node has verified the client and its rights, and handles claims.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""Reads with a header whose answer is the bucket's rather than the object's: ``Origin``, ``x-amz-expected-bucket-owner``.
+"""Reads with a header whose answer depends on the bucket, not on the object: ``Origin``, ``x-amz-expected-bucket-owner``.
 
 A page's request names its ``Origin``, and the store adds CORS headers by the rules of the bucket (Fetch standard, 3.2). The cache
-answers with the headers that the store sent before to the same page in the same bucket. They are learned from a conditional
-request for what the cache has: its answer, 304, has these headers and no bytes. If it has none, they are learned from the answer
-to the client's own request. A request that names the bucket's owner is forwarded until the store has answered one: then the
-bucket belongs to that account, whoever asks.
+answers with the headers that the store sent before to the same page in the same bucket. It learns them from a conditional request
+for the cached object: its answer, 304, has these headers and no bytes. If the 304 lacks them, it learns them from the answer to
+the client's own request. A request that names the bucket's owner is forwarded until the store has answered one: then the bucket
+belongs to that account for all callers.
 
-A lost origin ends no memory (``shown.py``): what the store said last is better than an answer that no page may read.
+While the origin is lost, nothing is forgotten (``shown.py``): the store's last headers are better than an answer that no page may
+read.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from gateway.server.asgi_types import RawHeaders
 ORIGIN = b"origin"
 _CORS = "access-control-"
 _OF_OBJECTS = (200, 206, 304)
-"""Statuses of answers that the store gives only to a request that it accepts."""
+"""Statuses that the store gives only to requests that it accepts."""
 _WHOLE = (200, 206)
 _LONGEST = 256
-"""Bytes of a header's value that is remembered; longer ones are forwarded."""
+"""The most bytes of a header's value that is remembered; requests with longer ones are forwarded."""
 
 _Place = tuple[str, bytes]
 """The request's method and page; or an empty method and the owner."""
@@ -125,7 +126,7 @@ class BucketReads:
         return cors
 
     async def _forward(self, call: S3Call, body: Callable[[], AsyncIterator[bytes]], why: Forward) -> Answer:
-        """Have the store answer, and learn from what it says."""
+        """Have the store answer, and learn from its answer."""
         began = self._known.rights(call)
         outcome = Outcome.MISS if why.miss else Outcome.BYPASS
         answer = await self._forwarder.forward(call, body(), outcome, why.reason)
@@ -135,7 +136,7 @@ class BucketReads:
         if accepted and owner is not None and len(owner) <= _LONGEST:
             self._known.note(call, _place(call, owner, ""), (), began)
         cors = _cors(_text(answer.headers))
-        # An error's answer that has none may be one for which the store does not look at its rules.
+        # An error without CORS headers may be one for which the store ignores its rules.
         known = answer.status in _WHOLE or (accepted and cors) or _allows(cors)
         if page is not None and len(page) <= _LONGEST and known and answer.status < 500:
             self._known.note(call, _place(call, page), cors, began)

@@ -78,7 +78,7 @@ class AccessLog:
     """
 
     look_every = 1.0
-    """Seconds between two looks at the name of the file."""
+    """Seconds between two checks of the file's name."""
 
     def __init__(self, target: str) -> None:
         self._path = Path(target) if target not in ("", "-") else None

@@ -1,5 +1,5 @@
 """Accounting of each S3 request after its answer: metrics, the tally by tenant and bucket, the line of the access log, and the
-entry for those who follow requests live."""
+entry for live followers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Trace:
     ``started`` is on the performance counter, ``time`` in seconds since the epoch. ``refusal`` is why it was not verified.
     """
 
-    # Of the class, so that a new trace need not set them.
+    # Class attributes, so that a new trace need not set them.
     found: Hit | RemoteHit | Unresolved = Unresolved.OTHER
     refusal: LarderError | None = None
     bucket: str = ""
@@ -55,7 +55,7 @@ class Trace:
     signer: LoggedSigner | None = None
     home: Node | None = None
     ring: Ring | None = None
-    """The ring by which ``home`` is the home of the object to read; this node is, if that is not set."""
+    """The ring by which ``home`` is the home of the object to read; without ``home``, this node is."""
     client: tuple[str, int] | None = None
     """The address of the client's connection."""
     sent: StreamedResponse | None = None
@@ -71,7 +71,7 @@ class Trace:
         self.auth = auth
 
     def head(self, lines: bytes) -> bytes:
-        """The header lines of a hit with those of this request's answer."""
+        """The header lines of a hit, completed for this request's answer."""
         return b"%bx-amz-request-id: %b\r\ndate: %b\r\n" % (
             lines, self.request_id.encode(), date_header(int(self.time))[1],
         )  # fmt: skip
@@ -94,7 +94,7 @@ class _Series:
         metrics.counted_in_loop(self.requests, self.sent, self.seconds, *self.buckets)
 
 
-@cache  # as many as there are series
+@cache  # one entry per series
 def _series(method: str, hundreds: int, outcome: Outcome, reason: Reason | None) -> _Series:
     """The metrics of answers by method, class of the status, outcome and reason, looked up once for each kind."""
     labels = (method, f"{hundreds}xx", outcome.value, "" if reason is None else reason.value)
@@ -106,12 +106,13 @@ def _series(method: str, hundreds: int, outcome: Outcome, reason: Reason | None)
 
 
 class CountedHits:
-    """Repeated hits of one bucket by one tenant. ``Accounting.publish`` counts them as ``count`` does, all at once.
+    """Repeated hits of one bucket by one tenant, since the last ``Accounting.publish``, which counts them together as ``count``
+    would.
 
     Attributes:
-        requests: answers since then.
-        sent: their bytes of objects.
-        seconds: that they took together.
+        requests: their answers.
+        sent: bytes of objects in these.
+        seconds: their total time.
     """
 
     __slots__ = ("_series", "_slow", "_traffic", "requests", "seconds", "sent")
@@ -147,7 +148,7 @@ class CountedHits:
 
 
 class Accounting:
-    """Counts and logs requests, from the same answer that made the client's header."""
+    """Counts and logs requests, from the same answer as the client's header."""
 
     def __init__(
         self, node: str, access: AccessLog, tally: TrafficTally, live: LiveRequests, rates: TenantRates
@@ -192,7 +193,7 @@ class Accounting:
         sent: int,
         seconds: float,
     ) -> None:
-        """Count an answer: ``sent`` are its bytes of the object, ``tenant`` is ``None`` for a request that was not verified."""
+        """Count an answer: ``sent`` are the object's bytes in it, ``tenant`` is ``None`` for a request that was not verified."""
         outcome = answer.outcome
         series = _series(method, answer.status // 100, outcome, answer.reason)
         series.requests._value += 1
@@ -210,7 +211,7 @@ class Accounting:
                 self.rates.spend(tenant, sent)
 
     def hits(self, tenant: str, bucket: str) -> CountedHits:
-        """The count of repeated hits of a bucket by a tenant, of which one was counted by ``count``."""
+        """The count of repeated hits of a bucket by a tenant; ``count`` has counted the first one."""
         counted = self._hits.get((tenant, bucket))
         if counted is None:
             traffic = self.tally.begin(tenant, bucket, Outcome.HIT, 200)
@@ -224,7 +225,7 @@ class Accounting:
 
     @property
     def recorded(self) -> bool:
-        """Whether each answer needs more than ``count``: a line in the access log, or a trace."""
+        """Whether each answer needs more than ``count``: a line in the access log, or an entry for live followers."""
         return self._access.enabled or tracing.telemetry is not None
 
     def _seen(self, scope: Scope, trace: Trace, answer: Answer | Hit | RemoteHit, seconds: float) -> LiveRequest:

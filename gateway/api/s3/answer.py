@@ -1,6 +1,6 @@
 """An answer as a value, and the function that sends it.
 
-Handlers return answers; ``complete`` writes all but those of the short path to the wire. The cache-status header, the metrics
+Handlers return answers; ``complete`` sends all except those of the short path. The cache-status header, the metrics
 and the log line are made of the same fields, so they cannot differ.
 """
 
@@ -34,11 +34,11 @@ SERVER = (b"server", b"Larder")
 
 @dataclass(frozen=True, slots=True)
 class RemoteHit:
-    """An object whose home is another node, which has answered a plain read of the whole with a hit.
+    """An object whose home, another node, has answered a plain read of the whole object with a hit.
 
     ``slots`` are those of the key (``store.shared.generations``). ``rules`` were in force then. ``peer`` is that node, ``path``
-    the object's address there. ``known`` is the head of that answer, ``head`` has the header lines for the client. The others are
-    those of ``Answer``.
+    the object's address there. ``known`` is the head of that answer, ``head`` has the header lines for the client. The other
+    fields are those of ``Answer``.
     """
 
     outcome: ClassVar[Outcome] = Outcome.HIT
@@ -61,7 +61,7 @@ class Answer:
 
     ``length`` is the number of body bytes, for logs; ``code`` the S3 error code when the gateway itself refuses.
     ``span`` is the part of the object in the answer to a GET: first byte, end (exclusive), and size of the object.
-    ``remote`` is the hit that another node's answer is, if it can be relayed without a task the next time.
+    ``remote`` is set if another node answered with a hit that can be relayed without a task the next time.
     ``cleanup`` is awaited at the end, even if nothing was sent: a generator that was never started cannot clean up after itself.
     """
 
@@ -77,7 +77,7 @@ class Answer:
     remote: RemoteHit | None = None
 
 
-@cache  # as many as there are kinds of answers
+@cache  # one entry per kind of answer
 def cache_status(outcome: Outcome, reason: Reason | None) -> tuple[bytes, bytes]:
     """The ``x-larder-cache`` header."""
     text = outcome.value if reason is None else f"{outcome.value}; reason={reason.value}"
@@ -92,7 +92,7 @@ def date_header(second: int) -> tuple[bytes, bytes]:
 
 @lru_cache(maxsize=1)
 def date_lines(second: int) -> bytes:
-    """The line of ``date_header``, as the last one of a head."""
+    """The line of ``date_header``, as the last line of a head."""
     return b"date: %b\r\n\r\n" % date_header(second)[1]
 
 

@@ -58,10 +58,9 @@ _TRACE = "larder.trace"
 class ReadPaths:
     """The ways to read an object: the short one for repeated hits, and the general one, through its home.
 
-    ``direct`` goes through the home too, for repeated hits. ``of_buckets`` is for headers that are about the bucket,
-    ``presented`` for objects that are to be presented in another way, ``listings`` for listings that may be recorded.
-    ``asked_loads`` loads objects in the background whose readers ask for it. ``note`` records every read that is answered, see
-    ``ObservedReads.note``.
+    ``direct`` goes through the home too, for repeated hits. ``of_buckets`` is for headers about the bucket, ``presented`` for
+    reads that change the form of the answer, ``listings`` for listings that may be recorded. ``asked_loads`` loads objects in the
+    background at their readers' request. ``note`` records every answered read, see ``ObservedReads.note``.
     """
 
     hot: HotReads
@@ -83,7 +82,7 @@ class S3App(Edge):
         forwarder: sends requests on to the origin.
         accounting: counts and logs answers.
         settings: of the server.
-        elsewhere: begins to answer the other requests.
+        elsewhere: begins to answer requests below ``/-/``.
     """
 
     breaks_off = True
@@ -164,7 +163,7 @@ class S3App(Edge):
         await self._send(scope, send, trace, await self._resolve(scope, trace, receive))
 
     async def read(self, scope: Scope, trace: Trace) -> Answer:
-        """The answer to a read within another request, which ``look`` began and found no hit for; a refusal is an answer."""
+        """The answer to a read within another request, after ``look`` found no hit for it; a refusal is an answer."""
         try:
             if trace.refusal is not None:
                 raise trace.refusal
@@ -173,7 +172,7 @@ class S3App(Edge):
             return self.refusal(trace, failure)
 
     async def _resolve(self, scope: Scope, trace: Trace, receive: Receive) -> Answer:
-        """The answer to a verified request that is no hit to be sent at once. All refusals happen here."""
+        """The answer to a verified request that is not a hit to send at once. All refusals happen here."""
         auth, hit = trace.auth, trace.found
         assert auth is not None
         call = self._open(trace, auth, plain=hit is not Unresolved.OTHER)
@@ -189,13 +188,13 @@ class S3App(Edge):
                 call.sent.abort()
         answer = found if isinstance(found, Answer) else await self._pass_on(call, receive, found)
         if answer.reason is Reason.REFUSED and b"referer" in call.request.fields and not isinstance(found, Forward):
-            # A bucket's policy may allow reads from a page alone, and the cache reads without naming it.
+            # A bucket's policy may allow reads from one page only, and the cache reads without naming a page.
             if answer.cleanup is not None:
                 await answer.cleanup()
             answer = await self._pass_on(call, receive, Forward(Reason.REFUSED, miss=True))
         if trace.ring is not None and answer is found:
             remote = answer.remote
-            # If its home has answered, the next read of this object takes the short path.
+            # After an answer of its home, the next read of this object takes the short path.
             if trace.home is None or (remote is not None and remote.peer.node is trace.home):
                 self._hot.learn(call, trace.ring, None if trace.home is None else remote)
         if answer.span is not None and trace.key is not None:
@@ -206,9 +205,9 @@ class S3App(Edge):
         return answer
 
     def look(self, scope: Scope, verified: Authenticated | None = None, *, free: bool = False) -> Trace:
-        """Verify a request, and look for a hit that can be sent at once, which is noted. A refusal is kept in the trace.
+        """Verify a request, and look for a hit that can be sent at once; notes the hit. The trace keeps a refusal.
 
-        ``verified`` is the caller of a GET within another request, whose scope was made for it; ``free``: it counts as no
+        ``verified`` is the caller of a GET within another request, with a scope made for it; ``free``: it does not count as a
         request of the tenant.
         """
         trace = self._trace(scope)
@@ -257,7 +256,7 @@ class S3App(Edge):
             self._accounting.note(scope, trace, hit, trace.started)
 
     def _route(self, scope: Scope, trace: Trace, call: S3Call, receive: Receive) -> Awaitable[Answer | Relay | Forward]:
-        """Begin to answer a request that is no plain GET, in the way that it needs."""
+        """Begin to answer a request that is not a plain GET, by the path for its kind."""
         method = call.request.method
         if method == "POST" and is_form_upload(call):
             return self._upload(scope, trace, call, receive)
@@ -274,7 +273,7 @@ class S3App(Edge):
         return self._asked_loads.after(call, answering) if asks_for_load(call) else answering
 
     async def _pass_on(self, call: S3Call, receive: Receive, found: Relay | Forward) -> Answer:
-        """The origin's answer to a read that the cache does not answer."""
+        """Forward a read that the cache does not answer."""
         if isinstance(found, Relay):
             return relay_read(call, found)
         outcome = Outcome.MISS if found.miss else Outcome.BYPASS
@@ -292,7 +291,7 @@ class S3App(Edge):
         return await self._posts.store(call, form, upload)
 
     def _admit_form(self, trace: Trace, auth: Authenticated) -> None:
-        """Count a form for the tenant whose key has signed it, from here to its line in the log."""
+        """Count a form for the tenant whose key signed it, from here to its line in the log."""
         trace.auth = auth
         if self._accounting.rates.limits and not auth.principal.anonymous:
             self._accounting.rates.admit(auth.principal.tenant)
@@ -348,7 +347,7 @@ class S3App(Edge):
         if opens_document(trace.request.fields):
             headers = answer.headers = confined(headers)
         names = set()
-        if not isinstance(answer.content, Body):  # an object is stored without them
+        if not isinstance(answer.content, Body):  # objects are stored without these
             for name, _ in headers:
                 names.add(name.lower())  # in Python 3.11 a comprehension is a call
         headers.append(cache_status(answer.outcome, answer.reason))

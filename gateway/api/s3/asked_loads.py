@@ -1,7 +1,7 @@
 """HEAD with ``Range: bytes=0-0``: the answer is that of any HEAD, and the object is loaded in the background.
 
-So a client warms the cache with a request that every SDK has. CoreWeave's LOTA takes the same one. The load has the rights of the
-reader, and admission, order and limits of a warm-up.
+So a client warms the cache with a request that every SDK has; CoreWeave's LOTA accepts the same one. The load has the rights of
+the reader, and the admission, order and limits of a warm-up.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gateway.engine.operations.warm_objects import WarmObjects
 from gateway.model.keys import ObjectKey, Principal
 
 MOST = 4096
-"""Objects that wait for their load on one worker; requests beyond are answered and load nothing."""
+"""The most objects that wait for their load on one worker; further requests are answered and load nothing."""
 
 
 def asks_for_load(call: S3Call) -> bool:
@@ -25,7 +25,7 @@ def asks_for_load(call: S3Call) -> bool:
 
 
 class AskedLoads:
-    """Loads objects whose readers ask for it.
+    """Loads objects at their readers' request.
 
     Args:
         engine: the rules in force.
@@ -38,7 +38,7 @@ class AskedLoads:
         self._waiting: set[tuple[ObjectKey, str]] = set()
 
     async def after(self, call: S3Call, answering: Awaitable[Answer | Relay | Forward]) -> Answer | Relay | Forward:
-        """The answer to a request that asks for a load, which begins if the reader may read the object."""
+        """The answer to a request for a load; the load begins if the reader may read the object."""
         answer = await answering
         if isinstance(answer, Answer) and answer.status in (200, 206):
             assert call.key is not None

@@ -2,7 +2,7 @@
 
 Accepted are SigV4 in the Authorization header, SigV4 and SigV2 in the query string and over the policy of an HTML form, and
 anonymous requests. The checks run in S3's order: parse the claim, look up the key, check the time, compare the signature, and
-only then compare the session token, so that nobody can probe for tokens without the secret.
+only then compare the session token, so that no one can probe for tokens without the secret.
 
 The signature must cover every x-amz-* header; otherwise a relay could change the meaning of a request. The one exception is
 x-amz-content-sha256: its value is itself a line of the canonical request. Headers and parameters that two servers could read
@@ -11,8 +11,8 @@ differently are refused first (``model/s3/request_headers.py``, ``model/s3/query
 A CORS preflight is not verified: browsers send it without credentials (Fetch standard, "CORS-preflight fetch"), and a
 presigned address is signed for another method.
 
-When the canonical form does not match, the path and query are tried once more exactly as sent: clients that are
-given a finished URL sign it so. Both spell the same resource, so this proves no less.
+When the canonical form does not match, the path and query are tried once more exactly as sent: clients sign a ready-made URL as
+it is. Both spell the same resource, so the proof is as strong.
 
 Sources: "Authenticating Requests (AWS Signature Version 4)" in the Amazon S3 API reference; its error messages.
 """
@@ -147,7 +147,7 @@ class Authenticator:
         return self._by_sigv2(request, fields, query, now) if v2 else self._unsigned(fields)
 
     def preflight(self, request: WireRequest) -> Authenticated:
-        """Admit an OPTIONS request without verification, as anonymous, at the origin of the access key it names.
+        """Admit an OPTIONS request without verification, as anonymous, for the origin of the access key that it names.
 
         Raises:
             S3Error: InvalidArgument, InvalidRequest, InvalidURI, NotImplemented, ServiceUnavailable.
@@ -351,7 +351,7 @@ class Authenticator:
         raise _mismatch(claim.access_key_id)
 
     def _signing_key(self, secret: str, claim: Claim) -> bytes:
-        # Cached by the secret, not by the access key: a rotated secret must not verify under the old key.
+        # Cached by the secret, not by the access key: after a rotation, the old signing key must not verify.
         name = (secret, claim.date, claim.region)
         key = self._signing_keys.get(name)
         if key is None:

@@ -46,20 +46,21 @@ class S3Call:
         return (self.request.fields.get(b"x-amz-checksum-mode") or b"").upper() == b"ENABLED"
 
     def paying(self) -> S3Call:
-        """The read by a client that accepts the charges of a requester-pays bucket; the same call if it does not say so."""
+        """This call with the client's acceptance of the charges of a requester-pays bucket; the same call if the client does not
+        accept them."""
         if self.request.method not in ("GET", "HEAD") or self.request.fields.get(PAYER, b"").strip() != REQUESTER:
             return self
         return replace(self, auth=self.auth._replace(principal=self.auth.principal.paying()))
 
     @property
     def reader(self) -> Principal:
-        """The caller, as one who reads the object later, with the same word on charges."""
+        """The caller as the reader of a later read, who accepts the same charges."""
         pays = self.request.fields.get(PAYER, b"").strip() == REQUESTER
         return self.auth.principal.paying() if pays else self.auth.principal
 
     @property
     def keys(self) -> tuple[ObjectKey, ...]:
-        """The object; if the path has a bare "+", also the object for stores that read it as a space, as S3 does."""
+        """The object; if the path has a bare "+", also the object that stores mean which read "+" as a space, as S3 does."""
         if self.key is None:
             return ()
         if b"+" not in self.raw_key:

@@ -23,7 +23,7 @@ _AMZ = b"x-amz-"
 _PREFLIGHT = b"access-control-request-"
 
 _SAFE_AMZ = FOR_THE_GATEWAY | {b"x-amz-checksum-mode", b"x-amz-sdk-checksum-algorithm", EXPECTED_OWNER}
-"""``x-amz-*`` headers with which the answer can be the same; ``about_bucket.py`` looks after the expected owner."""
+"""``x-amz-*`` headers that need not change the answer; ``about_bucket.py`` handles the expected owner."""
 
 _WRITE_PARAMETERS = frozenset(
     {
@@ -41,7 +41,7 @@ _DESTROYED_BY_OTHERS = frozenset(
     {("DELETE", "metadataConfiguration"), ("DELETE", "metadataTable"), ("PUT", "annotation"), ("DELETE", "annotation")}
 )
 
-# A PUT with one of these changes properties of an object and uploads none.
+# A PUT with one of these changes properties of an object and uploads no object.
 _ABOUT_OBJECTS = frozenset({"acl", "tagging", "retention", "legal-hold"})
 
 
@@ -109,10 +109,9 @@ def changes_object(call: S3Call) -> bool:
 
 
 def changes_rights(call: S3Call) -> bool:
-    """Whether a request may change who may read the objects of its bucket: true for every write to the bucket itself.
-
-    Policy, ACL, public access block, ownership, tags (policies can test them), payer, creation and deletion do; the few writes
-    that do not are rare, and S3 may add operations.
+    """Whether a request may change who may read the objects of its bucket: true for every write to the bucket itself. Policy,
+    ACL, public access block, ownership, tags (policies can test them), payer, creation and deletion change rights. The few other
+    writes are rare, and S3 may add operations.
     """
     return bool(call.bucket) and call.key is None and call.request.method in ("PUT", "POST", "DELETE")
 

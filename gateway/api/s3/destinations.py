@@ -1,9 +1,9 @@
 """The buckets and targets that a request's document names: an allow-list bounds them, too.
 
 The store itself writes to them later, with the rights of the bucket's owner: logs, inventories, replicas, restored objects. So a
-key with an allow-list may name only places that the list covers, and no target outside S3, unless it covers everything.
+key with an allow-list may name only places that the list covers, and no target outside S3, unless the list covers everything.
 
-A document that readers of XML could understand differently is refused, because the store reads it once more.
+A document that XML parsers could understand differently is refused, because the store parses it again.
 
 Sources: the request documents in the "Actions" pages of the Amazon S3 API reference.
 """
@@ -77,11 +77,11 @@ def destinations_of(document: bytes, *, whole: bool = False) -> list[Destination
     """The places that a document names.
 
     Args:
-        document: of the request; one without a byte names nothing.
-        whole: prefixes in it do not bound what is written.
+        document: of the request; an empty one names nothing.
+        whole: prefixes in it do not limit the written keys.
 
     Raises:
-        S3Error: MalformedXML if it is not XML in UTF-8, or has comments or other parts on which readers differ.
+        S3Error: MalformedXML if it is not XML in UTF-8, or has comments or other parts on which parsers differ.
     """
     if not document.strip():
         return []
@@ -89,16 +89,16 @@ def destinations_of(document: bytes, *, whole: bool = False) -> list[Destination
         text = document.decode("utf-8")
     except UnicodeDecodeError:
         raise S3Error("MalformedXML") from None
-    # A comment splits a text, of which some readers take the first part and others all.
+    # A comment splits a text: some parsers take the first part, others all of it.
     if "<!" in text or "\0" in text or "<?" in text.lstrip("\ufeff \t\r\n")[1:]:
         raise S3Error("MalformedXML")
-    # Not by recursion: a hostile document is nested a hundred thousand times.
+    # Not by recursion: a hostile document may be nested a hundred thousand times.
     return [place for element in parsed(document).iter() for place in _in(element, whole)]
 
 
 def _in(element: Element, whole: bool) -> Iterator[Destination]:
     prefixes = [_text(child) for child in element if local_name(child).lower() in _PREFIXES]
-    # Readers differ on spaces around a text, and on which of two elements counts; no prefix covers both readings.
+    # Parsers differ on spaces around a text, and on which of two elements counts; no prefix covers both readings.
     bounded = not whole and len(prefixes) == 1 and prefixes[0] == prefixes[0].strip()
     for child in element:
         name = local_name(child).lower()
@@ -109,7 +109,7 @@ def _in(element: Element, whole: bool) -> Iterator[Destination]:
 
 
 def _text(element: Element) -> str:
-    """The text of an element. Readers differ on that of one with children, so it must have none."""
+    """The text of an element, which must have no children: parsers differ on the text of one that has."""
     text = element.text or ""
     if text.strip() and len(element):
         raise S3Error("MalformedXML")
@@ -117,7 +117,7 @@ def _text(element: Element) -> str:
 
 
 def _bucket(name: str) -> str:
-    """A bucket from its name or its ARN, arn:aws:s3:::NAME; any other ARN stays one, which no allow-list covers."""
+    """A bucket from its name or its ARN, arn:aws:s3:::NAME; any other ARN stays an ARN, which no allow-list covers."""
     parts = name.split(":")
     return parts[5] if len(parts) == _OF_AN_ARN and (parts[0], parts[2]) == ("arn", "s3") else name
 

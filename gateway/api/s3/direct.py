@@ -2,8 +2,8 @@
 
 The long path (``relayed.py``) has learned the head of the home's answer. The request is sent over a kept connection before
 ``begin`` returns. If the same head comes again, and the whole body with it, both are sent on where they are received. Everything
-else is left to the long path, in a task, before a byte is sent: another head, a body that is large or comes slowly, an answer
-that takes ``_PATIENCE``, a connection that breaks, a client that has not taken its last answer.
+else is left to the long path, in a task, before a byte is sent: another head, a large or slow body, an answer that takes
+``_PATIENCE``, a broken connection, a client that has not received its last answer.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from gateway.server.cycle import DIRECT, Cycle
 from gateway.store.shared.accesses import Note
 
 _PATIENCE = 0.05
-"""Seconds to the whole answer, or twice as many. A task waits for a longer one, and finds out whether the home is alive."""
+"""Seconds to the whole answer, or up to twice as many. A task waits for a slower one, and finds out whether the home is alive."""
 
 
 class DirectReads:
     """Relays hits without a task.
 
     Args:
-        engine: the rules, and the writes that the home may not know of.
+        engine: the rules, and the writes that the home may not know.
         peers: sends requests to other nodes.
         note: records every read that is answered.
         accounting: counts and logs answers.
@@ -68,7 +68,7 @@ class DirectReads:
         return True
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Leave what has waited for too long: one timer for all, because most answers come at once."""
+        """Leave the reads that have waited too long: one timer serves all, because most answers come at once."""
         late = loop.time() - _PATIENCE
         for relay in [each for each in self.waiting if each.asked <= late]:
             relay.leave()
@@ -76,7 +76,7 @@ class DirectReads:
 
 
 class _Relay:
-    """One read: what waits for the beginning of its answer (``net.connection.Begun``)."""
+    """One read; it waits for the beginning of its answer (``net.connection.Begun``)."""
 
     __slots__ = ("_edge", "_hit", "_reads", "_trace", "cycle")
 
@@ -98,7 +98,7 @@ class _Relay:
         return self not in self._reads.waiting
 
     def set_exception(self, _failure: Exception, /) -> None:
-        """There is no answer: the long path asks again."""
+        """No answer came: the long path asks again."""
         self.leave()
 
     def set_result(self, _result: None, /) -> None:
@@ -111,7 +111,7 @@ class _Relay:
         if not whole or not cycle.send_now(hit.status, trace.head(hit.head), response.pieces):
             self.leave()
             return
-        response.pieces, trace.sent = [], None  # a cycle from here to here would be left to the garbage collector
+        response.pieces, trace.sent = [], None  # a reference cycle would be left to the garbage collector
         reads.waiting.discard(self)
         self._edge.places.used -= 1
         reads.peers.passed_on(response, hit.length)
@@ -123,7 +123,7 @@ class _Relay:
         reads.accounting.note(scope, trace, hit, turned_around)
 
     def leave(self) -> None:
-        """Have the long path go on, in a task."""
+        """Let the long path continue, in a task."""
         self._reads.waiting.discard(self)
         self._edge.places.used -= 1
         cycle = self.cycle

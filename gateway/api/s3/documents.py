@@ -22,7 +22,7 @@ def keys_to_delete(document: bytes) -> list[str]:
     root = _named(document, "Delete")
     objects = [element for element in root if local_name(element) == "Object"]
     names = [child for item in objects for child in item if local_name(child) == "Key"]
-    # XML readers differ on the text of an element that has children.
+    # XML parsers differ on the text of an element that has children.
     keys = ["" if len(name) else name.text or "" for name in names]
     if not objects or len(keys) != len(objects) or len(objects) > _MAX_KEYS or "" in keys:
         raise S3Error("MalformedXML")

@@ -80,7 +80,7 @@ class Forwarder:
     Args:
         engine: forwards to the origin, and forgets written keys before and after.
         spooling: where uploads may wait.
-        homes: of objects that are to be kept once they are written.
+        homes: of objects, which keep them once they are written.
     """
 
     def __init__(self, engine: Engine, spooling: Spooling, homes: WarmsObjects) -> None:
@@ -131,7 +131,7 @@ class Forwarder:
             prepared.close()
 
     async def _check_document(self, call: S3Call, prepared: PreparedBody) -> None:
-        """Refuse a document that names a place which the allow-list does not cover; the document is in memory then."""
+        """Refuse a document that names a place which the allow-list does not cover; the document is then in memory."""
         if prepared.length > MAX_DOCUMENT:
             raise S3Error("MaxMessageLengthExceeded")
         await prepared.gather()
@@ -140,7 +140,7 @@ class Forwarder:
         await asyncio.to_thread(check_destinations, call, prepared.whole)
 
     async def _sighted(self, call: S3Call, answer: Answer) -> Answer:
-        """Compare with the cache what the client is about to see of objects."""
+        """Compare the objects' state in the client's answer with the cache."""
         origin, method = call.auth.principal.identity.origin, call.request.method
         if (
             call.key is None
@@ -156,7 +156,8 @@ class Forwarder:
         return answer
 
     async def _scanned(self, call: S3Call, content: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-        """A listing, unchanged; its end is held back until what it shows is noted, as its reader reads next."""
+        """A listing, unchanged; its end is held back until its content is noted, because the client's next request may read these
+        objects."""
         scanner = ListingScanner(encoded="encoding-type" in call.names)
         note = partial(self._engine.sightings.note, call.auth.principal.identity.origin, call.bucket)
         seen: list[SeenVersion] = []
@@ -202,7 +203,7 @@ class Forwarder:
             raise
 
     def _passing(self, call: S3Call, prepared: PreparedBody) -> PassingUpload | None:
-        """What is kept of an upload while it passes: for another node, only what is in memory anyway."""
+        """The part of a passing upload that is kept: for another node, only what is in memory anyway."""
         if not (uploads_bytes(call) and call.names <= {"x-id"} and len(call.keys) == 1):
             return None
         if prepared.whole is None and not self._homes.keeps(call):
@@ -225,7 +226,7 @@ class Forwarder:
             require(principal, key.path)
         headers = _headers(call, prepared)
         if not any(name.lower() == "content-md5" for name, _ in headers):
-            # Older stores require it; newer clients no longer send it.
+            # Older stores require this header; newer clients no longer send it.
             headers.append(("Content-MD5", base64.b64encode(hashlib.md5(document).digest()).decode()))
         send = partial(
             self._engine.services.origin.send,
@@ -270,13 +271,13 @@ class Forwarder:
 
 
 def _headers(call: S3Call, prepared: PreparedBody | None = None) -> list[Header]:
-    """The client's headers for the origin, with those of the body in place of the client's own."""
+    """The client's headers for the origin, with those about the body replaced by the prepared body's."""
     replaced: Set[str] = frozenset() if prepared is None else prepared.dropped
     if prepared is not None and prepared.headers:
         replaced = replaced | {name.lower() for name, _ in prepared.headers}
     pairs: list[Header] = []
     for raw_name, value in call.request.fields.items():
-        # ``is_forwarded`` in place: a call less for each header.
+        # ``is_forwarded`` inlined: saves a call per header.
         if raw_name in FORWARDED or raw_name.startswith(FORWARDED_PREFIXES):
             name = raw_name.decode("latin-1")
             if name not in replaced:
@@ -309,7 +310,8 @@ def relay(call: S3Call, response: StreamedResponse, outcome: Outcome, reason: Re
 
 
 def relay_read(call: S3Call, found: Relay) -> Answer:
-    """The origin's answer to the gateway's own read, as that of the client's: it may have more of the object, and checksums."""
+    """The origin's answer to the gateway's own read, turned into the answer to the client's: it may have more of the object, and
+    checksums."""
     answer = relay(call, found.response, Outcome.MISS, found.reason)
     if found.document is not None and call.request.method != "HEAD":
         answer.content, answer.length = found.document, len(found.document)
@@ -326,7 +328,7 @@ def relay_read(call: S3Call, found: Relay) -> Answer:
 
 
 async def _part(content: AsyncGenerator[bytes], skipped: int, length: int) -> AsyncGenerator[bytes]:
-    """``length`` bytes of a body after its first ``skipped``."""
+    """``length`` bytes of a body after the first ``skipped``."""
     async with aclosing(content):
         async for chunk in content:
             piece = chunk[skipped : skipped + length]
@@ -339,7 +341,7 @@ async def _part(content: AsyncGenerator[bytes], skipped: int, length: int) -> As
 
 
 async def relay_write(written: WriteAnswer, outcome: Outcome, reason: Reason) -> Answer:
-    """The origin's answer to a write: read whole, after the caches forgot the key; streamed if its length is unknown."""
+    """The origin's answer to a write: read whole, after the caches have forgotten the key; streamed if its length is unknown."""
     response = written.response
     headers = _raw(response.headers)
     if "content-length" not in response.fields and response.status == 200:

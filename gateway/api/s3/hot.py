@@ -1,13 +1,13 @@
 """The path of a repeated hit: only the checks that need no waiting.
 
-A GET of a resident object, or of a range of it, is most of the load of training jobs, and compared with nginx every microsecond
-counts (docs/decisions/0003). This path takes a request only if nothing about it is special, by checks that cost one dictionary
-look-up each. It leaves every other request to ``ObjectReads``, which answers all requests in the same way. It learns addresses
-from there: the memo gets an address after the long path has parsed and checked it.
+GETs of resident objects, or of ranges of them, are most of the load of training jobs, and every microsecond counts in a
+comparison with nginx (docs/decisions/0003). This path takes a request only if nothing about it is special, by checks of one
+dictionary look-up each. It leaves every other request to ``ObjectReads``, which can answer all requests, with the same answers.
+The memo gets an address after that long path has parsed and checked it.
 
 Everything that may change between two requests is checked in each: the signature, the generation of the key, freshness, grant,
-and the files of the blobs. An object's home changes with the ring, so a new ring clears the memo: a copy from the time
-when this node was home, or could not reach the home, is valid by itself, but the home may know a newer one.
+and the files of the blobs. An object's home changes with the ring, so a new ring clears the memo: a copy from when this node was
+home, or could not reach the home, is valid by itself, but the home may know a newer version.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ _HARMLESS = frozenset(
 """Headers that a plain read of a whole object may have. None of them changes the answer or forbids one from the cache."""
 _RANGE = frozenset({b"range"})
 _LOOKED_AT = _HARMLESS | _RANGE | {b"accept"}
-"""Headers that a read of an object or of a part of it may have, by their values."""
+"""Headers that a read of an object or of a part of it may have with these values."""
 _OF_READS = frozenset({*ASKED, b"cache-control"}) - _RANGE
-"""Headers of another node's request that asks for anything but the object, or a range of it, as it is now."""
+"""Headers by which another node asks for something other than the present object or a range of it."""
 _LONGEST_HOST = 255
-"""Bytes. Without virtual hosting a client may send any Host, and the memo keeps each."""
+"""The most bytes of a Host: without virtual hosting a client may send any Host, and the memo keeps each."""
 
 _CHECKSUM_MODE = b"x-amz-checksum-mode"
 
@@ -62,7 +62,7 @@ class Unresolved(Enum):
     """Why a request was not answered by the short path."""
 
     PLAIN = "plain"
-    """It may be a plain read of a whole object, by a principal without an allow-list; nothing else about it is special."""
+    """It may be a plain read of a whole object by a principal without an allow-list, with nothing else special about it."""
     OTHER = "other"
 
 
@@ -70,9 +70,9 @@ class Unresolved(Enum):
 class Hit:
     """An object, or a range of it, ready to be sent.
 
-    ``status`` is 200 or 206, ``head`` has the header lines, ``files`` a span of each part. ``length`` and
-    ``span`` are those of ``Answer``, like the rest that accounting reads. The hit keeps the descriptors open through ``blobs``,
-    which own them. If the bytes are in ``memory``, there are no files.
+    ``status`` is 200 or 206, ``head`` has the header lines, ``files`` a span of each part. ``length`` and ``span``, like all
+    fields that accounting reads, are those of ``Answer``. The hit keeps the descriptors open through ``blobs``, which own them.
+    If the bytes are in ``memory``, there are no files.
     """
 
     outcome: ClassVar[Outcome] = Outcome.HIT
@@ -90,10 +90,10 @@ class Hit:
 
 @dataclass(slots=True, eq=False)
 class SentObject:
-    """A whole object that was sent from memory, as it may be sent again (``repeated.py``).
+    """A whole object that was sent from memory, in the form for sending it again (``repeated.py``).
 
-    ``identity`` is its reader's, ``checked`` whether the head has checksums. ``head`` is the answer up to the number of the
-    request. ``count`` counts an answer that took so many seconds.
+    ``identity`` is its reader's, ``checked`` whether the head has checksums. ``head`` is the answer up to the request's number.
+    ``count`` counts an answer, given its seconds.
     """
 
     identity: OriginIdentity
@@ -108,8 +108,8 @@ class SentObject:
 class KnownAddress:
     """The key of an address, and the rendered heads for ``meta``: of the whole with checksums and without, and of its parts.
 
-    The head of a part lacks the two lines that say which part it is. ``remote`` is set if the home is another node. ``sent`` is
-    what its last reader got.
+    The head of a part lacks the two lines that name the part. ``remote`` is set if the home is another node. ``sent`` is the
+    object as last sent.
     """
 
     key: ObjectKey
@@ -120,7 +120,7 @@ class KnownAddress:
 
 
 class HotReads:
-    """Serves hits without waiting, for objects whose home is here; to clients, and to nodes that ask for theirs."""
+    """Serves hits without waiting, for objects whose home is this node; to clients, and to other nodes for their clients."""
 
     def __init__(self, engine: Engine, membership: Membership) -> None:
         self.engine = engine
@@ -131,7 +131,7 @@ class HotReads:
         self._most = engine.entries_kept
 
     def find(self, request: WireRequest, auth: Authenticated, now: float) -> Hit | RemoteHit | Unresolved:
-        """A hit, one that the home may have, or why the long path must decide.
+        """Find a hit, or a remote object whose home may have a hit; otherwise the reason why the long path must decide.
 
         Args:
             request: with a verified signature.
@@ -170,12 +170,12 @@ class HotReads:
         return known if known is not None and known.remote is None else None
 
     def find_whole_for_node(self, raw_path: bytes, principal: Principal) -> Hit | None:
-        """A hit for another node that asks for a whole object by nothing but its address."""
+        """A hit for another node that requests a whole object by its address alone."""
         known = self._addresses.get((principal.identity.origin, b"", raw_path))
         return None if known is None else self.render(known, principal.identity, self.engine.services.now())
 
     def find_for_node(self, request: WireRequest, principal: Principal) -> Hit | None:
-        """A hit for another node, which asks for ``principal``; or ``None``: the long path must decide."""
+        """A hit for another node, which asks on behalf of ``principal``; ``None`` if the long path must decide."""
         fields, identity = request.fields, principal.identity
         known = self._addresses.get((identity.origin, b"", request.raw_path))
         if known is None or request.method != "GET" or not _OF_READS.isdisjoint(fields):

@@ -1,7 +1,7 @@
-"""Reads of objects within one other request, such as the entries of a batch: each is a GET by the caller of that request.
+"""Reads of objects within one outer request, such as the entries of a batch: each is a GET by that request's caller.
 
-The S3 edge judges, answers, counts and logs it like a GET that a client sent: rights, limits, freshness, the home in the fleet
-and the way to the origin are those of ``S3App``. Only the head and the sending are not there.
+The S3 edge judges, answers, counts and logs each like a GET that a client sent: rights, limits, freshness, the home in the fleet
+and the way to the origin are those of ``S3App``. Only parsing a head and sending an answer are left out.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PASSED_ON = frozenset({b"cache-control", b"host", b"referer", b"user-agent", EX
 
 @dataclass(slots=True)
 class InnerRead:
-    """One read. ``hit`` needs no waiting; else ``answer`` has the answer."""
+    """One read. ``hit`` needs no waiting; without a hit, await ``answer``."""
 
     edge: S3App
     accounting: Accounting
@@ -49,7 +49,7 @@ class InnerRead:
         return hit if isinstance(hit, Hit) and self.trace.refusal is None else None
 
     async def answer(self) -> Answer:
-        """The answer; refusals are answers too. ``release`` it."""
+        """The answer; refusals are answers too. Call ``release`` with it."""
         return await self.edge.read(self.scope, self.trace)
 
     def refused(self, failure: LarderError) -> Answer:
@@ -57,7 +57,7 @@ class InnerRead:
         return self.edge.refusal(self.trace, failure)
 
     def note(self, answer: Answer | Hit) -> None:
-        """Account for the answer, which has ended."""
+        """Account for the answer after its end."""
         self.accounting.note(self.scope, self.trace, answer, time.perf_counter())
 
 
@@ -104,7 +104,7 @@ class CallerReads:
             key: of the object, not empty.
             span: the value of a Range header.
             if_match: the ETag that the object must have.
-            free: whether the read counts as no request for the limits of the tenant.
+            free: whether the read is exempt from the tenant's limit of requests.
         """
         headers = list(self._headers)
         if span:
@@ -148,7 +148,7 @@ def _lines(head: bytes) -> RawHeaders:
 
 
 async def pieces_of(answer: Answer | Hit) -> AsyncGenerator[bytes]:
-    """The bytes of an answer's body, in pieces of up to some 256 KiB of a file, and as they come from elsewhere.
+    """The bytes of an answer's body, in pieces of up to some 256 KiB of a file, or as they come from elsewhere.
 
     Raises:
         LarderError: the body broke off.

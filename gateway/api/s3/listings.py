@@ -1,6 +1,6 @@
 """Listings of prefixes that a rule calls immutable, answered from recorded pages (``engine/objects/listings.py``).
 
-Everything else that lists is forwarded. The allow-list was checked before; the store decides who may list.
+All other listings are forwarded. The allow-list was checked before; the store decides who may list.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class ListingReads:
     async def _recorded(
         self, call: S3Call, asked: AskedPage, answer: Answer, content: AsyncGenerator[bytes]
     ) -> AsyncGenerator[bytes]:
-        """A page, unchanged; its end is held back until it is recorded, so that the next reader gets it."""
+        """A page, unchanged; its end is held back until the page is recorded, so that the next reader gets the recorded page."""
         document, held = bytearray(), b""
         async with aclosing(content):
             async for chunk in content:
@@ -100,7 +100,7 @@ class ListingReads:
 
 
 def _is_plain(name: bytes, value: bytes) -> bool:
-    """Whether a header leaves a listing as it is."""
+    """Whether a header does not affect a listing."""
     if name == PAYER:
         return value.strip() == REQUESTER
     if name == b"cache-control":

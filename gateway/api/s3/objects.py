@@ -45,7 +45,7 @@ class ObjectReads:
             if range_value is not None and wanted is None:
                 return Forward(Reason.RANGE_FORM)
             conditions, head = Conditions.read(fields.get), call.request.method == "HEAD"
-            # An If-Range that no entity tag can meet leaves a read of the whole.
+            # With an If-Range that no entity tag can meet, the whole object is read.
             part = None if head or (conditions is not None and not conditions.may_apply_range) else wanted
             forced, first = ask.forced or is_forced(call), head or part is not None
             ask = ask._replace(head=head, metadata_first=first, span=part, forced=forced, conditions=conditions)
@@ -55,7 +55,8 @@ class ObjectReads:
         return _judged(found, ask, wanted)
 
     async def resident(self, call: S3Call) -> tuple[Answer, float] | None:
-        """The object, or a range of it, if the cache can give it at once to this reader; and the seconds since it was confirmed.
+        """The object, or a range of it, if the cache can give it to this reader at once, and the seconds since its last
+        confirmation.
 
         Raises:
             LarderError: the object became unavailable in between.
@@ -112,7 +113,7 @@ class ObjectReads:
 
 
 def _judged(found: Relay | Forward, ask: Ask, wanted: ByteRange | None) -> Answer | Relay | Forward:
-    """Apply the reader's conditions to the answer of a HEAD that is not kept: the origin got neither them nor the range.
+    """Apply the reader's conditions to the answer of an uncached HEAD: the origin got neither the conditions nor the range.
 
     A range is forwarded: only the origin can answer it.
 
@@ -160,7 +161,7 @@ def _text(call: S3Call, name: bytes) -> str | None:
 
 
 def _entity_headers(meta: ObjectMeta, *, pays: bool = False) -> RawHeaders:
-    """The headers of every answer about one version of an object; that it was charged is for those who pay."""
+    """The headers of every answer about one version of an object; the header about charges is only for payers."""
     headers = _raw(meta.headers)
     if not pays and (b"x-amz-request-charged", b"requester") in headers:
         headers.remove((b"x-amz-request-charged", b"requester"))
@@ -171,7 +172,7 @@ def _entity_headers(meta: ObjectMeta, *, pays: bool = False) -> RawHeaders:
 
 
 def whole_head(meta: ObjectMeta, *, checked: bool) -> bytes:
-    """The header lines of a hit on the whole object, with its checksums or without."""
+    """The header lines of a hit on the whole object, with or without its checksums."""
     headers = [*_entity_headers(meta), (b"content-length", b"%d" % meta.size), cache_status(Outcome.HIT, None), SERVER]
     return encode_lines(headers + _raw(meta.checksums or ()) if checked else headers)
 

@@ -8,9 +8,9 @@ The form announced in x-amz-content-sha256 decides between three ways:
 - With a trailer, the checksum follows the bytes, but S3's plain form wants it in a header. The body is therefore
   read whole, verified, and sent as a plain one with an x-amz-checksum-* header. Old origins refuse trailers too.
 
-An empty body has no last piece to hold back, so it is verified before anything is sent. So is a small one, which is gathered
-first: however slow the client is, the origin gets it in one message with its head, and never sees one that is wrong. A plain
-one, which is most uploads, is then hashed in one piece.
+An empty body has no last piece to hold back, so it is verified before anything is sent. A small body is gathered and verified
+first: however slow the client is, the origin gets it in one message with its head, and never sees a wrong one. Most uploads are
+plain; a gathered plain body is hashed in one piece.
 
 Sources: "Signature Calculations ... Transferring Payload in Multiple Chunks", "... Including Trailing Headers" and
 "Checking object integrity" in the Amazon S3 documentation; RFC 9112, section 6 for the length of a body.
@@ -45,7 +45,7 @@ REPLACED_HEADERS = frozenset(
 """Client headers (lower case) that must not be forwarded with a prepared body; ``PreparedBody.headers`` replaces them."""
 
 SMALL = 256 * 1024
-"""Bytes of the largest body that ``PreparedBody.gather`` is meant for: as many as the server buffers of a request."""
+"""Bytes of the largest body for ``PreparedBody.gather``: as many as the server buffers of a request."""
 _MOST_LENGTH_DIGITS = 18
 _ABOUT_BODIES = frozenset(
     {
@@ -60,7 +60,7 @@ class PreparedBody:
     """A body in the form sent to the origin.
 
     ``headers`` are sent beside the client's own, except those in ``dropped`` (lower case). ``length`` in bytes becomes
-    Content-Length, and ``payload_hash`` is signed. ``whole`` is the body once it is gathered.
+    Content-Length, and ``payload_hash`` is signed. ``whole`` is the gathered body.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ async def prepare(
 
 
 def _fields(headers: Sequence[RawHeader]) -> dict[str, str]:
-    """The headers that say what the body is."""
+    """The headers that describe the body."""
     fields: dict[str, str] = {}
     for raw_name, raw_value in headers:
         if raw_name not in _ABOUT_BODIES and not raw_name.startswith(_CHECKSUM):
@@ -183,10 +183,10 @@ async def _again(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
 
 
 class _Plain:
-    """A body that is sent as it came.
+    """A body that is sent as received.
 
     Args:
-        receive: its pieces.
+        receive: returns its pieces.
         length: of all of them, in bytes.
         claimed: their SHA-256 in lower-case hex, or empty if it is not known.
     """

@@ -81,7 +81,7 @@ def _covers_bucket_request(principal: Principal, call: S3Call) -> bool:
             return any(pattern == "**" or pattern.startswith(f"{bucket}/") for pattern in principal.allow)
         prefixes = [""]
         if call.names <= _OF_A_LISTING:
-            # All of them: stores differ on which one counts.
+            # Check all of them: stores differ on which one counts.
             prefixes = parse_qs(call.query, keep_blank_values=True).get("prefix", prefixes)
         return all(principal.may_list(f"{bucket}/{prefix}") for prefix in prefixes)
     return any(pattern in ("**", f"{bucket}/**") for pattern in principal.allow)

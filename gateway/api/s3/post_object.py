@@ -1,6 +1,6 @@
 """POST Object: uploads by HTML form, sent to the origin as a PUT.
 
-The body names the key, so the form decides everything that the head of other requests decides: the uploader
+The body names the key, so the form decides everything that the head decides in other requests: the uploader
 (``Authenticator.authenticate_form``), the policy, and the headers of the object. From there it is a PUT like any other:
 permissions, write announcements and limits are those of ``forward``.
 
@@ -88,7 +88,7 @@ def check_form_request(call: S3Call) -> None:
 
 
 def key_of(call: S3Call, form: Form) -> ObjectKey:
-    """The key that a form uploads to, with ``${filename}`` replaced; its origin is provisional until the form is verified.
+    """The key that a form uploads to, with ``${filename}`` replaced; the key's origin is provisional until the form is verified.
 
     Raises:
         S3Error: InvalidArgument, KeyTooLongError, InvalidURI.
@@ -128,7 +128,7 @@ class PostObjects:
             call: the request.
             form: its fields.
             key: of the object.
-            admit: hears who has signed it, and may refuse.
+            admit: called with the signer; may refuse.
 
         Raises:
             S3Error: what ``authenticate_form``, ``PostPolicy.check`` and ``permissions.check`` raise; MetadataTooLarge;

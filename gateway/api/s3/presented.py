@@ -1,14 +1,14 @@
-"""Reads that want an object presented in another way: with headers that the request names, or as its first part.
+"""Reads that change the form of the answer: headers that the request names, or the object as its first part.
 
 ``response-content-type`` and its five siblings replace headers of the answer (AWS, GetObject). Unsigned requests with them are
-the store's: S3 refuses them. ``partNumber=1`` of an object that was uploaded in one part gives all of it, with 206 or 200, as
-stores differ. In both cases the bytes are those of a plain read. So the first such read in a bucket goes to the store as it is,
-and its answer shows what this store does; later ones are plain reads whose answers are changed here in the same way. What the
-store has not shown is never guessed.
+left to the store, because S3 refuses them. ``partNumber=1`` of an object that was uploaded in one part gives all of it, with 206
+or 200, as stores differ. In both cases the bytes are those of a plain read. So the first such read in a bucket goes to the store
+unchanged, and the answer shows what this store does. Later ones are plain reads whose answers are changed here in the same way.
+Forms that the store has not shown are never guessed.
 
-Only an entity tag of 32 hexadecimal digits says that an object has one part: those of others end with the number of parts. The
-tag must be known before bytes are asked for, or a first part would load a whole object of many; so a HEAD comes first for an
-object that is not known here.
+Only an entity tag of 32 hexadecimal digits shows that an object has one part: tags of other objects end with the number of parts.
+The tag must be known before bytes are requested, because otherwise a request for a first part would load a whole object of many
+parts. So a HEAD comes first for an object that is not known here.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ _WHOLE = (200, 206)
 
 
 class _PartForm(NamedTuple):
-    """How a store answers for the first part of one: status, whether with Content-Range, checksums and a number of parts."""
+    """How a store answers for the only part of an object: status, and whether it sends Content-Range, checksums and a number of
+    parts."""
 
     status: int
     ranged: bool
@@ -56,11 +57,11 @@ class _PartForm(NamedTuple):
 
 
 class PresentedReads:
-    """Reads with one of these parameters.
+    """Answers reads with these parameters.
 
     Args:
         relayed: reads objects.
-        of_buckets: reads those whose answers are also about their bucket.
+        of_buckets: answers reads that also concern their bucket.
         forwarder: sends requests on to the origin.
         engine: knows objects and rules.
     """
@@ -75,7 +76,7 @@ class PresentedReads:
 
     @staticmethod
     def concerns(call: S3Call) -> bool:
-        """Whether ``response-*`` and ``partNumber`` are all that keeps a read from being a plain one."""
+        """Whether a read is plain except for ``response-*`` and ``partNumber``."""
         return call.names - {"x-id", _PART} <= _NAMES and not_cacheable(_plain(call)) is None
 
     async def read(self, call: S3Call, body: Callable[[], AsyncIterator[bytes]]) -> Answer:
@@ -102,7 +103,7 @@ class PresentedReads:
                 why = answer
             elif form is None or answer.status not in _WHOLE or _ONE_PART.fullmatch(_etag(answer)):
                 if looked is not None and answer.outcome is Outcome.HIT:
-                    # The store was asked after all, for the entity tag.
+                    # The store was asked anyway, for the entity tag.
                     answer.outcome, answer.reason = looked.outcome, looked.reason
                 return _presented(answer, values, form)
             else:
@@ -118,9 +119,9 @@ class PresentedReads:
         return relay_read(call, reply) if isinstance(reply, Relay) else reply
 
     async def _has_one_part(self, call: S3Call, form: _PartForm) -> tuple[bool, Answer | None]:
-        """Whether a request for part 1 is for a whole object that is not empty, and ``form`` says all of its answer.
+        """Whether a request for part 1 is for a whole object that is not empty, and ``form`` determines its answer.
 
-        Returns also the answer to the HEAD that came first, if one was needed.
+        Also returns the answer to the preceding HEAD, if one was needed.
         """
         request, key = call.request, call.key
         assert key is not None
@@ -148,7 +149,7 @@ class PresentedReads:
     async def _forward(
         self, call: S3Call, body: Callable[[], AsyncIterator[bytes]], why: Forward, values: dict[str, bytes]
     ) -> Answer:
-        """Have the store answer, and learn from what it says."""
+        """Have the store answer, and learn from its answer."""
         rights = self._parts.rights(call)
         answer = await self._forwarder.forward(call, body(), Outcome.MISS if why.miss else Outcome.BYPASS, why.reason)
         if answer.status not in _WHOLE:
@@ -170,7 +171,7 @@ def _place(call: S3Call) -> tuple[str, bool]:
 
 
 def _kind(call: S3Call, name: str) -> tuple[str, str]:
-    """The reads that a store treats alike: moto, for one, replaces headers of GET and not of HEAD."""
+    """The kind of reads that a store treats alike: moto, for example, replaces headers of GET but not of HEAD."""
     return name, call.request.method
 
 
@@ -190,12 +191,12 @@ def _etag(answer: Answer) -> str:
 
 
 def _is_told_by(form: _PartForm, etag: str, size: int, *, checked: bool) -> bool:
-    """Whether a form says all of the answer for an object; ``checked``: it has checksums."""
+    """Whether a form determines the answer for an object; ``checked``: the object has checksums."""
     return _ONE_PART.fullmatch(etag) is not None and size > 0 and (form.checksums or not checked)
 
 
 def _form_of(answer: Answer) -> _PartForm | None:
-    """The form of a store's answer for part 1; ``None`` if it is not the whole of an object with one part."""
+    """The form of a store's answer for part 1; ``None`` if the answer is not a whole object with one part."""
     length, span = _value(answer, b"content-length"), _value(answer, b"content-range")
     if not _ONE_PART.fullmatch(_etag(answer)) or not length.isdigit() or length == b"0":
         return None
@@ -206,7 +207,7 @@ def _form_of(answer: Answer) -> _PartForm | None:
 
 
 def _presented(answer: Answer, values: dict[str, bytes], form: _PartForm | None) -> Answer:
-    """An answer to a plain read as the store presents it; one without the object's bytes stays as it is."""
+    """The answer to a plain read in the store's form; an answer without the object's bytes stays unchanged."""
     if answer.status not in _WHOLE:
         return answer
     replaced = {name.removeprefix(_PREFIX).encode(): value for name, value in values.items()}

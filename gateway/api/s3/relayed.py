@@ -1,12 +1,12 @@
 """Plain reads of objects whose home is another node: sent to the home, and relayed as they arrive.
 
 Every object has one home in the fleet, so that it is read from the origin once and kept once. The home makes every decision about
-it (``api/peer/objects.py``); this node verifies the client before, and counts and logs after.
+it (``api/peer/objects.py``); this node verifies the client first, and counts and logs afterwards.
 
-A failing home is hidden from the client: ``policies/reads/sources.py`` says who is asked next, and this module asks. A node that
-cannot be reached, or dies before its answer begins, is suspected (``Membership.suspect``). A node that has lost its origin is
-nobody's successor. An answer that breaks off is completed from the origin, with its ETag in If-Match and the missing bytes in
-Range. The client already has status and length: if the object has changed by then, its connection is broken.
+A failing home is hidden from the client: ``policies/reads/sources.py`` decides which source is asked next, and this module asks
+it. A node that cannot be reached, or dies before its answer begins, is suspected (``Membership.suspect``). A node that has lost
+its origin is no successor. An answer that breaks off is completed from the origin, with its ETag in If-Match and the missing
+bytes in Range. The client already has status and length: if the object has changed by then, its connection is broken.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ from gateway.server.head import encode_lines
 from gateway.store.shared.generations import slots_of
 
 _NAMES_KEPT = 2048
-"""Names of headers whose form for clients is kept; there are few."""
+"""Header names whose form for clients is cached; there are few."""
 _PLAIN_HIT = wire.CacheStatus(Outcome.HIT)
 _OF_ONE_ANSWER = frozenset({b"date", b"x-amz-request-id"})
 _WITHIN = 1.0
 """Seconds that an uploader waits for the home of the object to take its bytes."""
 _RESUMES = 3
-"""Times that the rest of a body is requested from the origin after a node broke off."""
+"""How often the rest of a body is requested from the origin after a node broke off."""
 log = logging.getLogger("larder.s3")
 
 
@@ -75,7 +75,7 @@ class RelayedReads:
         self._peers = peers
 
     def home(self, call: S3Call) -> tuple[Node | None, Ring]:
-        """The other node to ask for an object, ``None`` if it is read here; and the ring that decided it."""
+        """The other node to ask for an object, ``None`` to read it here; and the ring that decided."""
         membership, key = self._membership, call.key
         ring = membership.ring
         if key is None or membership.alone:
@@ -83,17 +83,18 @@ class RelayedReads:
         return membership.home(path_key(key.bucket, key.key)), ring
 
     def begin(self, call: S3Call) -> tuple[Awaitable[Answer | Relay | Forward], Node | None, Ring]:
-        """Begin to answer a plain GET or HEAD, at the object's home; which that is, ``None`` for this node; and by which ring.
+        """Begin to answer a plain GET or HEAD at the object's home. Also returns the home, ``None`` for this node, and the ring
+        that decided.
 
         Raises: see ``read``.
         """
-        if self._membership.alone:  # hot: what ``next_source`` says of a node alone
+        if self._membership.alone:  # hot: the decision of ``next_source`` for a node without others
             return self._local.read(call), None, self._membership.ring
         home, ring = self.home(call)
         return self.read(call, home), home, ring
 
     async def read(self, call: S3Call, home: Node | None) -> Answer | Relay | Forward:
-        """Answer a plain GET or HEAD of an object whose home is another node, ``None``: this one.
+        """Answer a plain GET or HEAD of an object, given its home; ``None``: this node.
 
         Raises:
             S3Error: the request's conditions or range cannot be met.
@@ -142,14 +143,14 @@ class RelayedReads:
                     await each.cleanup()
 
     def _asked(self, call: S3Call) -> list[Header] | None:
-        """The headers to send to a home; ``None`` if none may be asked."""
+        """The headers to send to a home; ``None`` if no other node may be asked."""
         key = call.key
         assert key is not None
         asked = _asked(call, forced=self._engine.owes(key))
         return asked if self._services.rules.for_path(key.path).cache else None
 
     def _next(self, call: S3Call, tried: Sequence[str]) -> Node | None:
-        """The next home without ``tried``; ``None`` if that is this node. This node is passed over if it has lost its origin."""
+        """The next home without ``tried``; ``None`` for this node, which is skipped if it has lost its origin."""
         key, membership = call.key, self._membership
         assert key is not None
         lost = self._services.origin.reach(call.auth.principal.identity).lost
@@ -170,7 +171,7 @@ class RelayedReads:
         return self.home(call)[0] is None
 
     async def hand_over(self, call: S3Call, whole: bytes, accepted: wire.Accepted) -> None:
-        """Give the home of an uploaded object its bytes; if it does not take them in time, it reads them back."""
+        """Give the home of an uploaded object its bytes; if it does not take them in time, it reads them from the origin."""
         key, principal, (home, _) = call.key, call.reader, self.home(call)
         assert key is not None
         if home is not None:
@@ -276,7 +277,8 @@ class RelayedReads:
     def _remote(
         self, key: ObjectKey, home: Node, response: StreamedResponse, headers: RawHeaders, size: int
     ) -> RemoteHit | None:
-        """The hit that an answer is; ``None`` if its head has what is of one answer or of its connection."""
+        """The answer as a hit that can be repeated; ``None`` if its head has something specific to one answer or its
+        connection."""
         names = {name for name, _ in headers}
         if response.status != 200 or not _OF_ONE_ANSWER.isdisjoint(names) or "connection" in response.fields:
             return None
@@ -303,7 +305,7 @@ class RelayedReads:
 
 
 async def _relayed(stream: ByteStream) -> AsyncGenerator[bytes]:
-    """The body of another node's answer; counts those that break off.
+    """The body of another node's answer; counts bodies that break off.
 
     Raises:
         LarderError: the rest cannot be read; the connection must be broken.
@@ -347,7 +349,7 @@ def _asked(call: S3Call, *, forced: bool) -> list[Header] | None:
 
 
 def _version(response: StreamedResponse) -> tuple[Version, tuple[int, int]] | None:
-    """The version and the span of bytes that an answer has; ``None`` if its headers do not say so exactly."""
+    """The version and the span of bytes in an answer; ``None`` if its headers do not state them exactly."""
     fields = response.fields
     etag, length = fields.get("etag", ""), fields.get("content-length", "")
     if not is_strong(etag) or not length.isdigit():
@@ -368,12 +370,12 @@ def _raw(response: StreamedResponse) -> RawHeaders:
 
 @lru_cache(maxsize=_NAMES_KEPT)
 def _raw_name(name: str) -> bytes | None:
-    """The name of a header for the client; ``None`` if it is between nodes."""
+    """The name of a header for the client; ``None`` for headers between nodes."""
     lowered = name.lower()
     return None if lowered.startswith("x-larder-") else lowered.encode("latin-1")
 
 
-@cache  # one for each event
+@cache  # one call per event
 def _relays(event: str) -> LoopSum:
     return LoopSum(RELAYED.labels(event))
 

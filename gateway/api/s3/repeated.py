@@ -1,14 +1,15 @@
-"""Hits of one signer over one connection, without parsing: a head that differs from the last one in path, date and signature.
+"""Hits of one signer over one connection, without parsing: a head that differs from the last one only in path, date and
+signature.
 
-``server/template.py`` says why such a head need not be parsed, ``Repeats.of`` which requests may have a template: those that the
-short path (``hot.py``) has just answered with a hit. What the general path concludes from headers alone is concluded once: the
-claim of the signature, that all that must be signed is signed, that no header forbids an answer from the cache. Whatever may
-change between two requests is checked in each, by the same objects as there: the access key and its account, the time and the
-signature, the overload and the limits, the address, and all that ``Hits.find`` checks. A request that fails a check, or about
-which anything is special, is left to the general path before anything is counted or sent; it alone refuses.
+``server/template.py`` explains why such a head need not be parsed, ``Repeats.of`` which requests may have a template: those that
+the short path (``hot.py``) has just answered with a hit. The general path's conclusions from headers alone are drawn once: the
+signature's claim, that everything that must be signed is signed, that no header forbids an answer from the cache. Everything that
+may change between two requests is checked in each, by the general path's own objects: the access key and its account, the time
+and the signature, the overload and the limits, the address, and all checks of ``Hits.find``. A request that fails a check, or is
+special in any way, is left to the general path before anything is counted or sent; only that path refuses.
 
-The object is looked up before the signature is verified, so that a miss is verified once. That tells a signer with a wrong
-signature nothing: the general path answers both.
+The object is looked up before the signature is verified, so that a miss is verified once. A signer with a wrong signature learns
+nothing from that: the general path answers both.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class AdoptingConnection(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """What all repeated reads of a worker share. ``ids`` numbers requests."""
+    """The shared parts of a worker's repeated reads. ``ids`` numbers requests."""
 
     authenticator: Authenticator
     hot: HotReads
@@ -84,16 +85,16 @@ class Repeats:
     def of(
         self, connection: AdoptingConnection, head: bytes, trace: Trace, known: RepeatedReads | None
     ) -> RepeatedReads | None:
-        """The repeated reads of which a request is the first.
+        """The repeated reads that a request begins.
 
         Args:
             connection: that the request came over.
             head: its bytes, which the parser accepted as a plain head.
             trace: the request, just answered with a hit.
-            known: the connection's last ones.
+            known: the connection's present repeated reads.
 
         Returns:
-            ``known`` if it stays, or if the request is not to have a template.
+            ``known`` if it stays valid, or if the request gets no template.
         """
         account = _account_of(self.authenticator, trace)
         if account is None or (known is not None and (known.is_of(head) or not known.patience.gives_way())):
@@ -110,12 +111,12 @@ class Repeats:
 
 
 def _account_of(authenticator: Authenticator, trace: Trace) -> Account | None:
-    """The account of a request whose like may be verified here; ``None``: it is signed in an unusual way."""
+    """The account of a request whose repetitions may be verified here; ``None``: it is signed in an unusual way."""
     auth = trace.auth
     if auth is None or auth.presigned or auth.chunk_signer is not None or auth.principal.anonymous:
         return None
     account = authenticator.find(auth.principal.access_key_id)
-    # Two secrets, for the time of a rotation, are the general path's.
+    # During a rotation there are two secrets, which the general path handles.
     usual = account is not None and account.previous is None and account.principal == auth.principal
     return account if usual else None
 
@@ -138,7 +139,7 @@ class _Signature:
 
     @classmethod
     def of(cls, authenticator: Authenticator, account: Account, template: Template, trace: Trace) -> _Signature | None:
-        """The signatures of which a verified request has one; ``None`` if it is signed in an unusual way."""
+        """The signatures of a verified request's signer; ``None`` if the request is signed in an unusual way."""
         fields = trace.request.fields
         head, date = fields[SIGNATURE][:-64], fields[DATE]
         if len(head) > LONGEST_CACHED_CLAIM:
@@ -151,14 +152,14 @@ class _Signature:
         marked = {**fields, **{name: b"\0%b\0" % name for name in template.names if name != SIGNATURE}}
         content = fields[b"x-amz-content-sha256"]
         text = sigv4.canonical_request(b"GET", b"\0%b\0" % _PATH, b"", marked, claim.names, content)
-        # The date stays a token: ``_begin`` puts it in, as all requests of a second share it.
+        # The date stays a placeholder: ``_begin`` fills it in, as all requests of a second share it.
         made._form = text.replace(b"%", b"%%")
         made._order = tuple(made._names.index(name) for name in _TOKEN.findall(text)[1:] if name != DATE)
         path, values = trace.request.raw_path, tuple(_value(name, fields) for name in template.names)
         return made if made.matches(path, values, trace.time) else None
 
     def matches(self, path: bytes, values: tuple[bytes, ...], now: float) -> bool:
-        """Whether the signature among the values of the slots is right, by the account as it is now, and of this time."""
+        """Whether the signature among the values of the slots is right, by the account's present secret, and within its time."""
         authenticator = self._authenticator
         if authenticator.accounts.get(self.access_key_id) is not self.account and not self._renew():
             return False
@@ -190,7 +191,7 @@ class _Signature:
 
     def _begin(self, date: bytes) -> bool:
         """Prepare what all requests of a second share: the first lines of the string to sign, hashed, and the canonical request
-        but for path and ids; ``False`` if the date is invalid."""
+        without path and ids; ``False`` if the date is invalid."""
         claim, _, signed_at = dated_claim(self._claim_head, date)
         if signed_at is None:
             return False
@@ -244,7 +245,7 @@ class RepeatedReads:
         return self.template.match(head) is not None and self._signature.current
 
     def __call__(self, head: bytes) -> bool:
-        """Answer bytes that are one whole head of this shape, if a hit can be sent at once; else nothing has happened."""
+        """Answer bytes that are one whole head of this shape, if a hit can be sent at once; otherwise do nothing."""
         match = self.template.match(head)
         if match is None:
             return False
@@ -270,7 +271,7 @@ class RepeatedReads:
                 return self._answer(known, path, values, now, at)
         except Exception:
             return False  # the general path fails, too, and answers
-        # hot: what ``_answer`` does with a hit from memory of which only a count is wanted
+        # hot: the work of ``_answer`` for a hit from memory that is only counted
         size = sent.size
         repeats.note(known.key, 0, size, size, True, now, self._reader, self._client, 0.0)
         self.patience.answered += 1
@@ -313,14 +314,14 @@ class RepeatedReads:
         return True
 
     def _remember(self, known: KnownAddress, head: bytes, hit: Hit) -> None:
-        """A whole object was sent from memory: keep what is needed to send it again."""
+        """After a whole object was sent from memory, keep what is needed to send it again."""
         ready = self._repeats.ready(hit.key, self._identity)
         if ready is not None:
             counted = self._repeats.accounting.hits(self._tenant, hit.key.bucket)
             known.sent = SentObject(self._identity, self._checked, head, hit.length, ready, counted.add)
 
     def _trace(self, path: bytes, values: tuple[bytes, ...], hit: Hit, numbers: tuple[float, float, int]) -> Trace:
-        """The request as the general path knows it."""
+        """The request as the general path describes it."""
         at, now, serial = numbers
         started = perf_counter() - (monotonic() - at)
         request = WireRequest("GET", path, b"", self.template.headers(values), self._scheme)
@@ -329,7 +330,7 @@ class RepeatedReads:
         return trace
 
     def _account_for(self, path: bytes, values: tuple[bytes, ...], hit: Hit, numbers: tuple[float, float, int]) -> None:
-        """Account for an answer of which somebody wants to know more than a count."""
+        """Account for an answer that must be more than counted."""
         trace = self._trace(path, values, hit, numbers)
         self._repeats.accounting.note({"client": self._client}, trace, hit, trace.started)
 
@@ -341,7 +342,7 @@ class RepeatedReads:
         numbers: tuple[float, float, int],
         error: Exception | None = None,
     ) -> None:
-        """Send in a task what is left to send, or end the answer that could not be sent."""
+        """Send the rest in a task, or end the answer that could not be sent."""
         trace = self._trace(path, values, hit, numbers)
         cycle = self._connection.adopt(path, trace.request.headers)
         cycle.go_on(_failed(error) if error else self._repeats.finish(cycle.scope, trace, hit, cycle.rest()))

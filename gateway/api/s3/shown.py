@@ -1,6 +1,6 @@
 """What the store has shown of a bucket: headers of its answers, or how it answers a kind of request.
 
-It is believed for as long as a grant, and until a request through this node changes the bucket.
+It stays valid for as long as a grant, and until a request through this node changes the bucket.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class _Remembered(NamedTuple, Generic[T]):
-    """What was shown, until when it is believed, and the generation of the bucket's rights."""
+    """What was shown, the end of its validity, and the generation of the bucket's rights."""
 
     value: T
     until: float
@@ -27,14 +27,14 @@ class _Remembered(NamedTuple, Generic[T]):
 
 
 class ShownOfBuckets(Generic[T]):
-    """The memory of one worker; ``place`` tells apart what is remembered of one bucket."""
+    """The memory of one worker; ``place`` distinguishes the entries of one bucket."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self._known: LRUCache[Hashable, _Remembered[T]] = LRUCache(_KEPT)
 
     def rights(self, call: S3Call) -> int:
-        """The generation of the rights in a call's bucket: to be read before the store is asked."""
+        """The generation of the rights in a call's bucket. Read it before asking the store."""
         assert call.key is not None
         return self._services.store.generations.of(rights_in(call.key))
 
@@ -46,7 +46,7 @@ class ShownOfBuckets(Generic[T]):
         return shown.value if whenever or self._services.now() < shown.until else None
 
     def note(self, call: S3Call, place: Hashable, value: T, rights: int) -> None:
-        """Remember what the store has shown, under the rights from before it was asked."""
+        """Remember what the store has shown, under the rights read before it was asked."""
         assert call.key is not None
         until = self._services.now() + self._services.rules.for_path(call.key.path).grant
         self._known[self._name(call, place)] = _Remembered(value, until, rights)

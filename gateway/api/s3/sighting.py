@@ -1,4 +1,4 @@
-"""What the store's answer to a forwarded read of an object says of its current version."""
+"""What the store's answer to a forwarded read reveals about the object's current version."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from gateway.origin.headers import content_range
 from gateway.server.asgi_types import RawHeaders
 
 _SAME_OBJECT = ("response-", "x-id", "partNumber")
-"""The parameters with which the answer is about the current object: its header, a part, or the header renamed."""
+"""The parameters that leave the answer about the current object: it has its headers, a part of it, or replaced headers."""
 
 
 def sighting_of(call: S3Call, status: int, headers: RawHeaders) -> SeenVersion | None:
-    """The version that an answer shows; ``None`` if it shows none, or another than the current one."""
+    """The version that an answer shows; ``None`` if it shows none, or one that is not current."""
     key = call.key
     if key is None or call.request.method not in ("GET", "HEAD"):
         return None

@@ -1,8 +1,8 @@
 """Holds a body that must be read whole before anything may be sent: memory first, then an unlinked file.
 
-What all spools of a worker hold is bounded, and each caller has a share of it (gateway/policies/shares.py): spools are beside the
-cache, which would have to evict for them. The part in memory counts as memory of bodies too, and moves to the file if its share
-of that is taken.
+The bytes of all spools of a worker are bounded, and each caller has a share of them (gateway/policies/shares.py): spools are on
+the cache's disk, and the cache would have to evict for them. The part in memory also counts as memory of bodies, and moves to the
+file if its share of that is used up.
 
 The file has no name, so nothing is left behind when the process dies. If the preferred directory fails (read-only, full,
 removed), the bytes move to the system's temporary directory and the upload continues.

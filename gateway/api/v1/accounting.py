@@ -1,7 +1,7 @@
-"""Accounting of each request under ``/-/v1`` after its answer: traffic and limits of tenants, and who follows requests live.
+"""Accounting of each request under ``/-/v1`` after its answer: traffic and limits of tenants, and live followers.
 
-Beside buckets, a dataset is called ``dataset:NAME``: its items may be in several buckets, and no bucket's name has a colon.
-Requests that read no items are called by their kind, as in ``(jobs)``; addresses of blobs have digests, and are not shown.
+Among buckets, a dataset appears as ``dataset:NAME``: its items may be in several buckets, and no bucket's name has a colon.
+Requests that read no items appear under their kind, as in ``(jobs)``. Addresses of blobs have digests, and are not shown.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _OTHERS = "(others)"
 _FROM_CACHE = ("(blobs)", "(results)")
 BAD_REQUEST = 400
 OF_DATASET = "dataset:"
-"""The beginning of a dataset's name where others are buckets."""
+"""The prefix of a dataset's name among buckets."""
 
 
 class AnswerTally(ItemTally):
-    """Counts the items of one answer, for the metrics of all and for itself.
+    """Counts the items of one answer, for the worker's metrics and for the answer's own record.
 
     Attributes:
         items: delivered.
         failed: not delivered.
-        hits: of the delivered ones, from the cache.
+        hits: delivered from the cache.
         sent: bytes.
-        cached: of them, from the cache.
+        cached: bytes from the cache.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class AnswerTally(ItemTally):
 
 
 class BatchAccounting:
-    """Counts batches where ``accounting`` counts S3 requests."""
+    """Counts batches in the place where ``accounting`` counts S3 requests."""
 
     def __init__(self, accounting: Accounting) -> None:
         self._node = accounting.node
@@ -74,7 +74,7 @@ class BatchAccounting:
         self._rates = accounting.rates
 
     def note(self, scope: Scope, principal: Principal, dataset: str, counted: AnswerTally, seconds: float) -> None:
-        """Account for a batch of the dataset with this name; it took ``seconds``."""
+        """Account for a batch of the dataset with this name, which took ``seconds``."""
         outcome, reason = counted.outcome if counted.items or counted.failed else (Outcome.BYPASS, None)
         bucket = f"{OF_DATASET}{dataset}"
         self._tally.begin(principal.tenant, bucket, outcome, 200).requests += 1

@@ -1,6 +1,6 @@
 """The data paths under ``/-/v1``: batches, look-ups and blobs, as plain ASGI; FastAPI serves all other addresses.
 
-Blob addresses contain digests, and knowing a digest is the right to read the blob: they are not logged.
+Blob addresses are not logged: they contain digests, and knowing a digest is the right to read the blob.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class DataApp(Edge):
         )
 
     def headers(self, scope: Scope, status: int) -> Headers:
-        """The headers that FastAPI's answers have too."""
+        """The headers that every answer has, also FastAPI's."""
         return date_header(int(time.time())), SERVER
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:

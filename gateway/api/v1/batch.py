@@ -38,7 +38,7 @@ MOST_INDICES = 1_048_576
 MOST_OFFERS = 65_536
 _PARAMETERS = ("mode", "take", "ordered", "epoch", "job", "offers")
 _BYTES = "x-larder-bytes"
-"""Header of the answer: why it has bytes instead of open files."""
+"""Header of the answer with the reason why it has bytes instead of open files."""
 _FORMS = {Resident: "index", Unopened: "descriptors", Arriving: "frames"}
 _ORDER = ORDER.encode()
 _LONGEST_JOB = 128
@@ -280,7 +280,7 @@ class BatchEndpoint:
             answer = await self._batches.open(ask)
         metrics.BATCHES.labels(ask.mode.value, "tar" if as_tar else _FORMS[type(answer)]).inc()
         if isinstance(answer, Unopened):
-            # The reading, which takes the time, is not seen here.
+            # This does not include the reading, which takes most of the time.
             await send_attached(scope, send, ask, answer, headers, counted)
         elif as_tar:
             await batch_tar.send_tar(scope, send, ask, answer, Framing(self._batches.fetches, options), headers)
@@ -308,7 +308,7 @@ class BatchEndpoint:
         await send({"type": "http.response.body", "body": bits})
 
     async def blobs(self, send: Send, body: bytes) -> None:
-        """Answer with a bitmap as ``lookup``, for digests that need not be in any registered dataset.
+        """Answer with a bitmap like ``lookup``, for digests that need not be in any registered dataset.
 
         Raises:
             ApiError: InvalidRequest.
@@ -336,7 +336,7 @@ class BatchEndpoint:
         await send({"type": "http.response.body", "body": body})
 
     def _directives(self, content: Content, plan: InForce, reader: ReadingJob | None = None) -> RawHeaders:
-        """The headers for the job: how its dataset is cached, the version of the plan, and who shares it."""
+        """The headers for the job: how its dataset is cached, the version of the plan, and the jobs that share it."""
         return headers_of(
             [
                 ("x-larder-caching", plan.caching.value),
@@ -348,7 +348,7 @@ class BatchEndpoint:
 
 
 def _order(scope: Scope) -> str:
-    """The order that the job says it follows exactly; empty if it does not."""
+    """The order that the job claims to follow exactly; empty if it claims none."""
     return next((read_order(value.decode("latin-1")) for name, value in scope["headers"] if name == _ORDER), "")
 
 

@@ -269,7 +269,7 @@ async def as_ready(arrivals: AsyncGenerator[Arrival], outgoing: Outgoing) -> Asy
     try:
         while True:
             upcoming = loop.create_task(_next(arrivals))
-            await asyncio.sleep(0)  # let it run: an arrival that needs no waiting is ready then
+            await asyncio.sleep(0)  # let it run: an arrival that needs no waiting is then ready
             if not upcoming.done():
                 await outgoing.flush()
             arrival = await upcoming

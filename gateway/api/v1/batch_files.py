@@ -1,7 +1,7 @@
 """Batch answers over the unix socket as open files, which the client reads itself (SCM_RIGHTS, unix(7)).
 
-Files leave in parts, each with the entries of its items, as soon as they are open. So the client reads the first items while the
-gateway opens the rest: with two processors, the slower side decides, and not the sum of both.
+Files are sent in parts, each with the entries of its items, as soon as they are open. So the client reads the first items while
+the gateway opens the rest: with two processors, the time is that of the slower side, not the sum of both.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ WANTED = b"x-larder-descriptors"
 _DIGITS = 9
 """Digits of the largest number of descriptors that a client may state."""
 _SMALLEST_PART, _LARGEST_PART = 16, 128
-"""Items whose files leave together: few at first, so that the client begins to read soon, then more, which cost less each."""
+"""The most items whose files are sent together: few at first, so that the client starts reading soon, then more, which cost less
+each."""
 Answer = Resident | Unopened | Arriving
 
 
 async def open_answer(batches: Batches, scope: Scope, ask: BatchAsk, wanted: bytes) -> tuple[Answer, str]:
-    """The answer for a client that takes open files, and why it has bytes instead; without a reason, its files are in flight.
+    """The answer for a client that takes open files, and the reason why it has bytes instead; without a reason, its files are in
+    flight.
 
     Args:
         batches: of this worker.
@@ -75,7 +77,7 @@ def _why_bytes(scope: Scope, passing: Passing | None, files: int, answer: Reside
 async def send_attached(
     scope: Scope, send: Send, ask: BatchAsk, answer: Unopened, headers: RawHeaders, tally: ItemTally
 ) -> None:
-    """Send the index form with the open files beside it instead of their bytes, part by part.
+    """Send the index form, with open files instead of bytes, part by part.
 
     Raises:
         ClientGone: the connection was lost; the kernel closes descriptors that were not received.
@@ -98,7 +100,7 @@ async def send_attached(
 async def _send_part(
     send: Send, ask: BatchAsk, answer: Unopened, index: AttachedIndex, positions: Positions, head: bytes
 ) -> tuple[int, int]:
-    """Returns the number of items and their bytes."""
+    """Send one part; returns the number of items and their bytes."""
     opened = await answer.open(positions)
     try:
         _, sizes, crcs, _ = zip(*opened.files, strict=True) if opened.files else ((), (), (), ())

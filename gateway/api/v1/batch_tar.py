@@ -64,7 +64,7 @@ class _Archive:
         self._delivered = 0
 
     async def add(self, arrival: Arrival) -> None:
-        """Add a member and its manifest entry; only the entry for an item that is not delivered."""
+        """Add a member and its manifest entry; for an item that is not delivered, only the entry."""
         index = int(self._ask.indices[arrival.position])
         location = self._ask.registration.locations.of(index)
         content = arrival.content

@@ -65,7 +65,7 @@ class Bounds:
     largest: int
     reserve: int
     room: Shares
-    """The most bytes of digest files being registered at a time: enough for one tenant to register the largest."""
+    """The most bytes of digest files being registered at a time: one tenant's share is enough for the largest file."""
 
 
 def bounds_of(settings: Settings) -> Bounds:
@@ -105,7 +105,8 @@ class DatasetService:
     async def register(
         self, caller: Caller, name: str, caching: str, by_content: bool, request: Request
     ) -> tuple[Registration, bool]:
-        """Register the digest file that the body is or names. Returns the registration, and whether the name is new."""
+        """Register the digest file in the body, or the one that it names. Returns the registration, and whether the name is
+        new."""
         check_name(name)
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         registry, tenant, additive = self._registrations.registry, caller.principal.tenant, caller.principal.read_only
@@ -117,7 +118,7 @@ class DatasetService:
                 else:
                     await self._take(caller, request, file)
                 if additive:
-                    await self._registrations.find(tenant, name, now=True)  # it may be registered at another node only
+                    await self._registrations.find(tenant, name, now=True)  # it may be registered only at another node
                 source = DigestSource(
                     file.fingerprint, caller.principal.allow, by_content, additive, caller.principal.identity.pays
                 )

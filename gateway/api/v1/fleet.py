@@ -1,4 +1,4 @@
-"""``/-/v1/fleet``: the nodes of the fleet. A client computes the home of each item from it, and asks that node first."""
+"""``/-/v1/fleet``: the nodes of the fleet. Clients compute the home of each item from them, and ask that node first."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A key is the first eight of the 32 bytes of an item's SHA-256. The whole digest is a right to read the item (see
 docs/security.md); the key is not: 192 bits stay unknown, so no one can present or guess the digest. A key does reveal that two
-items are equal, or that an item equals a content at hand. It is given only for items that the caller's allow-list covers, and a
+items are equal, or that an item equals known content. It is given only for items that the caller's allow-list covers, and a
 caller who may read an item can compute its digest anyway. Keys derived from a secret would reveal less, but every reader would
 need that secret, unchanged in the whole fleet for as long as anything is cached.
 """

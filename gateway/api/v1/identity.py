@@ -24,7 +24,8 @@ from gateway.server.asgi_types import Scope
 from gateway.server.callers import authenticated
 
 _NEEDED = re.compile(r"GET /v1/fleet|PUT /v1/datasets/[^/]+|POST /v1/jobs(/[^/]+/heartbeat)?")
-"""The few requests that a training run needs to start and to stay alive: if they were refused, it would fail or look dead."""
+"""The few requests that a training run needs to start and to stay registered: if they were refused, it would fail or seem
+dead."""
 CALLER = "larder.caller"
 """Key of the ``Principal`` in the scope of a verified request."""
 

@@ -1,7 +1,7 @@
-"""Read-only keys under ``/-/v1``: they change nothing that another key of their tenant made.
+"""Read-only keys under ``/-/v1``: they change nothing made by another key of their tenant.
 
-A training run needs a job and a dataset to read by, both soft state. So a read-only key may register a dataset under an unused
-name, and its own jobs. It replaces and removes no registration, and reports for no other key's job.
+A training run needs a job and a dataset, both soft state. So a read-only key may register its own jobs, and a dataset under an
+unused name. It replaces and removes no registration, and does not report for other keys' jobs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from gateway.model.keys import Principal
 
 
 def require_own(principal: Principal, job: JobRecord | None) -> None:
-    """Refuse that a read-only key changes another key's job; ``job`` is ``None`` if there is no such job.
+    """Refuse a read-only key's change of another key's job; ``job`` is ``None`` if there is no such job.
 
     Raises:
         ApiError: AccessDenied.

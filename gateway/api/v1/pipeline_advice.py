@@ -1,9 +1,9 @@
 """Advice for a rank about its pipeline: how many input workers it should have, and which mark to store and read.
 
-A rank reports two things in its heartbeats: the time of its last batches, from which its workers are found
-(fleet/jobs/scaling.py), and what its stages cost, from which its job's caching is decided (gateway/fleet/jobs/caching.py). Until
-that is decided one worker profiles, and workers are not scaled (Cachew, ATC 2022, section 4.4). In another mode of caching the
-search for workers begins again with one.
+A rank's heartbeats report the time of its last batches and the cost of its stages. The times decide its number of workers
+(fleet/jobs/scaling.py), the costs its job's caching (gateway/fleet/jobs/caching.py). Until caching is decided, one worker
+profiles, and workers are not scaled (Cachew, ATC 2022, section 4.4). When the mode of caching changes, the search for workers
+starts again with one.
 """
 
 from __future__ import annotations
@@ -94,10 +94,10 @@ class PipelineAdvice:
 
 
 def profile_of(said: ProfileReport, epoch: int, items: int, pool: Callable[[str], str]) -> PipelineProfile:
-    """A rank's profile, with the elements of an epoch of all ranks, as ``items`` of the dataset are read.
+    """A rank's profile, with the elements that all ranks read in an epoch, given the dataset's ``items``.
 
     Args:
-        said: the report.
+        said: the rank's report.
         epoch: of the rank.
         items: of the dataset.
         pool: the name of the pool of a fingerprint's results.

@@ -1,6 +1,6 @@
 """Requests to the FastAPI endpoints under ``/-/v1``: the caller is verified first, then parameters and body are checked.
 
-Bodies are read and parsed here instead of by FastAPI, because their bytes are signed.
+Bodies are read and parsed here and not by FastAPI, because their bytes are signed.
 """
 
 from __future__ import annotations

@@ -70,7 +70,8 @@ class ResultCall:
 
 
 def named(query: bytes) -> str:
-    """The name of the requested registration, empty if the request has none: several registrations may have one id."""
+    """The name of the requested registration, empty if the request has none; it is needed because several registrations may have
+    one id."""
     return dict(parse_qsl(query.decode("latin-1"))).get("name", "")
 
 

@@ -35,7 +35,7 @@ _SILENT = 20.0
 
 @dataclass(frozen=True, slots=True)
 class _Words:
-    """The form in which a problem is recorded for when it is over."""
+    """The record of a problem, listed once the problem is over."""
 
     kind: str
     severity: Literal["error", "warning"]

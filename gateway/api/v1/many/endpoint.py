@@ -1,8 +1,9 @@
 """``POST /-/v1/batch``: objects of any bucket, ranges of them and members of TAR archives, in one answer.
 
-Each entry is a GET by the caller (gateway/api/s3/inner.py), so an entry is refused, limited, counted and logged as one, and its
-failure is its own. Some entries are opened at once, and an entry that is ready is sent before those that are not. Open, unsent
-answers are bounded. A body is read when it is next to be sent: a small one into memory, for its CRC, any other piece by piece.
+Each entry is a GET by the caller (gateway/api/s3/inner.py), so it is refused, limited, counted and logged like one, and its
+failure affects no other entry. Several entries are opened concurrently, and ready entries are sent first. The number of open,
+unsent answers is bounded. A body is read when it is next to be sent: a small one into memory, for its CRC, any other piece by
+piece.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from gateway.model.keys import Principal
 from gateway.server.asgi_types import Receive, Scope, Send
 
 AT_ONCE = 32
-"""Entries of one batch that are opened, or open and unsent."""
+"""The most entries of one batch that are being opened, or open and unsent."""
 SMALL = 256 * 1024
-"""Bytes of an entry that is read into memory before it is sent."""
+"""The most bytes of an entry that is read into memory before it is sent."""
 _GOOD = (200, 206)
 _STATUS = {404: ItemStatus.MISSING, 401: ItemStatus.REFUSED, 403: ItemStatus.REFUSED, 429: ItemStatus.ORIGIN_ERROR}
 _FAULT = 500
@@ -46,7 +47,7 @@ class _Opened(NamedTuple):
     read: InnerRead
     answer: Answer | Hit
     entry: ManyEntry
-    """The part of the object to send; of a member, its place in the archive."""
+    """The part of the object to send; for a member, its place in the archive."""
     empty: bool = False
     """Whether it is a member without bytes."""
 
@@ -55,7 +56,7 @@ class ManyEndpoint:
     """Answers batches of keys, after the caller is known.
 
     Args:
-        reads: of objects, as GETs are answered.
+        reads: reads objects like GETs.
     """
 
     def __init__(self, reads: InnerReads) -> None:
@@ -84,7 +85,7 @@ class ManyEndpoint:
 
 
 async def unless_left(receive: Receive, work: Awaitable[None]) -> None:
-    """Do the work; end it if the client leaves, whatever it waits for."""
+    """Do the work; cancel it if the client leaves, whatever it is waiting for."""
     working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(_left(receive))
     try:
@@ -150,7 +151,7 @@ class _Sending:
             if self._frames.bytes >= MOST_BYTES:
                 self._put_off(self._pending.popleft())
                 continue
-            # With its share taken, a caller still has the place of the batch itself: one entry after the other.
+            # A caller without further share still has the batch's own place: entries are opened one by one.
             placed = reads.places.claim(reads.holder)
             if not placed and (self._ready or self._running):
                 break
@@ -192,13 +193,13 @@ class _Sending:
             return _Opened(position, *reads.refused(bucket, key, failure), entry)
 
     async def _read_member(self, position: int, entry: ManyEntry) -> _Opened:
-        """A member of the archive as it was known; status 412 if it is another one now."""
+        """A member of the known version of the archive; status 412 if the archive has changed."""
         reads, (bucket, key) = self._reads, (entry.bucket, entry.key)
         assert entry.member is not None
         first, size, etag = await self._archives.locate(reads, bucket, key, entry.member)
         span = entry.span(size)
         start, stop = (first, first) if span is None else (first + span[0], first + span[1])
-        # Without bytes to read, one of the header in front of them is: only who may read the archive learns of its members.
+        # For an empty member, one byte of its header is read: only readers of the archive may learn of its members.
         part = ManyEntry.model_construct(bucket=bucket, key=key, start=min(start, stop - 1), end=stop)
         read = reads.begin(bucket, key, part.header, etag)
         answer = read.hit or await read.answer()
@@ -222,7 +223,7 @@ class _Sending:
                 opened.read.note(given)
 
     async def _frame(self, opened: _Opened) -> Answer | Hit | None:
-        """Send an entry; returns its answer, or the refusal that it got instead, or ``None`` if it was put off.
+        """Send an entry; returns its answer, or the refusal sent instead, or ``None`` if it was put off.
 
         Raises:
             BrokenBody: an entry that had begun broke off.

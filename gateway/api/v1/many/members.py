@@ -1,8 +1,8 @@
 """Where the members of TAR archives are, for batches of keys: found by reading the archives' headers through the cache.
 
-An archive is walked with the rights of the caller who wants a member, from where the last walk ended, until the member is met.
-The places found are kept in memory for that version of the archive, by its ETag, for every caller who may read the archive. The
-read of the member itself is checked like any other, and names the version (If-Match).
+An archive's headers are read with the rights of the caller who wants a member, from where the last walk ended, until the member
+is found. The members' places are kept in memory for that version of the archive, by its ETag, for every caller who may read the
+archive. The read of the member itself is checked like any other, and names the version (If-Match).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ MOST = 128 * 1024**2
 MOST_OF_ONE = 64 * 1024**2
 """Bytes of memory for the members of one archive: some 250,000."""
 _FIRST, _HEADER, _STRETCH = 64 * 1024, 8 * 1024, 1024 * 1024
-"""Bytes that are read at once: at first, of an archive with large files, and of one with small files, all of it."""
+"""Bytes per read: the first one, and later ones in an archive with large files, or with small files."""
 _ARCHIVE = 2048
-"""Bytes of memory for an archive itself, about."""
+"""About the bytes of memory for an archive without members."""
 _MOST_ARCHIVES = 4096
 ATTEMPTS = 3
-"""Versions of an archive that are tried for one member."""
+"""The most versions of an archive that are tried for one member."""
 CHANGED = 412
 """The status of a read of a version that is not the current one."""
 _Place = tuple[str, str, str]
@@ -35,7 +35,7 @@ _Place = tuple[str, str, str]
 
 
 class WalkRefused(Exception):
-    """A read of an archive's headers was answered with something else than its bytes: that is the answer for the member too."""
+    """A read of an archive's headers was not answered with its bytes: its answer is the member's answer, too."""
 
     def __init__(self, read: InnerRead, answer: Answer | Hit) -> None:
         super().__init__(answer.status)
@@ -43,7 +43,7 @@ class WalkRefused(Exception):
 
 
 class KnownArchive:
-    """One version of an archive. One walker at a time reads on."""
+    """One version of an archive. One walk at a time reads on."""
 
     def __init__(self, etag: str, size: int) -> None:
         self.etag = etag
@@ -62,7 +62,7 @@ class Archives:
 
         Raises:
             WalkRefused: the archive cannot be read by this caller.
-            S3Error: there is no such member, the object is no TAR archive, or it changes all the time.
+            S3Error: there is no such member, the object is not a TAR archive, or it keeps changing.
             LarderError: the archive broke off while it was read.
         """
         place = reads.principal.identity.origin, bucket, key
@@ -74,7 +74,7 @@ class Archives:
                     location = await self._walk(reads, place, archive, member)
                 if location is not None:
                     return *location, archive.etag
-                # Only who may read the archive, as it is now, learns that it has no such member.
+                # Only callers who may read the archive as it is now learn that it has no such member.
                 await _read(reads, place, (0, 1), archive.etag)
             except WalkRefused as refused:
                 if refused.answer.status != CHANGED:
@@ -88,7 +88,7 @@ class Archives:
     async def _walk(
         self, reads: CallerReads, place: _Place, archive: KnownArchive, member: str
     ) -> tuple[int, int] | None:
-        """Read headers until the member is met; ``None`` if the archive has none of this name."""
+        """Read headers until the member is found; ``None`` if the archive has none of this name."""
         members = archive.members
         while (location := members.places.get(member)) is None and not members.complete:
             stop = min(members.size, members.position + max(members.least, _window(members)))
@@ -109,7 +109,7 @@ class Archives:
         return archive
 
     def _trim(self, place: _Place) -> None:
-        """Forget the archives that were not used for longest, but not this one, until the rest has its memory."""
+        """Forget the least recently used archives, except this one, until the rest fits the memory."""
         kept = sum(_ARCHIVE + archive.members.memory for archive in self._known.values())
         for other in [other for other in self._known if other != place]:
             if kept <= MOST:
@@ -118,7 +118,7 @@ class Archives:
 
 
 def changing() -> S3Error:
-    """The refusal for an archive that has another version at each read."""
+    """The refusal for an archive that changes with each read."""
     return S3Error("SlowDown", explain="The archive changed while it was being read. Please try again.")
 
 
@@ -147,7 +147,7 @@ async def _begin(reads: CallerReads, place: _Place) -> KnownArchive:
 
 
 async def _read(reads: CallerReads, place: _Place, span: tuple[int, int], etag: str) -> tuple[bytes, str, int]:
-    """Bytes of an archive, of the version with this ETag if it is given; its ETag; and its size."""
+    """Bytes of an archive, of the version with this ETag if one is given, with its ETag and its size."""
     _, bucket, key = place
     start, stop = span
     read = reads.begin(bucket, key, f"bytes={start}-{stop - 1}", etag, free=True)

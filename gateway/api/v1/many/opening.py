@@ -1,12 +1,13 @@
 """``POST /-/v1/open``: a whole object as open files, for a client on this machine, such as a loader of model weights.
 
-The object is read as a GET by the caller (gateway/api/s3/inner.py): rights, freshness and limits are a GET's, and what is missing
-is loaded. But its parts go to the client as descriptors of the files that have them (SCM_RIGHTS, unix(7)). Each file is opened
-anew, by /proc/self/fd: a descriptor shares position and mode with its copies, and a client could change those of ours.
+The object is read as a GET by the caller (gateway/api/s3/inner.py): rights, freshness and limits are a GET's, and missing parts
+are loaded. But the parts go to the client as descriptors of their files (SCM_RIGHTS, unix(7)). Each file is opened again, by
+/proc/self/fd: a descriptor shares position and mode with its copies, and a client could change those of ours.
 
-A client that gets no files reads the object by GET. It is told why: the connection is not the unix socket (``tcp``), the user
-could write the files (``user``), there are more parts than it can take (``many``), others have not received theirs yet
-(``in-flight``), the object is refused or cannot be had (``refused``), or it passes without being stored (``bytes``).
+A client that gets no files reads the object by GET. The answer has the reason: the connection is not the unix socket (``tcp``),
+the user could write the files (``user``), there are more parts than the client can take (``many``), other clients have not
+received their files yet (``in-flight``), the object is refused or unavailable (``refused``), or it is not stored while it is read
+(``bytes``).
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ from gateway.server.cycle import DESCRIPTORS
 from gateway.store.files.blobs import Span
 
 _FROM_MEMORY = 8 * 1024**2
-"""Bytes of an object that need not be in files: they are passed as files in memory."""
+"""The most bytes of an object that need not be in files: they are passed as files in memory."""
 _GOOD = 200
 
 
 class _Part(NamedTuple):
-    """Bytes of the object: ``length`` of an open file from ``offset`` on; the receiver of this closes the file."""
+    """A part of the object: ``length`` bytes of an open file from ``offset`` on. Its receiver closes the file."""
 
     descriptor: int
     offset: int
@@ -51,7 +52,7 @@ class _Part(NamedTuple):
 
 
 class _OpenedObject(NamedTuple):
-    """The parts of an object, its size and its ETag; or no parts, and why."""
+    """The parts of an object, its size and its ETag; or no parts, and the reason."""
 
     parts: list[_Part]
     size: int = 0
@@ -60,7 +61,7 @@ class _OpenedObject(NamedTuple):
 
     @property
     def document(self) -> bytes:
-        """What the client is told."""
+        """The document for the client."""
         if self.reason:
             return json.dumps({"reason": self.reason}).encode()
         parts = [(part.offset, part.length) for part in self.parts]
@@ -71,7 +72,7 @@ class OpenEndpoint:
     """Answers requests to open an object, after the caller is known.
 
     Args:
-        reads: of objects, as GETs are answered.
+        reads: reads objects like GETs.
     """
 
     def __init__(self, reads: InnerReads) -> None:

@@ -18,7 +18,7 @@ from gateway.model.outcomes import Outcome, Reason
 MOST_BYTES = 256 * 1024**2
 """Bytes of the entries in one answer, and of one entry."""
 _LARGEST_UNTOLD = 8 * 1024**2
-"""Bytes of an entry whose length the store does not state."""
+"""The most bytes of an entry whose length the store does not state."""
 _DOCUMENT = 64 * 1024
 """Bytes of an error document that are read."""
 _CODE, _MESSAGE = re.compile(rb"<Code>([^<]{1,128})</Code>"), re.compile(rb"<Message>([^<]{1,2048})</Message>")
@@ -29,7 +29,7 @@ _FROM_CACHE = (Outcome.HIT, Outcome.STALE)
 
 
 async def part_of(answer: Answer | Hit, entry: ManyEntry) -> tuple[int, int, bytes | None]:
-    """The part of a body that an entry gets: bytes before it, and its length; and the part itself, if it is read already.
+    """The part of a body that an entry gets: the bytes before it, its length, and the part itself if it has been read already.
 
     Raises:
         S3Error: there is no such part, or it is too large for a batch.
@@ -71,7 +71,7 @@ async def _bounded(answer: Answer | Hit) -> AsyncGenerator[bytes]:
 
 
 async def slice_of(answer: Answer | Hit, skipped: int, length: int) -> AsyncGenerator[bytes]:
-    """``length`` bytes of a body after its first ``skipped``.
+    """``length`` bytes of a body after the first ``skipped``.
 
     Raises:
         LarderError: it broke off.
