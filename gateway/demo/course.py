@@ -36,7 +36,7 @@ def take(
 
 
 def _show(world: World, small: Mapping[str, bytes]) -> dict[str, bytes]:
-    """All steps except the training; returns the images as they are stored now."""
+    """Run all steps except the training; returns the images as now stored."""
     console.print(
         f"[bold]Larder[/] at {world.endpoint}, in front of moto (S3 in memory) at {world.origin}", soft_wrap=True
     )

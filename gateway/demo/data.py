@@ -18,14 +18,14 @@ SIDE = 8
 """Pixels of a digit in a row, and rows."""
 PALETTE = 255 / 16
 ROW = 10
-"""Images in a row of scikit-learn's file, many of which have each digit once."""
+"""Consecutive images in scikit-learn's file that form a row; many rows have each digit once."""
 PARTS = 3
-"""One row in this many is stored and learnt."""
+"""One in this many rows is stored and learnt."""
 
 
 def digits() -> dict[str, bytes]:
     """The 1,797 handwritten digits of scikit-learn, as PNG: ``digits/LABEL/NUMBER.png`` to bytes."""
-    # Its file, because importing scikit-learn takes longer than all other imports of the demo together.
+    # Reads scikit-learn's file, because importing the package takes longer than all other imports of the demo together.
     file = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
     table = numpy.loadtxt(str(file), delimiter=",")
     objects = {}

@@ -23,17 +23,17 @@ DATASET = "digits"
 SHARE = 5
 """The ratio of the data's size to the cache's."""
 MARGIN = 0.05
-"""Allowed difference of the accuracies after the last epoch, as the orders differ. Measured over 20 seeds: standard deviation of
-the difference 0.013, between a uniform order and the loader's as between two uniform ones; at most 0.029."""
+"""Allowed difference of the accuracies after the last epoch, as the orders differ. Measured over 20 seeds: the difference has a
+standard deviation of 0.013, the same between a uniform order and the loader's as between two uniform ones; at most 0.029."""
 LEAST = 0.75
 """Least accuracy that shows learning; guessing gives 0.1."""
 MOST_READS = 0.9
-"""Reads of the origin for an image and epoch that the fifth in the cache may leave; 0.8 is the least possible."""
+"""The most origin reads per image and epoch with a fifth of the images cached; 0.8 is the least possible."""
 SECONDS = 1200.0
 
 
 class Learnt(NamedTuple):
-    """The results: the preparation, in a sentence; all epochs; and the address of the gateway with the small cache."""
+    """The results: a sentence on the preparation, all epochs, and the address of the gateway with the small cache."""
 
     prepared: str
     epochs: list[Epoch]
@@ -79,7 +79,7 @@ def learn(world: World, training: Mapping[str, bytes], testing: Mapping[str, byt
 
 
 def _register(world: World, digest_file: Path, capacity: int, items: int) -> str:
-    """Build the digest file through the first gateway, register it at a second one; returns that one's address."""
+    """Build the digest file through the first gateway, and register it at a second one; returns the second one's address."""
     credentials = Credentials(VISION.access_key_id, VISION.secret_access_key)
     report = build(f"s3://{BUCKET}/digits/", digest_file, endpoint=world.endpoint, credentials=credentials)
     if report.items != items:

@@ -1,4 +1,4 @@
-"""Child processes that always end with the demo, even one that was killed (gateway/base/children.py)."""
+"""Child processes that always end with the demo, even if it is killed (gateway/base/children.py)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Child:
             time.sleep(0.02)
 
     def wait_for_end(self, seconds: float, meanwhile: Callable[[], None]) -> None:
-        """Wait until the process has ended by itself, calling ``meanwhile`` repeatedly, and once more at the end.
+        """Wait until the process ends by itself; calls ``meanwhile`` repeatedly, and once more at the end.
 
         Raises:
             DemoFailed: it failed, or was not done after ``seconds``; with the end of its log.
@@ -62,7 +62,7 @@ class Child:
             raise DemoFailed(f"{self.name} ended with exit code {self.process.returncode}:\n{self._last_lines()}")
 
     def stop(self) -> None:
-        """Ask it to end, wait, and then kill it with all its children."""
+        """Ask a process to end, wait, and then kill it with all its children."""
         self.process.terminate()
         try:
             self.process.wait(STOP_SECONDS)

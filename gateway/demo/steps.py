@@ -62,7 +62,8 @@ def stored_once(world: World, client: Any, large: Mapping[str, bytes]) -> str:
 
 
 def written(world: World, client: Any, small: Mapping[str, bytes]) -> tuple[str, dict[str, bytes]]:
-    """Overwrite a cached object through the gateway and read it again: the new bytes. Returns the current objects too."""
+    """Overwrite a cached object through the gateway and check that a read returns the new bytes. Also returns the current
+    objects."""
     key, old = next(iter(small.items()))
     new = old + b"changed"
     if not read(client, key, old).startswith("HIT"):

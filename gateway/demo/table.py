@@ -28,7 +28,7 @@ class Pass:
 
 
 def titled(title: str, texts: Sequence[str], numbers: Sequence[str]) -> Table:
-    """An empty table: its title, and the headings of the columns of texts and of those of numbers after them."""
+    """An empty table with a title and headings: first the columns of texts, then those of numbers."""
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for heading in texts:
         table.add_column(heading, no_wrap=True)

@@ -1,7 +1,8 @@
 """The training part of the demo: one small network, trained on the same images through boto3 and through Larder's loader.
 
-A separate process, because it forks workers and because PyTorch takes a while to import. Run as ``python -m
-gateway.demo.training PLAN RESULTS``: PLAN is a file with a ``TrainingPlan``, RESULTS gets a line with an ``Epoch`` for each.
+It is a separate process, because it forks workers and because PyTorch takes a while to import. Run as ``python -m
+gateway.demo.training PLAN RESULTS``: PLAN is a file with a ``TrainingPlan``, RESULTS gets a line with an ``Epoch`` after each
+epoch.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class ImageSource(Protocol):
         """One epoch."""
 
     def early(self) -> tuple[int, int]:
-        """Items so far that were cached when requested, and items that were being fetched already."""
+        """The items so far that were cached when requested, and those already being fetched."""
 
 
 class PlainBoto3:
@@ -142,6 +142,6 @@ class ThroughLarder:
         return iter(self._loader)
 
     def early(self) -> tuple[int, int]:
-        """From the flags set by the gateway."""
+        """The counts from the flags set by the gateway."""
         stats = self._loader.stats()
         return stats.hits, stats.joined

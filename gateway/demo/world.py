@@ -23,7 +23,7 @@ from gateway.demo.processes import Child, DemoFailed
 
 CAPACITY = 1000**3
 PORTS = range(10_000, 32_768)
-"""Below the ports that Linux gives to connections: none of them takes one between its choice and its use."""
+"""Below the ports that Linux gives to connections, so no connection takes a port between its choice and its use."""
 
 GATEWAY = f"""\
 [server]
@@ -132,7 +132,7 @@ class World:
 
 
 def build(port: int, stack: ExitStack, interrupts: Interrupts, command: Sequence[str]) -> World:
-    """Start everything; whatever is started or created is pushed on ``stack``, to be ended and removed.
+    """Start everything; everything started or created is pushed on ``stack``, to be ended and removed.
 
     Args:
         port: of the gateway; 0 picks a free port.

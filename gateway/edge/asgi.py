@@ -1,7 +1,7 @@
 """Shared by all ASGI applications of the edges: the wrapper around each.
 
-FastAPI with its endpoints and their documents would cost a start a fifth of a second. Requests for data do without it, so it is
-imported after the start (``LateApp``).
+FastAPI with its endpoints and their documents would slow a start by a fifth of a second. Requests for data do not need it, so it
+is imported after the start (``LateApp``).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Edge(ABC):
     def __init__(self, log: logging.Logger, limit: float = math.inf) -> None:
         self.places = Shares(limit)
         self.shed_at = -math.inf
-        """When a request was last refused for want of a place, on the monotonic clock."""
+        """When a request was last refused because no place was free, on the monotonic clock."""
         self._log = log
 
     @property
@@ -65,7 +65,7 @@ class Edge(ABC):
         return self.places.used >= self.places.limit
 
     def admit(self, scope: Scope, holder: Holder) -> None:
-        """Count a request, from now on, as one of a verified caller; ``answer`` calls it before it waits for anything.
+        """Count a request as its verified caller's from now on; ``answer`` calls this before it waits for anything.
 
         Raises:
             ApiError: SlowDown, because the caller's share of the places is taken.
@@ -81,10 +81,10 @@ class Edge(ABC):
         return ApiError("SlowDown", self.overloaded, headers=RETRY)
 
     def begin(self, scope: Scope, receive: Receive, send: Send, send_files: SendFiles) -> Awaitable[None] | None:
-        """Answer one request at once if that takes no waiting: most hits then need no task.
+        """Answer one request at once if that needs no waiting, so that most hits need no task.
 
         Returns:
-            What is left to await; ``None`` if the request is answered.
+            The rest of the work to await; ``None`` if the request is answered.
         """
         return self(scope, receive, send)
 
@@ -145,7 +145,7 @@ class LateApp:
         with self._building:
             if self._app is None:
                 self._app = self._build()
-                gc.freeze()  # it stays: a collection of garbage need not search it
+                gc.freeze()  # it is permanent: garbage collections need not search it
             return self._app
 
     async def load(self) -> FastAPI:

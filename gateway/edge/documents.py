@@ -13,7 +13,7 @@ class ResponseModel(BaseModel):
 
     @classmethod
     def of(cls, source: object, **others: Any) -> Self:
-        """The document of a value: its attributes of the same names as fields, and ``others``."""
+        """The document of a value: fields are its attributes of the same names, and ``others``."""
         same = {name: getattr(source, name) for name in cls.model_fields.keys() - others if hasattr(source, name)}
         return cls(**same, **others)
 

@@ -67,7 +67,7 @@ def _handle_problems(app: FastAPI, log: Logger) -> None:
         note_refusal(problem.status, problem.code, error, log)
         return Response(problem.body, problem.status, dict(problem.headers), MEDIA_TYPE)
 
-    # Not LarderError itself: a handler would report a client that left as an internal error.
+    # Not LarderError itself: its handler would report a client that left as an internal error.
     for kind in (
         ApiError, S3Error, OriginUnavailable, DiskUnavailable, CatalogUnavailable, Damaged, RequestValidationError,
         HTTPException, Exception,
@@ -126,7 +126,7 @@ async def known_parameters(request: Request) -> None:
 
 
 def _refusal_of(request: Request, error: Exception) -> Exception:
-    """FastAPI's own errors as refusals; any other error as it is."""
+    """FastAPI's own errors as refusals; any other error unchanged."""
     match error:
         case RequestValidationError():
             return _of_its_type(request, error)
@@ -147,12 +147,12 @@ def _methods(request: Request) -> set[str]:
 
 @cache
 def _pattern(path: str) -> Pattern[str]:
-    """Compiled for the first wrong method, not at a start: all of them together take 10 ms."""
+    """Compiled at the first wrong method, not at the start: all patterns together take 10 ms."""
     return compile_path(path)[0]
 
 
 def _of_its_type(request: Request, error: RequestValidationError) -> ApiError:
-    """The refusal of an invalid request; of a body that was not parsed as JSON, by its Content-Type instead of its fields."""
+    """The refusal of an invalid request. If the body was not parsed as JSON, it names the Content-Type instead of fields."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     mistakes = error.errors()
     whole = any(mistake["loc"] == ("body",) and mistake["type"] != "missing" for mistake in mistakes)

@@ -1,10 +1,10 @@
 """The content of ``/-/metrics``: names only with a token, and trace ids on the buckets of request latencies.
 
-Scrapers without a token see everything but the metrics with names of tenants, buckets and origins.
+Scrapers without a token see everything except the metrics with names of tenants, buckets and origins.
 
-The metrics of several workers meet in files that have no room for exemplars, so each worker keeps its own: the last traced
-request of each outcome and bucket. The worker that is scraped adds those that it has. An exemplar counts nothing, so one from
-another worker would add nothing. Only OpenMetrics has them (OpenMetrics 1.0, section "Exemplars").
+The metrics of several workers are combined in files that have no room for exemplars, so each worker keeps its own: the last
+traced request of each outcome and bucket. The scraped worker adds the exemplars that it has. Exemplars are examples and not
+counts, so those of other workers are not missed. Only OpenMetrics has them (OpenMetrics 1.0, section "Exemplars").
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def exposed(registry: CollectorRegistry, accept: str, *, names: bool) -> tuple[b
 
 
 class _Shown:
-    """The view of a registry for a caller."""
+    """A caller's view of a registry."""
 
     def __init__(self, registry: CollectorRegistry, *, names: bool) -> None:
         self._registry = registry

@@ -140,7 +140,8 @@ def _mode(decision: CacheDecision) -> Literal["profile", "compute", "cache"]:
 
 
 def _stages(known: KnownPipeline) -> list[PipelineStage]:
-    """The stages of the first rank. While results are read, those of the profile behind the decision: only it has all stages."""
+    """The stages of the first rank. While results are read, they come from the profile behind the decision, the only one with all
+    stages."""
     profile: PipelineProfile | None = next(iter(known.profiles.values()), None)
     costs = known.decision.costs if known.decision is not None else ()
     if profile is None:

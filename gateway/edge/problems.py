@@ -1,6 +1,6 @@
 """Problem documents (RFC 9457): the form of every error under ``/-/``, with a ``code`` for programs.
 
-If S3 has a code for the error, above all for everything about signatures, that one is used. The S3 edge answers with
+If S3 has a code for the error, above all for errors about signatures, that code is used. The S3 edge answers with
 S3's XML documents instead (``gateway/api/s3/errors.py``).
 """
 
@@ -90,7 +90,7 @@ def refusals(meanings: Mapping[int, str]) -> dict[int | str, dict[str, Any]]:
 
 
 def problem_of(error: Exception) -> Problem:
-    """The problem document of an error. Internal details, and those of the origin, go to the log only."""
+    """The problem document of an error. Details of the gateway's internals and of the origin go only to the log."""
     if isinstance(error, S3Error):
         return Problem(error.status, S3_CODES[error.code][1], error.code, error.message, error.headers, error.extra)
     refusal = error if isinstance(error, ApiError) else _as_refusal(error)
@@ -142,12 +142,12 @@ def _described(error: Mapping[str, Any]) -> str:
     place = [str(part) for part in error["loc"] if part not in ("query", "path", "body")]
     requirement = _requirement(error).removeprefix("Value error, ")
     if not place and error["type"] == "value_error":
-        return requirement  # about several fields, which it names
+        return requirement  # an error about several fields, which its message names
     return f"{'.'.join(place) or 'body'}: {requirement}"
 
 
 def _requirement(error: Mapping[str, Any]) -> str:
-    """The requirement, in words. Pydantic counts the characters of some texts as "items", and shows regular expressions."""
+    """The requirement, in words: pydantic calls the characters of some texts "items", and shows regular expressions."""
     kind, bounds, text = error["type"], error.get("ctx", {}), isinstance(error.get("input"), str)
     if kind == "extra_forbidden":
         return "unknown field"

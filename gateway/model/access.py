@@ -13,7 +13,7 @@ class Access(NamedTuple):
     Attributes:
         key: the object, or the id of the dataset.
         block: number of the block in the object, or of the item in the dataset.
-        blob: digest of the blob to rank again; empty for a miss, and for a hit that changes no rank.
+        blob: digest of the blob whose rank to update; empty for a miss, and for a hit that changes no rank.
         hit: whether the cache had it.
         time: seconds since the epoch.
         client: the identity under which its reader reads the origin.
@@ -28,11 +28,11 @@ class Access(NamedTuple):
 
 
 class ObjectRead(NamedTuple):
-    """One GET of an object, or of a range of it, recorded at the node that the client asked.
+    """One GET of an object, or of a range of it, recorded at the node that received it.
 
     Attributes:
         key: the object.
-        start: first byte that was asked for.
+        start: first requested byte.
         stop: the byte after the last one.
         size: bytes of the object.
         hit: whether the cache had all of it.

@@ -39,7 +39,7 @@ class Counters:
         return self if share == 1 else Counters(*(share * value for value in _of(self)))
 
     def since(self, earlier: Counters) -> Counters | None:
-        """The difference to earlier counters; ``None`` if a counter has decreased, which means that the node was restarted."""
+        """The difference from earlier counters; ``None`` if a counter has decreased, because the node was restarted."""
         gained = [mine - theirs for mine, theirs in zip(_of(self), _of(earlier), strict=True)]
         return None if min(gained) < 0 else Counters(*gained)
 

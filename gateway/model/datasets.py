@@ -16,7 +16,7 @@ from gateway.model.errors import S3_CODES, LarderError
 UNKNOWN_LENGTH = 2**64 - 1
 """The value in ``Content.lengths`` for an item whose length is not in the digest file."""
 MAX_ITEMS = 100_000_000
-"""Most items of one dataset: indices are 32 bits wide, and the index of this many can be built in 4 GiB of memory."""
+"""Most items of one dataset: indices have 32 bits, and the index of so many items can be built in 4 GiB of memory."""
 
 MODES = ("auto", "full", "part", "none")
 """Modes that a client may request; all but the first are also values of directives."""

@@ -140,7 +140,7 @@ class RateLimited(S3Error):
 class OriginUnavailable(LarderError):
     """The origin could not be reached, or broke off before its answer was complete.
 
-    ``told`` is for readers and operators: without the origin's address, which the message may have.
+    ``told`` is the text for readers and operators, without the origin's address, which the message may have.
     """
 
     told = "the origin cannot be reached, or broke off"
@@ -155,7 +155,7 @@ class OriginBusy(OriginUnavailable):
 
 
 class OutOfResources(OriginUnavailable):
-    """This gateway lacks descriptors or memory to ask the origin; nothing is known of the origin itself."""
+    """This gateway lacks descriptors or memory to ask the origin; that says nothing about the origin."""
 
     told = "the gateway is out of descriptors or memory; see /-/readyz"
 
@@ -172,8 +172,8 @@ class GatewayRefused(OriginUnavailable):
     Args:
         message: for the log.
         document: the part of the origin's answer that was read.
-        own: the keys are those that a credential has for the origin, not the origin's.
-        revokes: the keys were withdrawn from their tenant, so grants by them count no longer.
+        own: the keys are a credential's own keys for the origin, not the configured keys of the origin.
+        revokes: the keys were withdrawn from their tenant, so grants under them are void.
     """
 
     told = "the origin refuses the gateway's own requests; the problems of the gateway name the setting"

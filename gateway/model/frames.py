@@ -1,9 +1,9 @@
 """The body of a batch answer: fixed little-endian records around items' bytes. docs/batch-protocol.md has the whole format.
 
-There are two forms. If everything to be delivered is resident, an index of all items comes first and then their bytes back to
-back, so the length of the answer is known and a client reads it into one buffer. Otherwise each item is a separate frame, in
-the order of arrival. Both end with a record of the totals: an answer without it was truncated, even if the transport reports no
-error (a chunked body that a proxy closes cleanly looks complete to every HTTP client).
+There are two forms. If all items to deliver are resident, an index of them comes first and then their bytes back to back. So the
+length of the answer is known, and a client reads it into one buffer. Otherwise each item is a separate frame, in the order of
+arrival. Both end with a record of the totals: an answer without it was truncated, even if the transport reports no error (a
+chunked body that a proxy closes cleanly looks complete to every HTTP client).
 """
 
 from __future__ import annotations
@@ -57,17 +57,17 @@ class ItemStatus(IntEnum):
     ORIGIN_ERROR = 3
     """The origin failed; a retry may help."""
     NOT_RESIDENT = 4
-    """It is not in the cache, and was not requested from the origin."""
+    """It is not in the cache, and was not fetched from the origin."""
     REFUSED = 5
     """The origin refuses this caller."""
     CLAIMED = 6
-    """A result that is not stored, and the caller's to compute."""
+    """A result that is not stored; the caller should compute it."""
     BUSY = 7
-    """A result that is not stored, and another caller is computing."""
+    """A result that is not stored; another caller is computing it."""
     LATER = 8
     """A result or entry that this answer has no room for."""
     INVALID = 9
-    """An entry of a batch of keys that asks for something that is not there, such as a range behind the object's end."""
+    """An entry of a batch of keys for something that does not exist, such as a range beyond the object's end."""
 
 
 class ItemFlag(IntFlag):
@@ -86,7 +86,7 @@ class ItemFlag(IntFlag):
 class FrameEntry:
     """One item of the index form: ``position`` in the request, ``length`` in bytes, ``crc32`` of the bytes.
 
-    Only results may have another ``status`` than OK there, and then no bytes.
+    Only results may have a ``status`` other than OK there; they then have no bytes.
     """
 
     position: int
@@ -98,7 +98,7 @@ class FrameEntry:
 
 
 def index_head(entries: Iterable[FrameEntry]) -> tuple[bytes, bytes, int]:
-    """Preamble and entries; the end record; and the number of item bytes between them."""
+    """Preamble and entries, the end record, and the number of item bytes between them."""
     offset, missing, packed = 0, 0, []
     for entry in entries:
         packed.append(
@@ -113,7 +113,7 @@ def index_head(entries: Iterable[FrameEntry]) -> tuple[bytes, bytes, int]:
 def resident_head(
     positions: Sequence[int], indices: NDArray[np.uint32], lengths: Sequence[int], crcs: Sequence[int]
 ) -> tuple[bytes, bytes, int]:
-    """``index_head`` for cached items, given as columns: an object per item would be the most expensive part of an answer.
+    """Like ``index_head``, for cached items given as columns: an object per item would be the most expensive part of an answer.
 
     Args:
         positions: in the request.

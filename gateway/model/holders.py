@@ -1,8 +1,7 @@
-"""The holder to whose account a request's limited resources are charged: places, connections to an origin, memory, space for
-uploads.
+"""The holder charged for a request's limited resources: places, connections to an origin, memory, space for uploads.
 
-The account is a context variable. A request's task sets it when the caller is known, and the tasks that it starts inherit it.
-A parameter would go through every function between an edge and the connections of an origin.
+The holder is a context variable. A request's task sets it when the caller is known, and the tasks that it starts inherit it.
+A parameter would have to pass through every function between an edge and the connections of an origin.
 """
 
 from __future__ import annotations

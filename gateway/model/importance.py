@@ -6,8 +6,8 @@ ascending, as the difference to the row before), its score (float16, finite, >= 
 it is drawn (u8, saturating; 0 if it is not). An item has one row for both, as most have both.
 
 Columns follow each other, in byte planes: all lowest bytes of a column, then all second bytes. Scores do not repeat, but some
-bytes are frequent, and planes put these together. So zlib looks for runs of one byte only (``Z_RLE``), which takes a seventh of
-the time and finds no chance matches that cost more than they save. A million items of eight homes take at most 1.9 MB: the client
+bytes are frequent, and planes put these together. So zlib only looks for runs of one byte (``Z_RLE``), which takes a seventh of
+the time and avoids chance matches that cost more than they save. A million items of eight homes take at most 1.9 MB: the client
 sends scores in steps of 1/64.
 
 The header gives the size of the decompressed stream, so nothing larger is ever allocated. ``larder.training.importance_wire`` is
@@ -57,7 +57,7 @@ class ScorePart:
         base: the part that this one adds to; meaningless if ``whole``.
         epoch: the sender's.
         whole: it replaces all earlier parts.
-        of_all: the sender sends the items of all homes to one gateway, instead of each home its own.
+        of_all: the sender sends the items of all homes to one gateway, instead of sending each home its own.
         scored: indices, ascending, distinct.
         scores: of these items, float16, finite and not negative (SHADE's rank score, section 4.2).
         listed: distinct items of the next epoch's list, ascending.
@@ -191,7 +191,7 @@ def _differences(indices: NDArray[Any]) -> NDArray[Any]:
 
 
 def _indices(differences: NDArray[np.uint32], items: int) -> NDArray[np.uint32]:
-    """The indices that ascend by these differences; the first is the first index itself."""
+    """The indices with these differences; the first difference is the first index itself."""
     if not len(differences):
         return np.empty(0, dtype=np.uint32)
     if not differences[1:].all():

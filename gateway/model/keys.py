@@ -18,7 +18,7 @@ _BUCKET_BYTES = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ
 
 
 class ObjectKey(NamedTuple):
-    """One object at one origin (a tuple, because one is made and hashed for every read).
+    """One object at one origin (a tuple, because every read makes and hashes one).
 
     ``origin`` is the name from ``[[origins]]``; ``key`` is the decoded UTF-8 key, never empty, never normalised.
     """
@@ -39,12 +39,12 @@ class ObjectKey(NamedTuple):
 
 
 def unpaid(name: str) -> str:
-    """The name of the same identity or reader without paying: everything it may read, it may also read paying."""
+    """The name of the same identity or reader when it does not pay. A payer may read everything that it may."""
     return name.removesuffix(_PAYING)
 
 
 def rights_in(key: ObjectKey) -> ObjectKey:
-    """The key under which changes of rights in a key's bucket are forgotten and announced: no object has an empty key."""
+    """The key under which changes of rights in a key's bucket are announced and forgotten. No object has an empty key."""
     return key._replace(key="")
 
 
@@ -121,7 +121,7 @@ def _compiled(pattern: str) -> Pattern[str]:
     if not rest:
         return compile_pattern(f"(?s:{_piece(first)})\\Z")
     *middle, last = rest
-    # The first end of a piece is as good as any later one, because what follows "**" may begin anywhere after it. So atomic
+    # The first match of a piece is as good as any later one, because the piece after "**" may begin anywhere behind it. So atomic
     # groups avoid backtracking, and no key can make matching slow.
     text = f"(?>{_piece(first.rstrip('*'), lazy=True)})"
     text += "".join(f"(?>.*?{_piece(part.strip('*'), lazy=True)})" for part in middle)
@@ -129,13 +129,13 @@ def _compiled(pattern: str) -> Pattern[str]:
 
 
 _WILD = compile_pattern(r"\*+|\?|\[!?\]?[^\]]*\]|[^*?\[]+|\[")
-"""The parts of a glob: stars, a question mark, a class, letters, a bracket that begins no class."""
+"""The parts of a glob: stars, a question mark, a class, letters, a bracket that does not begin a class."""
 
 
 def _piece(glob: str, *, lazy: bool = False) -> str:
-    """The expression of a glob without "**"; ``lazy``: it ends as early as possible.
+    """The regular expression of a glob without "**"; ``lazy``: it matches as little as possible.
 
-    As in shells and .gitignore, and unlike in fnmatch, no wildcard matches a slash, nor does a class, negated or not.
+    As in shells and .gitignore, and unlike fnmatch, neither wildcards nor classes, even negated ones, match a slash.
     """
     return "".join(_expression(part, lazy) for part in _WILD.findall(glob))
 
@@ -162,7 +162,7 @@ def covers_prefix(pattern: str, prefix: str) -> bool:
 
 
 def is_bucket_name(text: str) -> bool:
-    """Whether a text can be a bucket name, which also rules out paths.
+    """Whether a text can be a bucket name, and so is not a path.
 
     The origin applies the stricter rules; old buckets have longer names, with capitals and underscores.
     """

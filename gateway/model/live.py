@@ -18,10 +18,10 @@ class LiveRequest(NamedTuple):
         address: of the caller's connection.
         method: of HTTP.
         bucket: empty for none; ``dataset:NAME`` for a batch.
-        key: empty for none; of a batch how many of its items were hits.
+        key: empty for none; for a batch, how many of its items were hits.
         status: of HTTP.
         outcome: of the cache, such as HIT.
-        reason: why it was not a plain hit; empty for one.
+        reason: why it was not a plain hit; empty for a plain hit.
         bytes: of the body that was sent.
         seconds: from the request's header to the end of its answer.
     """

@@ -1,4 +1,4 @@
-"""Outcomes of requests, and reasons for those that are no plain hit: the words of the cache-status header, logs and metrics."""
+"""Outcomes of requests, and reasons why they were not plain hits: the words of the cache-status header, logs and metrics."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WARM = "Read it once, or warm up its prefix before it is needed."
 
 
 class Reason(StrEnum):
-    """Why a request was not a plain hit. Every member has its name in the header, its meaning, and a way to make it rarer."""
+    """Why a request was not a plain hit. Every member has its name in the header, its meaning, and a way to reduce its number."""
 
     meaning: str
     change: str

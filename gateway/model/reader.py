@@ -1,4 +1,4 @@
-"""The job that a batch is for, and its epoch: known to the gateway that is asked, and passed on to the homes of its items."""
+"""The job of a batch, and its epoch: the gateway that receives the batch passes them on to the homes of its items."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from hashlib import blake2b
 from urllib.parse import quote, unquote
 
 READER = "x-larder-reader"
-"""The header between nodes. One that does not know it ignores it, so nodes of two versions understand each other."""
+"""The header between nodes. A node that does not know it ignores it, so nodes of two versions understand each other."""
 REFUSED = "x-larder-refused"
-"""The header between nodes of a batch that is read from the origin although it is cached."""
+"""The header between nodes for a batch that is read from the origin although it is cached."""
 SWEEPS = "x-larder-sweeps"
-"""The header between nodes of a reader in an epoch, who reads every item of the dataset."""
+"""The header between nodes for a reader in an epoch, who reads every item of the dataset."""
 ORDER = "x-larder-order"
-"""The header, of clients and between nodes, that names the order which a job follows exactly."""
+"""The header, from clients and between nodes, that names the order that a job follows exactly."""
 _ORDER = re.compile(r"sequential|shuffled:-?[0-9]{1,40}")
 _VALUE = re.compile(r"([0-9]{1,18}):([!-~]{1,1600})")
 
@@ -24,7 +24,7 @@ class ReadingJob:
     """One job in one epoch. ``key`` identifies tenant and job, the same on every node; 0 means no job.
 
     ``order`` names the order that the job follows exactly (policies/items/epoch_order.py), empty if it takes substitutes;
-    ``followed`` identifies it, 0 without one.
+    ``followed`` identifies the order, 0 without one.
     """
 
     tenant: str
@@ -45,7 +45,7 @@ def reader_header(reader: ReadingJob) -> tuple[str, str]:
 
 
 def read_reader(tenant: str, text: str, order: str = "") -> ReadingJob | None:
-    """Parse the header's value; ``None`` if it is malformed: it carries nothing but a hint."""
+    """Parse the header's value; ``None`` if it is malformed, because it is only a hint."""
     match = _VALUE.fullmatch(text)
     if match is None:
         return None

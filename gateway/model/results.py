@@ -2,8 +2,8 @@
 
 A result is an element at a mark, as the client encoded it. It is named by its tenant, the fingerprint of the functions before
 the mark, the content of the dataset's registration (digests and locations of all items: functions may see an item's key) and the
-index of the item. All but the index make up a *collection*. A result is stored like an object of one block. Its origin is the
-one without a name, which no configured origin can be, so no S3 request leads to it.
+index of the item. All but the index make up a *collection*. A result is stored like an object of one block. Its origin has an
+empty name, which no configured origin can have, so no S3 request leads to it.
 
 The body of a PUT has the index form of a batch answer (``frames.py``): entries, elements, end record. An entry with a status
 other than OK has no bytes; it ends the sender's claim.
@@ -38,9 +38,9 @@ class PutResult(StrEnum):
 
     STORED = "stored"
     KNOWN = "known"
-    """There was one already; the first one stays."""
+    """The item already has a result; the first one stays."""
     FULL = "full"
-    """Its pool has no room for it: nothing is evicted for another result of the same pool."""
+    """Its pool has no room: no result is evicted for another of the same pool."""
     TOO_LARGE = "too-large"
     """It is larger than the setting ``results.largest``."""
     DAMAGED = "damaged"
@@ -48,7 +48,7 @@ class PutResult(StrEnum):
     GIVEN_UP = "given-up"
     """It has no bytes: its claim has ended."""
     UNAVAILABLE = "unavailable"
-    """The cache disk, or the node that is its home, does not take it now."""
+    """The cache disk, or its home node, does not accept it now."""
 
 
 class MalformedResults(LarderError):
@@ -68,7 +68,7 @@ class ReceivedResult:
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """The results of one mark over one registration. ``content`` identifies the items and where they are, in hex."""
+    """The results of one mark over one registration. ``content`` identifies the items and their locations, in hex."""
 
     tenant: str
     dataset: str
@@ -82,7 +82,7 @@ class Collection:
 
 
 def pool_of(tenant: str, dataset: str, fingerprint: str) -> str:
-    """128 bits in hex that name the results of one fingerprint over a tenant's dataset."""
+    """The name of the results of one fingerprint over a tenant's dataset: 128 bits in hex."""
     return _hash(tenant, dataset, fingerprint)[:32]
 
 
@@ -107,12 +107,12 @@ def result_key(collection: str, index: int) -> ObjectKey:
 
 
 def result_place(pool: str) -> ObjectKey:
-    """Origin and bucket of the results of a pool, with the empty prefix of all of their keys."""
+    """Origin and bucket of the results of a pool, and an empty prefix, which all their keys have."""
     return ObjectKey(_ORIGIN, pool, "")
 
 
 def is_result(key: ObjectKey) -> bool:
-    """Whether a key is a result's."""
+    """Whether a key is that of a result."""
     return key.origin == _ORIGIN
 
 
@@ -120,7 +120,7 @@ def read_results(body: bytes | memoryview) -> list[ReceivedResult]:
     """The entries of a body in the index form, with their elements.
 
     Raises:
-        MalformedResults: the body is in another form, truncated, or its end record does not fit.
+        MalformedResults: the body has another form, is truncated, or its end record does not match.
     """
     view = memoryview(body)
     if len(view) < PREAMBLE.size + END.size:

@@ -1,4 +1,4 @@
-"""Run lists: which bytes of an object a loader's read brought (docs/decisions/0063).
+"""Run lists: the bytes of an object that a loader's read fetched (docs/decisions/0063).
 
 The items of a run are blobs of their own. The list says where in the object they belong, and has the bytes between them, such as
 the headers and the padding of a TAR. Little-endian:
@@ -20,7 +20,7 @@ MAGIC = b"LRDRUN01"
 _HEAD = struct.Struct("<8sQI4x")
 _DIGEST = 32
 _LARGEST = 64 * 1024**2
-"""Bytes between the items of a run, at most."""
+"""The most bytes between the items of a run."""
 
 
 class RunPiece(NamedTuple):
@@ -33,7 +33,7 @@ class RunPiece(NamedTuple):
 
 
 def encode_run(pieces: Sequence[RunPiece]) -> bytes:
-    """The list of some pieces, each of which begins where the one before it ends."""
+    """The list of some pieces; each begins where the previous one ends."""
     lengths = [piece.stop - piece.start if piece.digest else piece.start - piece.stop for piece in pieces]
     head = _HEAD.pack(MAGIC, pieces[0].start, len(pieces)) + struct.pack(f"<{len(lengths)}i", *lengths)
     digests = b"".join(piece.digest for piece in pieces)
@@ -44,7 +44,7 @@ def decode_run(data: bytes) -> list[RunPiece]:
     """The pieces of a list.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a run list.
     """
     try:
         magic, at, count = _HEAD.unpack_from(data)
@@ -71,7 +71,7 @@ def decode_run(data: bytes) -> list[RunPiece]:
 
 
 def joined(pieces: Sequence[RunPiece]) -> list[list[RunPiece]]:
-    """Pieces in the order of their places, as lists without gaps; what has no item is left out."""
+    """Join pieces, in the order of their places, into lists without gaps; parts without an item are left out."""
     lists: list[list[RunPiece]] = []
     for piece in pieces:
         if not lists or lists[-1][-1].stop != piece.start:

@@ -10,7 +10,7 @@ import tarfile
 
 BLOCK = tarfile.BLOCKSIZE
 LONGEST_EXTENSION = 1 << 20
-"""Bytes of names or attributes; no archiver writes a longer extension header."""
+"""The most bytes of an extension header, which has names or attributes; no archiver writes a longer one."""
 _LONG_NAME, _LONG_LINK, _PAX, _PAX_GLOBAL = (
     tarfile.GNUTYPE_LONGNAME,
     tarfile.GNUTYPE_LONGLINK,
@@ -32,16 +32,16 @@ class NotTar(ValueError):
 
 
 class TarMembers:
-    """The regular files of one archive, by name; of several with one name, the first.
+    """The regular files of one archive, by name; if several have the same name, the first.
 
-    A file that is stored sparsely is no range of bytes, and is left out.
+    A sparse file is not one range of bytes, and is left out.
 
     Attributes:
         places: first byte and size of each file.
-        position: where the header is that was not read yet.
-        least: bytes from there that ``feed`` needs.
+        position: of the first header that was not read yet.
+        least: bytes that ``feed`` needs from there on.
         complete: whether the end was reached.
-        memory: bytes that the names and places take, about.
+        memory: about the bytes that the names and places take.
 
     Args:
         size: of the archive, in bytes.
@@ -59,12 +59,12 @@ class TarMembers:
         """Read the headers in ``data``, which begins at ``position``.
 
         Raises:
-            NotTar: there is no header where one must be.
+            NotTar: a header is missing where one must be.
         """
         start, at = self.position, 0
         said: dict[str, str] = {}
         while not self.complete:
-            # An extension header is read together with the header that it is about: ``position`` stays before both.
+            # An extension header is read together with the header that it extends: ``position`` stays before both.
             if at + BLOCK > len(data):
                 self.least = start + at + BLOCK - self.position
                 break
@@ -86,7 +86,7 @@ class TarMembers:
             self.complete = True
 
     def _add(self, header: tarfile.TarInfo, said: dict[str, str], content: int) -> int:
-        """Record a file whose content begins at ``content``; returns the bytes behind the header of any entry."""
+        """Record a file whose content begins at ``content``; returns the number of bytes after the header, for any entry."""
         if header.type in _WITHOUT_CONTENT:
             return 0
         size = int(said["size"]) if said.get("size", "").isdigit() else header.size
@@ -114,7 +114,7 @@ def _header(block: bytes, position: int) -> tarfile.TarInfo | None:
 
 
 def _said(header: tarfile.TarInfo, content: bytes) -> dict[str, str]:
-    """The fields of an extension header, about the next entry."""
+    """The fields of an extension header, which describe the next entry."""
     if header.type == _LONG_NAME:
         return {"path": content.rstrip(b"\0").decode("utf-8", "surrogateescape")}
     return _records(content) if header.type == _PAX else {}

@@ -35,7 +35,8 @@ class _StreamName(PathConvertor):
 register_url_convertor("stream", _StreamName())
 router = APIRouter(tags=["streams"])
 StreamName = Annotated[str, PathParameter(description="of the stream, with its slashes")]
-"""No greedy match is needed: a request for ``NAME/override`` that is not a PUT asks for an unknown stream of that name."""
+"""Without a maximum length: a request for ``NAME/override`` that is not a PUT asks for a stream of that name, which is
+unknown."""
 DecidedName = Annotated[str, PathParameter(max_length=2048, description="of the stream, with its slashes")]
 _MOST = 64
 """The most overrides of a zone. Each is a pool on every node."""

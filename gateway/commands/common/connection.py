@@ -28,7 +28,7 @@ from gateway.model.errors import ConfigError, LarderError
 PATIENCE = 60.0
 """Seconds to wait for an answer; a purge asks every node before it answers."""
 _PAGE = 1000
-"""Items of a page."""
+"""The most items on a page."""
 _ONCE = re.compile(r"(tenants|credentials|origins|tokens|warmups|verifications|credentials/[^/]+/rotate)")
 """Addresses whose POST may be repeated, protected by its Idempotency-Key."""
 _ENDPOINT = re.compile(r"https?://[^\s/?#@]+/?")
@@ -125,7 +125,7 @@ class Admin:
             headers["Idempotency-Key"] = str(uuid4())
         if body is not None:
             headers["Content-Type"] = "application/json"
-        # Arguments in another encoding are sent escaped: the gateway refuses them by field, or finds nothing.
+        # Arguments that are not UTF-8 are sent escaped: the gateway refuses the field, or finds nothing.
         asked = f"{path}?{urlencode(given, errors='surrogateescape', quote_via=quote)}" if given else path
         content = None if body is None else json.dumps(body)
         request = self._client.build_request(method, asked, content=content, headers=headers)
@@ -161,7 +161,7 @@ class Admin:
             return self._client.send(request)
 
     def listed(self, path: str, limit: int = 0, **parameters: object) -> Iterator[dict[str, Any]]:
-        """The items of a list, page after page; at most ``limit`` of them, 0 being all. Raises as ``ask``."""
+        """The items of a list, page by page; at most ``limit`` of them, 0 for all. Raises as ``ask``."""
         items = self._each(path, min(limit, _PAGE) if limit else _PAGE, parameters)
         return islice(items, limit) if limit else items
 

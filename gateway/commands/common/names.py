@@ -1,7 +1,7 @@
-"""Completion of the command line by a shell: commands, options, and names, which the gateway of the line is asked for.
+"""Completion of the command line by a shell: commands, options, and names, which come from the gateway that the line names.
 
-argcomplete runs the program for each press of the tabulator key, so the same grammar serves bash, zsh and fish, and names are as
-fresh as the gateway's answer. A gateway that does not answer at once has no names.
+argcomplete runs the program for each press of the tab key, so the same grammar serves bash, zsh and fish, and names are as fresh
+as the gateway's answer. If the gateway does not answer at once, no names are offered.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from gateway.commands.common.connection import Admin, connected
 from gateway.model.errors import LarderError
 
 _PATIENCE = 1.0
-"""Seconds to wait for an answer: somebody waits at a prompt."""
+"""Seconds to wait for an answer: the user is waiting at a prompt."""
 _SHORT = 12
 """Digits of the fingerprints of results."""
 Names = Callable[[Admin], Iterable[str]]
 
 
 def complete(grammar: ArgumentParser) -> None:
-    """Answer the shell that asks in the environment's variables, and end the process."""
+    """Answer the shell's request in the environment's variables, and end the process."""
     _add_names(grammar, "")
     autocomplete(grammar, always_complete_options=False)
 
@@ -41,7 +41,7 @@ def _add_names(parser: ArgumentParser, group: str) -> None:
 
 
 def _names(action: Action, group: str) -> Names | None:
-    """The names that an argument can be, by its word in the grammar."""
+    """The possible names for an argument, by its word in the grammar."""
     if action.metavar in ("NAME", "ID"):
         kind = f"{action.dest}s" if action.option_strings and action.metavar == "NAME" else group
         return _BY_GROUP.get((kind, action.metavar))
@@ -75,7 +75,7 @@ def _results(admin: Admin) -> Iterator[str]:
 
 
 def _places(admin: Admin) -> Iterator[str]:
-    """Buckets and prefixes that were read lately."""
+    """Buckets and prefixes that were read recently."""
     yield from (str(row["name"]) for row in admin.listed("streams"))
     traffic = admin.get("traffic")
     yield from (f"{row['bucket']}/" for row in traffic.get("buckets", ()))

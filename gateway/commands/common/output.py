@@ -56,7 +56,7 @@ STYLES: Mapping[str, str] = {
 
 
 _PROSE = 20
-"""Least width in characters of a column of texts, if its texts are that long."""
+"""Least width in characters of a text column whose texts are that long."""
 _BYTES = frozenset({"size", "granted", "capacity", "bytes"})
 
 
@@ -184,7 +184,7 @@ def speed(amount: object) -> str | None:
 
 
 def saves(money: object) -> str | None:
-    """Money saved, by hour and by day, of a document that has both and their currency; ``None`` without prices."""
+    """Money saved, by hour and by day, from a document that has both and their currency; ``None`` without prices."""
     if not isinstance(money, Mapping):
         return None
     currency, hour, day = money["currency"], money["per_hour"], money["per_day"]
@@ -245,7 +245,7 @@ def named(values: Mapping[str, Any]) -> str | None:
 
 
 def worded(name: str, value: object) -> str:
-    """A field's readable value. Fields of bytes are recognised by name, rules are named by what they match."""
+    """A field's readable value. Fields in bytes are recognised by name; a rule is shown by its glob."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):

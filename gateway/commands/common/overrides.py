@@ -64,8 +64,8 @@ def _bytes(text: str) -> int | None:
 
 
 def _override(what: Overridden, changes: Mapping[str, Any] | None, word: str = "") -> Run:
-    """A command that sets an override: ``changes``, or else the quota on the command line. Other fields stay, and a concurrent
-    change is not overwritten."""
+    """A command that sets an override: ``changes``, or else the quota on the command line. Other fields stay unchanged, and a
+    concurrent change is not overwritten."""
 
     def ask(admin: Admin, options: Namespace) -> Any:
         address = what.address(admin, getattr(options, what.argument))

@@ -1,4 +1,4 @@
-"""Progress of long work: a bar on a terminal, a line every ten seconds elsewhere; on standard error.
+"""Progress of long work, on standard error: a bar on a terminal, otherwise a line every ten seconds.
 
 The fleet's work does not depend on this command: it survives a restart of the gateway, and Ctrl-C only stops watching.
 """
@@ -47,7 +47,7 @@ class Teller(Protocol):
     """Prints progress."""
 
     def tell(self, step: ProgressStep) -> None:
-        """Print it, if it is time to."""
+        """Print the progress if that is due."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,8 +66,8 @@ def creating(plural: str, fields: Callable[[Namespace], Mapping[str, Any]], tell
 def changing(
     plural: str, fields: Callable[[Namespace], Mapping[str, Any]], options: str = "an option; --help lists them"
 ) -> Run:
-    """A command that changes fields of a record, named by the option ``name``; those that are ``None`` stay. ``options`` names
-    those of the command."""
+    """A command that changes fields of a record, named by the option ``name``; fields that are ``None`` stay unchanged.
+    ``options`` names the command's options for fields."""
 
     def ask(admin: Admin, given: Namespace) -> Any:
         changes = {name: value for name, value in fields(given).items() if value is not None}
@@ -89,5 +89,5 @@ def deleting(plural: str, word: str = "removed") -> Run:
 
 
 def says(word: str) -> Tell:
-    """Prints the option ``name`` and a word, such as "created"."""
+    """A function that prints the option ``name`` and a word, such as "created"."""
     return lambda options, _: line(f"{printable(options.name)} is {word}")

@@ -86,7 +86,7 @@ def find(admin: Admin, wanted: str) -> str:
 
 
 def _same(listed_id: str, wanted: str) -> bool:
-    """Whether one is a prefix of the other: lists show only the first digits."""
+    """Whether either id is a prefix of the other: lists show only the first digits."""
     return len(wanted) >= 4 and (listed_id.startswith(wanted) or wanted.startswith(listed_id))
 
 

@@ -85,7 +85,7 @@ def _shown(admin: Admin, options: Namespace) -> dict[str, Any]:
 
 
 def _facts(job: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
-    """What a person reads of a job: the columns of the list, and what has no room there."""
+    """The facts shown about one job: the columns of the list, and facts that have no room there."""
     for column in COLUMNS:
         cell = column.cell(job)
         yield column.name, None if cell == MISSING else cell
@@ -111,7 +111,7 @@ def _named(admin: Admin, name: str, verb: str) -> tuple[str, str]:
     """Tenant and name of a job.
 
     Raises:
-        ConfigError: it is no name.
+        ConfigError: the text is not a name of a job.
         LarderError: there is no such job, or more than one.
     """
     tenant, slash, job = name.rpartition("/")

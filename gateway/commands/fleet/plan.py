@@ -100,7 +100,7 @@ def _show(options: Namespace, plan: Mapping[str, Any]) -> None:
 
 
 def _show_outcome(outcome: Mapping[str, Any]) -> None:
-    """Print what is, beside what would be."""
+    """Print the present figures beside the projected ones."""
     now, then = (_worth(outcome, ending) for ending in ("", "_then"))
     facts(
         (

@@ -24,7 +24,7 @@ def _idle(stream: Mapping[str, Any]) -> str | None:
 
 _NO_SPACE = "no space"
 _STATES: Mapping[object, str] = {0: "ended", 1: "paused"}
-"""Targets that mean that a stream keeps no space against others, as the admin API documents them."""
+"""Targets, as documented by the admin API, of streams that keep no space against others."""
 
 
 def target(stream: Mapping[str, Any]) -> str | None:

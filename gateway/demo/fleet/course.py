@@ -38,9 +38,9 @@ KILLED_IN = 2
 KILLED_AT = 1 / 3
 """... when both jobs have had this share of it."""
 SHARE = 0.75
-"""The share of the data that each node can cache: one alone not all of it, two of them easily."""
+"""The share of the data that each node can cache: one node cannot hold all of it, two easily can."""
 SLACK = 0.02
-"""The share of the data by which reads at the origin may exceed the minimum."""
+"""How far reads at the origin may exceed the minimum, as a share of the data."""
 PATIENCE = 600.0
 """Seconds that an epoch may take."""
 
@@ -57,7 +57,7 @@ class Running:
         """Its reports so far.
 
         Raises:
-            DemoFailed: it has failed.
+            DemoFailed: the job has failed.
         """
         if self.process.process.poll():
             raise DemoFailed(f"{self.name} failed: {self.process.log.read_text(errors='replace')[-2000:]}")
@@ -70,7 +70,8 @@ class Running:
 
 
 def take(keep: bool, port: int, nginx: Path | None, stack: ExitStack, interrupts: Interrupts) -> None:
-    """Start the parts, run two jobs, kill a gateway during these, and print how to continue; arguments as of the entry point.
+    """Start the parts, run two jobs, kill a gateway meanwhile, and print how to continue; the arguments are those of the entry
+    point.
 
     Raises:
         DemoFailed: a claim of the demo did not hold.
@@ -162,7 +163,7 @@ def check(rows: Sequence[tables.Row], items: int) -> None:
     it dies.
 
     Raises:
-        DemoFailed: they differ.
+        DemoFailed: the numbers differ.
     """
     lost = sum(row.lost or 0 for row in rows)
     reads = [row.origin_reads for row in rows]

@@ -1,8 +1,8 @@
 """One training job of the fleet: loads epochs on command, checks that each item came exactly once, and reports.
 
-A separate process, as jobs are. Run as ``python -m gateway.demo.fleet.job TASK RESULTS``: TASK is a file with a ``JobTask``,
-RESULTS gets a line with a ``JobProgress`` after each batch. It begins epoch N when the file ``go-N`` exists, so that the origin's
-requests can be counted between two epochs.
+It is a separate process, like any job. Run as ``python -m gateway.demo.fleet.job TASK RESULTS``: TASK is a file with a
+``JobTask``, RESULTS gets a line with a ``JobProgress`` after each batch. It begins epoch N when the file ``go-N`` exists, so that
+the origin's requests can be counted between two epochs.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class DemoFleet:
 
 
 def build(capacity: int, port: int, nginx: Path | None, stack: ExitStack, interrupts: Interrupts) -> DemoFleet:
-    """Start everything; whatever is started or created is pushed on ``stack``, to be ended and removed.
+    """Start everything; everything started or created is pushed on ``stack``, to be ended and removed.
 
     Args:
         capacity: bytes that each gateway caches.
@@ -106,7 +106,7 @@ def build(capacity: int, port: int, nginx: Path | None, stack: ExitStack, interr
     program = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:{SBIN}") if nginx else None
     redis = _start_redis(ground)
     origin = ground.start_origin()
-    # Chosen together: a free port that is not used yet could be chosen twice.
+    # Chosen together: otherwise a free port that is not used yet could be chosen twice.
     first = free_port(0 if program else port)
     ports = [first, *_other_ports(NODES - 1, first)]
     common = {"capacity": capacity, "redis": redis, "origin": origin}

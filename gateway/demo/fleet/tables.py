@@ -15,7 +15,7 @@ from gateway.model.units import format_size
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An epoch: each job's final progress, the origin's requests; and the items lost in it, if a node was killed."""
+    """An epoch: each job's final progress, the origin's requests, and the items lost if a node was killed."""
 
     epoch: int
     jobs: tuple[JobProgress, ...]

@@ -1,7 +1,7 @@
 """The request of a node without Redis that another node announce its writes: ``POST`` to ``ANNOUNCE``.
 
 The body is a JSON array of ``[origin, bucket, key]``, or ``null`` for everything. The answer is 204 once every worker of the
-fleet has forgotten the objects, or is known to check with the origin; 503 if the node does not reach Redis either.
+fleet has forgotten the objects, or is known to check reads with the origin; 503 if the node does not reach Redis either.
 """
 
 from __future__ import annotations

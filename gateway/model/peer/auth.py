@@ -8,9 +8,9 @@ The body of a request is bound by its hash, which is compared before the request
 quarter of an hour of its date; clocks of nodes may differ by as much. Within that time, an intercepted request that only reads
 can be replayed, and returns what it would return to its sender then. A request that changes anything (stores results or scores,
 forgets, announces, warms) is carried out once: it has a random number, so that no two have the same signature, and the node
-remembers its signature for as long as it is accepted, in all its workers (gateway/store/shared/seen.py). It remembers in memory:
-after a restart of its machine within that time, a request can be replayed once more.
-Whether a request is secret is up to the network; nothing here encrypts it.
+remembers its signature for as long as it is accepted, in all its workers (gateway/store/shared/seen.py). These signatures are in
+memory: after a restart of the machine within that time, a request can be replayed once more. Whether a request is secret is up to
+the network; nothing here encrypts it.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ _PROTOCOL = str(PROTOCOL)
 _RAW_PROTOCOL = _PROTOCOL.encode()
 _NO_BODY = EMPTY_SHA256.encode()
 _FORMS_KEPT = 64
-"""Sets of headers whose signed form is kept. Anybody may send any, and a head has 64 KiB at most."""
+"""Sets of headers whose signed form is cached; bounded because anyone may send any set. A head has at most 64 KiB."""
 _NAMED_KEPT = 1024
-"""Principals of readers whose lines are kept for a second; nodes whose names are known to be valid."""
+"""Principals whose header lines are cached for a second; nodes whose names are known to be valid."""
 _is_node_name = lru_cache(maxsize=_NAMED_KEPT)(is_node_name)
 
 
@@ -94,7 +94,7 @@ class PeerSigner:
         return own
 
     def get(self, target: str, host: str, principal: str, now: float) -> bytes:
-        """A whole GET that names nothing but a principal, signed as by ``headers``."""
+        """A whole GET that names only a principal, signed as by ``headers``."""
         own, lines = _lines_of_get(self.node, principal, int(now))
         signature = keyed_hash(self.secret.encode(), f"larder-peer-1\nGET\n{target}\n\n{own}".encode())
         return f"GET {target} HTTP/1.1\r\nHost: {host}\r\n{lines}{signature}\r\n\r\n".encode()
@@ -102,8 +102,7 @@ class PeerSigner:
 
 @lru_cache(maxsize=_NAMED_KEPT)
 def _lines_of_get(node: str, principal: str, second: int) -> tuple[str, str]:
-    """The fields that GETs of one second sign in addition to their address, and their header lines from there to the
-    signature."""
+    """The signed fields, beside the address, of GETs of one second, and their header lines up to the signature."""
     own = (
         f"{PEER_BODY}:{EMPTY_SHA256}\n{PEER_DATE}:{second}\n{PEER}:{node}\n{PRINCIPAL}:{principal}\n"
         f"{PEER_PROTOCOL}:{_PROTOCOL}"
@@ -133,7 +132,8 @@ class Verified(NamedTuple):
 
 
 def proof(secret: str, said: Mapping[str, Any], kind: str = "node") -> str:
-    """A signature that shows that a node wrote a document, wherever it is stored: write access to Redis alone is not enough.
+    """A signature which proves that a node wrote a document, wherever it is stored: write access to Redis alone is not enough to
+    forge one.
 
     Args:
         secret: the fleet's.
@@ -148,7 +148,7 @@ def verify(secret: str, request: WireRequest, now: float) -> Verified:
     """Verify the head of a request, before its body is read; ``now`` in seconds since the epoch.
 
     Raises:
-        PeerRefused: no node of this fleet sent it.
+        PeerRefused: the sender is not a node of this fleet.
     """
     fields = request.fields
     if len(fields) != len(request.headers):
@@ -164,7 +164,7 @@ def verify(secret: str, request: WireRequest, now: float) -> Verified:
         )
     if not hmac.compare_digest(claimed, form.sign(secret, request, fields).encode()):
         raise PeerRefused("signature", "The signature does not match; give all nodes the same fleet.secret.")
-    # Only senders with the secret learn about the clock.
+    # Only senders with the secret may learn this clock's time.
     if not _is_recent(date, now):
         raise PeerRefused(
             "date", f"The request's date is off by more than {WINDOW / 60:.0f} minutes; set the clocks of the nodes."
@@ -176,10 +176,10 @@ def verify(secret: str, request: WireRequest, now: float) -> Verified:
 
 
 def verify_get(secret: str, raw_path: bytes, headers: Sequence[RawHeader], now: float) -> bytes | None:
-    """Verify a request without a query or a body that is as ``PeerSigner.get`` makes it.
+    """Verify a request in the form of ``PeerSigner.get``, without query or body.
 
     Returns:
-        The principal that it names; ``None`` if anything is otherwise, which ``verify`` explains.
+        The principal that it names; ``None`` if anything differs from that form: ``verify`` gives the reason.
     """
     if len(headers) != len(_NAMES_OF_GET):
         return None
@@ -199,7 +199,7 @@ def _is_recent(date: bytes, now: float) -> bool:
 
 
 def _require_single(headers: Iterable[RawHeader]) -> None:
-    """Refuse a request in which a header of nodes is repeated."""
+    """Refuse a request that repeats a header of requests between nodes."""
     names: set[bytes] = set()
     for name, _ in headers:
         if name in names and name.startswith(_PREFIX):
@@ -208,10 +208,10 @@ def _require_single(headers: Iterable[RawHeader]) -> None:
 
 
 class _Form(NamedTuple):
-    """The form that requests with the same header names sign.
+    """The signed form of requests with the same header names.
 
     ``signed`` are the names of the signed headers, in order; ``text`` is a template of the signed text, which takes method, path,
-    query and their values; ``missing`` are the headers of every node's request that are not among them.
+    query and their values; ``missing`` are required headers that are not among them.
     """
 
     signed: tuple[bytes, ...]

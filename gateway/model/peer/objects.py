@@ -3,16 +3,16 @@
 ``GET|HEAD /-/peer/v1/objects/{origin}/{bucket}/{key}``, each part percent-encoded completely, so that a key with
 slashes, dots or a "+" is one segment of the path and cannot be normalised on the way.
 
-There are three kinds of answers. With ``x-larder-cache`` it is the answer for the client, as the asked node's own S3 edge would
-give it; with ``x-larder-error`` as well, it is an S3 error that the asking node renders, as only it knows the client's request.
-Status 421 with ``x-larder-forward`` means that the cache cannot answer the read, with the reason and whether it counts as a miss.
-Any other answer is treated as a failure of the node.
+There are three kinds of answers. With ``x-larder-cache`` it is the answer for the client, as the receiving node's own S3 edge
+would give it; with ``x-larder-error`` as well, it is an S3 error that the asking node renders, as only it knows the client's
+request. Status 421 with ``x-larder-forward`` means that the cache cannot answer the read, with the reason and whether it counts
+as a miss. Any other answer is treated as a failure of the node.
 
 A node that has become home of an object asks its previous home with ``Cache-Control: only-if-cached`` (RFC 9111, 5.2.1.7): unless
 the object is resident, fresh and granted there, the answer is 421, and nothing is fetched.
 
 ``POST`` to the same address reads the object into the asked node's cache in the background, and is answered 202. With
-``x-larder-uploaded`` its body are the bytes of an upload that the store has accepted, which that node need not read.
+``x-larder-uploaded`` its body is an upload that the store has accepted, so that node need not read the object.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ _GENERAL = {
     Outcome.STALE: Reason.ORIGIN_DOWN,
     Outcome.BYPASS: Reason.NOT_A_READ,
 }
-"""Replaces a reason that only the answering node's version knows. A hit needs none."""
+"""Replaces a reason that this version does not know. A hit needs none."""
 _KEPT = 1024
-"""Buckets whose address is kept, and cache statuses; they are in every request and answer."""
+"""Buckets whose address is cached, and cache statuses; every request and answer has them."""
 UPLOADED = "x-larder-uploaded"
 LONGEST_ERROR = 16 * 1024
 """Most bytes of the document of ``x-larder-error``: the extra elements of the S3 error."""
@@ -110,7 +110,7 @@ class CacheStatus(NamedTuple):
 
 
 class Accepted(NamedTuple):
-    """An upload as the store has accepted it: ``etag`` and ``version``, empty if it has none, are those of the store's answer.
+    """An upload that the store has accepted: ``etag`` and ``version`` are from the store's answer, empty if it has none.
 
     ``checksums`` are the headers in which the store may return its checksums.
     """

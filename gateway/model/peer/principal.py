@@ -14,9 +14,9 @@ from gateway.model.keys import OriginIdentity, Principal
 PRINCIPAL = "x-larder-principal"
 _FIELDS = ("tenant", "origin", "access_key_id")
 _PAYS = "pays"
-"""A further field, true, of a principal who accepts the charges of requester-pays buckets."""
+"""A further field, true for a principal who accepts the charges of requester-pays buckets."""
 _KEPT = 1024
-"""Principals whose header is kept, each way; it is in every request."""
+"""Principals whose header is cached, in each direction; every request has it."""
 
 
 @lru_cache(maxsize=_KEPT)
@@ -29,7 +29,7 @@ def principal_header(tenant: str, identity: OriginIdentity) -> tuple[str, str]:
 
 @lru_cache(maxsize=_KEPT)
 def read_principal(text: str) -> Principal:
-    """Parse the header's value. The client's access key of the gateway is not included, nor needed.
+    """Parse the header's value. It does not include the client's access key of the gateway, which is not needed.
 
     Raises:
         ValueError: the value is malformed; the message describes the format.

@@ -155,7 +155,7 @@ class ChunkDecoder:
         """
         section = bytes(self._line)
         if self._state is not _State.TRAILER or not section.endswith((b"\n\r\n", b"\n\n")):
-            # The end mark of the chunk of size zero is the "\n" that the section begins with.
+            # The "\n" at the beginning of the section ends the chunk of size zero.
             raise S3Error("IncompleteBody", explain="The body ended before its last chunk.")
         if self.decoded != self._length:
             raise self._wrong_length()
@@ -227,7 +227,7 @@ class ChunkDecoder:
                 continue
             lower, text = name.strip().lower().decode("latin-1"), value.strip().decode("latin-1")
             expected = lower in self._announced or (self._signer is not None and lower == _TRAILER_SIGNATURE)
-            # They become headers towards the origin, so control characters are refused.
+            # Trailers become headers towards the origin, so control characters are refused.
             plain = text.isascii() and text.isprintable()
             if not colon or not expected or not plain or lower in self.trailers:
                 raise S3Error("MalformedTrailerError")

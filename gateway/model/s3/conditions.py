@@ -8,8 +8,8 @@ Like S3, this is lenient in two ways: entity tags may lack their quotes, and an 
 RFC 9110). If-Range is stricter than both: only an equal strong entity tag lets the range apply, because a date proves too
 little about bytes that may change twice in a second, and a whole object is always a correct answer.
 
-A condition may name a version that the cache does not know: its reader has seen a newer one, in a listing or at the store. A
-cache that answers such a condition by itself answers from the past (``Conditions.doubts``).
+A condition may name a version that the cache does not know: the reader has seen a newer one, in a listing or at the store. A
+cache that answered such a condition by itself could give an outdated answer (``Conditions.doubts``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from enum import Enum
 from functools import lru_cache
 
 _LONGEST_DATE = 64
-"""Characters of a date; those of HTTP have half as many. Dates are remembered, and a header may have 64 KiB."""
+"""The most characters of a date; HTTP's dates have half as many. Dates are cached, and a header may have 64 KiB."""
 
 
 class ConditionVerdict(Enum):
@@ -54,13 +54,13 @@ class Conditions:
 
     @property
     def lines(self) -> list[tuple[str, str]]:
-        """The header lines of the request, except those that servers would read differently."""
+        """The conditions as header lines, without those that servers would read differently."""
         values = (self.if_match, self.if_unmodified_since, self.if_none_match, self.if_modified_since, self.if_range)
         named = zip(_NAMES, values, strict=True)
         return [(name.decode(), value) for name, value in named if value is not None and value.isascii()]
 
     def doubts(self, etag: str, last_modified: str) -> bool:
-        """Whether a condition that counts names another version than this one, or a later time."""
+        """Whether a condition that counts names a version other than this one, or a later time."""
         if self.if_match is not None:
             if _names_another(self.if_match, etag):
                 return True
@@ -79,7 +79,7 @@ class Conditions:
 
     @property
     def may_apply_range(self) -> bool:
-        """Whether ``range_applies`` may be true of some version."""
+        """Whether ``range_applies`` may be true for some version."""
         return self.if_range is None or (is_strong(self.if_range.strip()) and http_date(self.if_range) is None)
 
     @property
@@ -110,7 +110,7 @@ class Conditions:
 _NAMES = (b"if-match", b"if-unmodified-since", b"if-none-match", b"if-modified-since", b"if-range")
 _NOTHING = [None] * len(_NAMES)
 _STRONG = re.compile(r'"[^"]+"?|[!#-+\--~]+')
-"""A strong entity tag, or one without its quotes."""
+"""A strong entity tag, with or without its quotes."""
 
 
 def quoted(etag: str) -> str:
@@ -215,13 +215,14 @@ def delta_seconds(argument: str) -> float:
 
 _MOST_DIGITS = 12
 _LONGEST = 2.0**31
-"""Seconds that a number counts as that is too large (RFC 9111, 1.2.2)."""
+"""The seconds that replace a number that is too large (RFC 9111, 1.2.2)."""
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 
 def _pieces(value: str) -> list[str]:
-    """The directives of a value. A comma inside a quoted argument ends none; a quote without its end hides none."""
+    """The directives of a value. A comma inside a quoted argument does not end a directive; an unclosed quote does not hide later
+    ones."""
     pieces, start, position = [], 0, 0
     while position < len(value):
         if value[position] == '"':

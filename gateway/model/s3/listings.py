@@ -13,7 +13,7 @@ from typing import NamedTuple
 from urllib.parse import unquote, unquote_plus
 
 LONGEST_ROW = 32 * 1024
-"""Bytes of an object's element: a key of 1,024 bytes, percent-encoded, with room for an owner and checksums."""
+"""The most bytes of an object's element: a key of 1,024 bytes, percent-encoded, with room for an owner and checksums."""
 MOST_ROWS = 100_000
 """Objects of one document; a page of S3 has 1,000."""
 _OPENING = re.compile(rb"<(Contents|Version|DeleteMarker)>")
@@ -36,7 +36,7 @@ class SeenVersion(NamedTuple):
 
 
 class ListingScanner:
-    """Finds the objects of one document that comes in pieces; ``encoded``: its keys may be percent-encoded."""
+    """Finds the objects of one document that arrives in pieces; ``encoded``: its keys may be percent-encoded."""
 
     def __init__(self, *, encoded: bool) -> None:
         self._encoded = encoded
@@ -44,7 +44,7 @@ class ListingScanner:
         self._rows = 0
 
     def feed(self, piece: bytes) -> list[SeenVersion]:
-        """The objects that are complete with this piece."""
+        """The objects completed by this piece."""
         if self._rows >= MOST_ROWS:
             return []
         data = self._rest + piece

@@ -1,12 +1,12 @@
-"""Requests whose answer a browser shows as a document, and the headers that keep such a document from acting.
+"""Requests whose answer a browser shows as a document, and the headers that make such a document harmless.
 
-An object is a tenant's, and may be HTML, SVG or XML with scripts. A browser that opens it at this gateway's address would run
+Objects belong to tenants, and may be HTML, SVG or XML with scripts. A browser that opens it at this gateway's address would run
 them as a page of this address. ``Content-Security-Policy: sandbox`` gives the document an origin of its own and no scripts;
 ``nosniff`` keeps a browser from finding HTML in bytes of another type.
 
 Browsers announce a navigation by ``Sec-Fetch-Mode`` and ``Sec-Fetch-Dest``, over TLS and to their own machine. Over plain HTTP to
-another machine, and in older versions, they send ``Upgrade-Insecure-Requests`` or accept ``text/html``. A prefetched page is
-shown later. Programs send none of these headers.
+another machine, and in older versions, they send ``Upgrade-Insecure-Requests`` or accept ``text/html``. A prefetched page counts
+too, as it is shown later. Programs send none of these headers.
 
 Sources: W3C, Fetch Metadata Request Headers; W3C, Upgrade Insecure Requests, section 3.2.1; WHATWG, HTML, "sandboxing".
 """
@@ -26,9 +26,9 @@ _PREFETCHES = frozenset({b"sec-purpose", b"purpose", b"x-moz"})
 
 
 def accepts_pages(fields: Mapping[bytes, bytes]) -> bool:
-    """Whether a request accepts HTML by its name, as browsers do when they open a document.
+    """Whether a request accepts ``text/html`` explicitly, as browsers do when they open a document.
 
-    So do Java programs, whose signature is in a header; a browser that opens an address cannot add one.
+    Java programs do too, but they sign in a header, which a browser that opens an address cannot add.
     """
     accepted = fields.get(b"accept")
     if accepted is None:
@@ -48,6 +48,6 @@ def opens_document(fields: Mapping[bytes, bytes]) -> bool:
 
 
 def confined(headers: Iterable[RawHeader]) -> list[RawHeader]:
-    """The headers of an answer with those that confine its document. A policy of the origin applies beside ours."""
+    """The headers of an answer, with those that confine its document. A policy of the origin also applies."""
     kept = [pair for pair in headers if pair[0].lower() != NO_SNIFFING[0]]
     return [*kept, SANDBOX, NO_SNIFFING]

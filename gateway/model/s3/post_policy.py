@@ -1,4 +1,4 @@
-"""POST policies: the uploads that the signer of an HTML form allows its bearer.
+"""POST policies: the uploads that the signer of an HTML form allows.
 
 A policy is a JSON document with an expiration and conditions. Every field of the form must be covered by a condition, except
 those of the signature, the file, the policy itself and fields called ``x-ignore-*``. Names are compared without regard to case,
@@ -29,7 +29,7 @@ _UNBOUNDED = 2**63 - 1
 
 
 class Condition(NamedTuple):
-    """``field`` (lower case) must equal ``value`` or start with it, as ``operator`` says: ``eq`` or ``starts-with``."""
+    """``field`` (lower case) must equal ``value`` or start with it, by ``operator``: ``eq`` or ``starts-with``."""
 
     operator: str
     field: str
@@ -62,7 +62,7 @@ class PostPolicy(NamedTuple):
         """Compare a form with the policy.
 
         Args:
-            fields: of the form by lower-case name, the key with ``${filename}`` replaced, and ``bucket``, the one of the request.
+            fields: of the form by lower-case name, with ``${filename}`` replaced in the key, and ``bucket`` from the request.
             now: seconds since the epoch.
 
         Raises:

@@ -31,7 +31,7 @@ SUB_RESOURCES = OVERRIDES | frozenset(
     b"partNumber policy policyStatus publicAccessBlock renameObject replication requestPayment restore retention select "
     b"select-type session storageClass tagging torrent uploadId uploads versionId versioning versions website".split()
 )
-"""Aspects of an object or bucket that a request can address instead of the thing itself."""
+"""Aspects of an object or bucket that a request can address instead of the object or bucket itself."""
 
 PAGING = frozenset(
     b"allow-unordered continuation-token delimiter encoding-type fetch-owner key-marker list-type marker max-buckets max-keys "

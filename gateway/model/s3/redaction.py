@@ -31,13 +31,13 @@ _HARMLESS = frozenset(
         # what an answer should look like
         "response-cache-control", "response-content-disposition", "response-content-encoding", "response-content-language",
         "response-content-type", "response-expires",
-        # how and until when a request is signed
+        # the signature of a request and its validity
         "expires", "x-amz-algorithm", "x-amz-date", "x-amz-expires", "x-amz-signedheaders", "x-amz-checksum-mode",
         "x-amz-checksum-algorithm", "x-amz-sdk-checksum-algorithm", "x-amz-user-agent",
     }
 )  # fmt: skip
 _DECODINGS = 3
-"""Rounds of decoding a path to find a digest: proxies may encode an encoded path again."""
+"""How often a path is decoded to find a digest: proxies may encode an encoded path again."""
 _HEX64 = re.compile(r"[0-9a-f]{64}", re.IGNORECASE)
 _BLOB = re.compile(r"(?<=blobs/)(?:[0-9a-f]{2}/)?[0-9a-f]{62,}", re.IGNORECASE)
 _USER = re.compile(r"^([a-z][a-z0-9+.-]*://)[^/?#@]*@", re.IGNORECASE)

@@ -1,10 +1,10 @@
 """The request headers that have a meaning, those that the origin may see, and the requests refused for ambiguous headers.
 
 Two servers can read one header differently. Where header names become variables, as in CGI (RFC 3875, 4.1.18), WSGI and Ceph's
-radosgw, ``x_amz_acl`` and ``x-amz-acl`` are one name; of a header that is sent twice one server takes the first line and
-another the last; and headers named in ``Connection`` are dropped by some servers. Signatures and allow-lists are worthless
-if the origin reads another request than the verified one. So a header with a meaning here must have one spelling and one
-line, and only listed headers are ever sent to the origin.
+radosgw, ``x_amz_acl`` and ``x-amz-acl`` are one name; of a repeated header, one server takes the first line and another the last;
+and headers named in ``Connection`` are dropped by some servers. Signatures and allow-lists are worthless if the origin does not
+read the request that was verified. So a header with a meaning here must have one spelling and one line, and only listed headers
+are ever sent to the origin.
 
 Names are in lower case, as the parser gives them.
 
@@ -20,7 +20,7 @@ from gateway.model.errors import S3Error
 
 METADATA = b"x-amz-meta-"
 EXPECTED_OWNER = b"x-amz-expected-bucket-owner"
-"""The account that must own the bucket, or the request is refused."""
+"""The account that must own the bucket; otherwise the request is refused."""
 PAYER, REQUESTER = b"x-amz-request-payer", b"requester"
 """The caller of a requester-pays bucket accepts the charge (AWS, "Using Requester Pays buckets")."""
 _CHECKSUM = b"x-amz-checksum-"

@@ -4,7 +4,7 @@ botocore still presigns with it for custom endpoints. It moves x-amz-* headers, 
 query after signing them as headers, so parameters of those names count as headers here.
 
 The scheme signs only the sub-resources on its list; the holder of a presigned URL can add any other parameter. So every S3
-sub-resource is signed here. Apart from them only the parameters of listings are accepted, which the scheme leaves unsigned.
+sub-resource is signed here. The only other accepted parameters are those of listings, which the scheme leaves unsigned.
 
 Source: "Signing and Authenticating REST Requests" (Signature Version 2) in the Amazon S3 developer guide.
 """

@@ -3,9 +3,8 @@
 Pure: no clock and no credentials of its own. gateway/api/s3/auth.py verifies with it, gateway/origin signs with it.
 
 S3 differs from other AWS services: the path is encoded once and never normalised ("//" and ".." are legal in keys), and
-the payload hash may be a keyword such as UNSIGNED-PAYLOAD. The request is decoded and encoded again instead of used as
-sent, because clients differ in what they escape on the wire while all sign the canonical form; "+" in a query is a space, as
-for S3 and radosgw.
+the payload hash may be a keyword such as UNSIGNED-PAYLOAD. The request is decoded and encoded again, not used as sent, because
+clients escape differently on the wire but all sign the canonical form; "+" in a query is a space, as for S3 and radosgw.
 
 Every GET passes through here, hence bytes throughout and no regular expressions.
 
@@ -144,7 +143,7 @@ def canonical_form(signed: Sequence[bytes]) -> bytes:
     """A template of the canonical requests that sign these headers, in this order.
 
     It takes method, path, query, the value of each header, and the payload hash. The result equals that of ``canonical_request``
-    if it has neither a space nor a tab: those in header values would have to be trimmed.
+    if it has neither spaces nor tabs, which would have to be trimmed in header values.
     """
     names = [name.replace(b"%", b"%%") for name in signed]
     block = b"".join([name + b":%b\n" for name in names])
@@ -173,13 +172,14 @@ def signature(key: bytes, amz_date: str, scope: bytes, canonical: bytes) -> byte
 
 @lru_cache(maxsize=1024)
 def pads(key: bytes) -> tuple[Any, Any]:
-    """The two hash states of HMAC after the key (RFC 2104): one key signs for a day, and copies are cheap."""
+    """The two hash states of HMAC after the key (RFC 2104). They are reused, as one key signs for a day and copies are cheap."""
     padded = (sha256(key).digest() if len(key) > 64 else key).ljust(64, b"\0")
     return sha256(bytes(byte ^ 0x36 for byte in padded)), sha256(bytes(byte ^ 0x5C for byte in padded))
 
 
 def chunk_signature(key: bytes, amz_date: str, scope: bytes, previous: bytes, chunk_hash: str) -> bytes:
-    """The signature of one chunk of an aws-chunked body; ``previous`` is the one before, at first the request's."""
+    """The signature of one chunk of an aws-chunked body; ``previous`` is the signature before it, for the first chunk the
+    request's."""
     text = b"AWS4-HMAC-SHA256-PAYLOAD\n%b\n%b\n%b\n%b\n%b" % (
         amz_date.encode(), scope, previous, EMPTY_SHA256.encode(), chunk_hash.encode(),
     )  # fmt: skip
@@ -213,8 +213,8 @@ def format_amz_date(moment: float) -> str:
 
 
 def signing_time(headers: Mapping[bytes, bytes]) -> tuple[str, float]:
-    """The signing time of a request, in x-amz-date's form and in seconds since the epoch; the Date header counts if there is no
-    x-amz-date.
+    """The signing time of a request, in x-amz-date's form and in seconds since the epoch; without x-amz-date, the Date header
+    counts.
 
     Raises:
         S3Error: AccessDenied if neither is present and valid.

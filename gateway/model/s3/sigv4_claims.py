@@ -1,7 +1,7 @@
 """The claims of a request about its SigV4 signature: the Authorization header and the X-Amz-* query parameters, parsed.
 
-A client repeats the first part of its Authorization header on every request of a day, so that part is parsed once
-and remembered in a bounded cache.
+A client repeats the first part of its Authorization header in every request of a day, so that part is parsed once and kept in a
+bounded cache.
 
 Sources: "Signature Calculations for the Authorization Header" and "Authenticating Requests: Using Query Parameters" in
 the Amazon S3 API reference; the messages are those of S3.
@@ -101,8 +101,8 @@ def claim_before(head: bytes) -> Claim:
 
 @lru_cache(maxsize=1024)
 def dated_claim(head: bytes, amz_date: bytes) -> tuple[Claim, str, float | None]:
-    """``claim_before(head)``, and x-amz-date (16 bytes) as text and in seconds since the epoch: the parts shared by requests of
-    one signer and second. The seconds are ``None`` if the date is invalid, or of another day than the claim.
+    """``claim_before(head)``, and x-amz-date (16 bytes) as text and in seconds since the epoch: requests by one signer in one
+    second share these parts. The seconds are ``None`` if the date is invalid, or of another day than the claim.
     """
     claim, text = claim_before(head), amz_date.decode("latin-1")
     return claim, text, parse_amz_date(text) if claim.date == text[:8] else None

@@ -116,7 +116,7 @@ __all__ = [
     "pipeline",
 ]
 
-# Where each name lives that is not an error.
+# The module of each name that is not an error.
 _MODULES = {
     "Access": "reading.source",
     "AsyncBatchReader": "reading.aio",

@@ -17,13 +17,13 @@ from larder.grammar import parser
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 _EXTRAS = {"pyarrow": "digest", "numpy": "digest", "argcomplete": "completion"}
-"""The extras that install what a command needs."""
+"""The extras that install a command's dependencies."""
 _LISTED = frozenset({"datasets", "dataset", "jobs", "pipelines"})
 """Groups of commands of which one is ``list``."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; gives the exit status."""
+    """Run one command; returns the exit status."""
     if "_ARGCOMPLETE" in os.environ:
         try:
             from larder.commands.completion import complete
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         complete(parser())
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a key that this terminal cannot show is no reason to fail
+            stream.reconfigure(errors="backslashreplace")  # a key that this terminal cannot show must not cause a failure
     try:
         try:
             return _run(sys.argv[1:] if argv is None else argv)

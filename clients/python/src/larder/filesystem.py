@@ -1,10 +1,9 @@
 """``larder://bucket/key`` for fsspec: zarr, xarray, pandas, pyarrow and dask read through a gateway, many reads at once.
 
-Reads that are asked for together leave as one batch (`larder.get_many`): all ranges of ``cat_ranges``, and all files that a
-program reads concurrently. Listings and sizes are S3's. The file system is read-only; write through the gateway with any S3
-client.
+Concurrent reads are sent as one batch (`larder.get_many`): all ranges of ``cat_ranges``, and all files that a program reads
+concurrently. Listings and sizes come from S3. The file system is read-only; write through the gateway with any S3 client.
 
-Import this module by fsspec alone (``fsspec.filesystem("larder")``): it needs fsspec, which Larder does not install.
+Let fsspec import this module (``fsspec.filesystem("larder")``): it needs fsspec, which Larder does not install.
 """
 
 from __future__ import annotations
@@ -73,12 +72,12 @@ class LarderFileSystem(AsyncFileSystem):  # type: ignore[misc]
         coming: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._waiting.append((entry, coming))
         if len(self._waiting) == 1:
-            # Reads of the tasks that are ready now join it.
+            # Reads of tasks that are ready now join the batch.
             asyncio.get_running_loop().call_soon(self._send)
         return await coming
 
     def _send(self) -> None:
-        """Read all that was asked for since the last turn of the event loop, in one batch."""
+        """Send all reads since the last turn of the event loop, in one batch."""
         waiting, self._waiting = self._waiting, []
         task = asyncio.get_running_loop().create_task(self._read(waiting))
         self._sending.add(task)
@@ -127,7 +126,7 @@ class LarderFileSystem(AsyncFileSystem):  # type: ignore[misc]
         return merged
 
     async def _entry(self, path: str, start: int | None, end: int | None) -> Entry | None:
-        """A file, or its bytes as a slice takes them; ``None`` for no bytes."""
+        """The entry for a file, or for its bytes as in a slice; ``None`` for no bytes."""
         bucket, _, key = self._strip_protocol(path).partition("/")
         if not key:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
@@ -211,7 +210,7 @@ class LarderFileSystem(AsyncFileSystem):  # type: ignore[misc]
 
 
 class LarderFile(AbstractBufferedFile):  # type: ignore[misc]
-    """An open object. Reads do not insist on its ETag: an object overwritten while it is read yields parts of both versions."""
+    """An open object. Reads do not check its ETag: an object overwritten while it is read yields parts of both versions."""
 
     def _fetch_range(self, start: int, end: int) -> bytes:
         data: bytes = self.fs.cat_file(self.path, start=start, end=end)
@@ -227,7 +226,7 @@ def _unasked(entry: Entry | BaseException | None) -> bytes | Exception:
 
 
 def _as_os_error(error: S3Error) -> Exception:
-    """The error that programs expect of a file system."""
+    """The error that programs expect from a file system."""
     path = f"{error.bucket}/{error.key}"
     kind: type[OSError] = OSError
     number = errno.EIO

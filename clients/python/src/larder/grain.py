@@ -33,7 +33,7 @@ from larder.training.run import counts_of, item_error
 
 
 class SourceOptions(TypedDict, total=False):
-    """Everything about a `CachedSource` that has a default.
+    """The options of a `CachedSource` that have a default.
 
     Args:
         job: the training run, a `larder.Job` or only its name, for the gateway's decisions ("").
@@ -78,7 +78,7 @@ class CachedSource:
         self._loader = Loader(endpoint, dataset, batch_size=1, **given)
 
     def __repr__(self) -> str:
-        """Equal for equal data: Grain compares it with that of a restored state."""
+        """Equal for equal data: Grain compares it with the text in a restored state."""
         return f"CachedSource({self._name!r})"
 
     def __len__(self) -> int:
@@ -93,7 +93,7 @@ class CachedSource:
         return self.read([number % items])[0]
 
     def read(self, indices: Sequence[SupportsIndex] | NDArray[np.integer[Any]]) -> list[Any]:
-        """The elements of these items, in this order, with one request; an index may come more than once.
+        """The elements of these items, in this order, by one request; an index may come more than once.
 
         Raises:
             IndexError: no such item.

@@ -1,4 +1,4 @@
-"""The grammar of the command ``larder``. Loads nothing heavy: what a command does is imported when it is used."""
+"""The grammar of the command ``larder``. Loads nothing heavy: a command's code is imported when the command runs."""
 
 from __future__ import annotations
 

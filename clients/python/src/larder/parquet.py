@@ -27,7 +27,7 @@ from larder.reading.source import Item
 __all__ = ["concatenate", "read_rows"]
 
 _FOOTERS = 64
-"""Footers that a process keeps parsed; each serves all row groups of its file."""
+"""The most parsed footers that a process keeps; each serves all row groups of its file."""
 
 
 def read_rows(item: Item, columns: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:
@@ -35,7 +35,7 @@ def read_rows(item: Item, columns: Sequence[str] | None = None) -> dict[str, NDA
 
     Args:
         item: of a dataset of row groups.
-        columns: names of those to decode; all are read from the cache. By default all are decoded.
+        columns: names of the columns to decode (default: all). All are read from the cache.
 
     Returns:
         An array for each column, shape (rows,). Dates, times and durations are whole numbers in the unit of the column, since
@@ -45,7 +45,7 @@ def read_rows(item: Item, columns: Sequence[str] | None = None) -> dict[str, NDA
 
     Raises:
         ImportError: pyarrow is not installed.
-        LarderError: the dataset has no ``keys=True``, or its items are no row groups.
+        LarderError: the dataset lacks ``keys=True``, or its items are not row groups.
     """
     pa, parquet = _pyarrow()
     if item.offset is None:
@@ -98,7 +98,7 @@ def _parsed(footer: bytes) -> tuple[Any, dict[int, int]]:
 
 
 class _Stretch(io.RawIOBase):
-    """A stretch of a file as if it were the file.
+    """A stretch of a file that acts as the whole file.
 
     Args:
         data: the bytes.
@@ -123,7 +123,7 @@ class _Stretch(io.RawIOBase):
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move to a place in the file, of which the stretch is the end."""
+        """Move to a place in the file; the stretch is the file's end."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._start + len(self._data)}[whence]
         self._position = base + offset
         return self._position

@@ -1,7 +1,7 @@
-"""Memory for items whose lengths become known little by little.
+"""Memory for items whose lengths become known one by one.
 
 Large buffers are used again as soon as nothing refers to their bytes: the system has to clear new memory first, which takes as
-long as reading the items. Small buffers are left to malloc, which keeps as much.
+long as reading the items. Small buffers are left to malloc, which keeps freed memory of such sizes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 SIZE = 32 << 20
 """Bytes of a buffer that items share."""
 _LARGE = 4 << 20
-"""Bytes from which on a buffer is used again: those for which numpy requests huge pages."""
+"""The least bytes of a buffer that is used again: numpy requests huge pages from this size on."""
 _HUGE_PAGE = 2 << 20
 _MALLOC_KEEPS = 62 << 20
 """Bytes of freed memory that glibc keeps once a mapping of half as many was freed, 32 MiB at most (mallopt(3), M_TRIM_THRESHOLD).
@@ -44,7 +44,7 @@ class Buffers:
             memory = self._free.pop()
         except IndexError:
             memory = _at_huge_page()
-        # Whatever refers to some of the bytes keeps this array.
+        # Any reference to some of the bytes keeps this array.
         lent = np.frombuffer(memory, np.uint8, size)
         weakref.finalize(lent, self._keep, memory).atexit = False
         return lent.data
@@ -55,7 +55,7 @@ class Buffers:
 
 
 def _at_huge_page() -> memoryview:
-    """New memory from the beginning of a huge page on; malloc's begins anywhere, and its first and last pages stay small."""
+    """New memory that begins at a huge page; malloc's memory begins anywhere, so its first and last pages stay small."""
     np.empty(_MALLOC_KEEPS // 2, np.uint8)
     memory = np.empty(SIZE + _HUGE_PAGE, np.uint8)
     start = -memory.__array_interface__["data"][0] % _HUGE_PAGE
@@ -63,7 +63,7 @@ def _at_huge_page() -> memoryview:
 
 
 class Space:
-    """Places for items that come one after the other, side by side in shared buffers.
+    """Places for items that arrive one by one, side by side in shared buffers.
 
     Args:
         allocate: makes a buffer of the given number of bytes.
@@ -71,13 +71,13 @@ class Space:
 
     def __init__(self, allocate: Callable[[int], memoryview]) -> None:
         self.expected = 0
-        """Bytes that are to come, about; a buffer is not made larger than that."""
+        """About the bytes still to come; a buffer is not made larger than that."""
         self._allocate = allocate
         self._buffer = memoryview(b"")
         self._used = 0
 
     def places(self, sizes: Iterable[int]) -> Iterator[memoryview]:
-        """The addresses of ``SIZE`` bytes each. Take all of them: where the next ones begin is known after the last."""
+        """The addresses of ``SIZE`` bytes each. Consume all of them: only then is the start of the next ones known."""
         buffer, used = self._buffer, self._used
         for size in sizes:
             end = used + size

@@ -21,12 +21,12 @@ class DatasetInfo:
         id: SHA-256 over the digests of the items in order, 64 hexadecimal digits: equal content has an equal id everywhere.
         items: number of items.
         bytes: sum of the lengths that the digest file states.
-        caching: mode for a reader that begins now: ``full``, ``part`` or ``none``; by the fleet's plan if jobs
-            read the dataset, else by its size.
+        caching: mode for a reader that begins now: ``full``, ``part`` or ``none``; by the fleet's plan if jobs read the dataset,
+        else by its size.
         partitions: equal stretches of the dataset, see ``group`` of `larder.LoaderOptions`.
         units: slices in which the order of an epoch is computed.
         plan: version of the gateway's decisions about this dataset.
-        resident: items in the caches of the fleet, at that time.
+        resident: items in the caches of the fleet, at the time of the answer.
         members: items of a sample, which are adjacent; 1 without samples.
         request_payer: whether reads of the items accept the charges of requester-pays buckets.
     """
@@ -52,7 +52,7 @@ class DatasetInfo:
     def from_json(cls, document: Mapping[str, Any]) -> DatasetInfo:
         """Parse the gateway's dataset document.
 
-        Its ``chunks`` are for clients of earlier versions. No order depends on the gateway that answers.
+        Its ``chunks`` are for clients of earlier versions. No order depends on which gateway answers.
 
         Raises:
             ValueError: a field is missing or has the wrong type; the message names it.
@@ -97,8 +97,8 @@ def restored_info(values: Mapping[str, Any]) -> DatasetInfo:
 
 @dataclass(frozen=True, slots=True)
 class ItemLocation:
-    """Location of an item; without ``offset`` from the object's beginning, without ``length`` to its end. ``size``: its bytes, as
-    far as the digest file states them."""
+    """Location of an item; without ``offset`` from the object's beginning, without ``length`` to its end. ``size``: its bytes, if
+    the digest file states them."""
 
     index: int
     bucket: str
@@ -124,7 +124,7 @@ class Directives:
 
     @property
     def partly(self) -> bool:
-        """Whether a part of the dataset is held; gateways before 0.2 say ``static``."""
+        """Whether only a part of the dataset is held; gateways before 0.2 call that ``static``."""
         return self.caching in ("part", "static")
 
     @classmethod

@@ -10,7 +10,7 @@ from typing import Any
 
 
 class LarderWarning(UserWarning):
-    """Something works differently from the request, such as reads that bypass the gateway."""
+    """Something does not work as requested, such as reads that bypass the gateway."""
 
 
 class LarderError(Exception):
@@ -43,7 +43,7 @@ class GatewayUnavailable(LarderError):
             super().__init__(endpoint)
             return
         times = "once" if attempts == 1 else f"{attempts} times"
-        # Our own errors come from answers: a busy gateway, a failing origin, half a batch.
+        # Our own errors as causes come from answers: a busy gateway, a failing origin, half a batch.
         what = "did not deliver" if isinstance(cause, LarderError) else "did not answer"
         super().__init__(f"{endpoint} {what}, tried {times}: {str(cause) or type(cause).__name__}")
 

@@ -1,4 +1,4 @@
-"""Names of ``typing`` that Python 3.10 does not have. Nothing evaluates annotations here; a tool that does gets the arguments."""
+"""Names of ``typing`` that Python 3.10 does not have. Nothing here evaluates annotations; a tool that does gets the arguments."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ if sys.version_info >= (3, 11):
 elif TYPE_CHECKING:
     from typing_extensions import Required, Self, Unpack
 else:
-    Required = Self = Unpack = list  # any name that takes an argument
+    Required = Self = Unpack = list  # any subscriptable name
 
 __all__ = ["Required", "Self", "Unpack"]

@@ -22,7 +22,7 @@ def refuse_unknown(options: Iterable[str], *known: str) -> None:
 
 
 def whole_number(name: str, value: object, least: int | None = None, most: int | None = None) -> int:
-    """The value as an ``int``, if it is a whole number within bounds, numpy's integers included.
+    """The value as an ``int``, if it is a whole number within bounds, including numpy's integers.
 
     Args:
         name: of the option, for the message.
@@ -31,7 +31,7 @@ def whole_number(name: str, value: object, least: int | None = None, most: int |
         most: largest value; ``None``: no bound.
 
     Raises:
-        ValueError: it is no whole number, or out of bounds.
+        ValueError: it is not a whole number, or is out of bounds.
     """
     number = as_whole_number(value)
     if number is None or (least is not None and number < least) or (most is not None and number > most):
@@ -47,5 +47,5 @@ def as_whole_number(value: object) -> int | None:
         return None
     try:
         return operator.index(value)
-    except TypeError:  # an array or tensor that is no single whole number
+    except TypeError:  # an array or tensor that is not a single whole number
         return None

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def span_of(group: Any) -> tuple[int, int]:
-    """First byte of a row group with columns, and the first one behind it.
+    """First byte of a row group with columns, and the first byte after it.
 
     Args:
         group: a ``pyarrow.parquet.RowGroupMetaData``.

@@ -1,4 +1,4 @@
-"""Which training process this is: its rank, as given or as launchers set it in the environment."""
+"""The rank of this training process, as given or as launchers set it in the environment."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """The ring of a fleet, computed as the gateways do, so that a reader can request items from their homes.
 
-Weighted rendezvous hashing: every node draws for every key a number that depends on nothing but the two, exponentially
-distributed with the node's capacity as its rate, and the smallest draw is home. ``GET /-/v1/fleet`` names the nodes, and with
-``ring`` the version of this function; the golden vectors in tests/wire/ring.json hold gateway and client to the same homes.
+Weighted rendezvous hashing: every node draws for every key a number that depends only on the node and the key, exponentially
+distributed with the node's capacity as its rate. The node with the smallest draw is home. ``GET /-/v1/fleet`` names the nodes,
+and with ``ring`` the version of this function; the golden vectors in tests/wire/ring.json hold gateway and client to the same
+homes.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Ring:
             part = keys[start : start + _BLOCK]
             least = np.full(len(part), np.inf)
             for number, scores in self._scores(part, without):
-                # The lower id of equals: it came first.
+                # Of equal draws the lower id wins: it came first.
                 homes[start : start + _BLOCK][scores < least] = number
                 np.minimum(least, scores, out=least)
         return homes

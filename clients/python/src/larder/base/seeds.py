@@ -18,7 +18,7 @@ def seed_of(*purpose: int | str) -> int:
 
 def seed_generators(*purpose: int | str) -> None:
     """Seed the global generators of ``random``, numpy and, if it is loaded, PyTorch."""
-    seed = seed_of("larder/pipeline", *purpose)  # the pipelines' name, which came first: their values stay
+    seed = seed_of("larder/pipeline", *purpose)  # the pipelines' name, which came first, so that their values stay the same
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
     torch = sys.modules.get("torch")
@@ -29,7 +29,7 @@ def seed_generators(*purpose: int | str) -> None:
 
 @contextmanager
 def own_generators() -> Iterator[None]:
-    """Put the global generators back afterwards, in a process that uses them for something else."""
+    """Restore the global generators afterwards, in a process that uses them for something else."""
     states = random.getstate(), np.random.get_state()
     torch = sys.modules.get("torch")
     state = None if torch is None else torch.default_generator.get_state()

@@ -1,4 +1,4 @@
-"""Sizes as people write them, in decimal units as the gateway's commands and console show them."""
+"""Readable sizes, in decimal units like those of the gateway's commands and console."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def format_size(amount: float) -> str:
-    """Bytes for people: ``"1.5 MB"``."""
+    """Readable bytes: ``"1.5 MB"``."""
     for unit in _UNITS:
         if amount < 1000 or unit == _UNITS[-1]:
             break
@@ -21,7 +21,7 @@ def parse_size(text: str) -> int:
     """Bytes from ``"40GB"`` (decimal), ``"4MiB"`` (binary) or a plain number.
 
     Raises:
-        ValueError: the text is no size.
+        ValueError: the text is not a size.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:

@@ -1,6 +1,6 @@
 """Statistics of loading: sources of items, waiting times, and the randomness of the order.
 
-Cost and memory do not depend on the size of the dataset. Only the order statistics store items, and these a fixed sample: those
+Cost and memory do not depend on the size of the dataset. Only the order statistics store items, and only a fixed sample: items
 whose multiplicative hash (Knuth, The Art of Computer Programming, volume 3, section 6.4) is below a bound.
 """
 
@@ -17,7 +17,7 @@ SAMPLE = 4096
 """Expected number of sampled items."""
 _KNUTH = np.uint64(2654435761)
 _RANGE = 1 << 32
-"""Number of values of the hash."""
+"""The number of possible hashes."""
 BY_NODE = "node/"
 """Prefix of the names of counts by node."""
 BY_WAY = "way/"
@@ -59,7 +59,7 @@ class _Part:
 
 
 class OrderQuality:
-    """Randomness of the order of delivery, in which cached items come ahead of their turn.
+    """Randomness of the order of delivery, in which cached items come early.
 
     Args:
         items: number of items of the dataset; 0 while unknown, when nothing is sampled.
@@ -134,7 +134,7 @@ class EpochReads:
         items: delivered items.
         origin_reads: of these, the items that were read from the origin.
         least: share of the dataset that was not cached when the epoch began: all jobs on the dataset together can read no less in
-            an epoch. ``None`` if no gateway said.
+        an epoch. ``None`` if no gateway stated it.
     """
 
     epoch: int
@@ -157,10 +157,10 @@ class EpochReads:
 
 
 class EpochTally:
-    """Counts epochs. One that was broken off, or resumed in the middle, does not count.
+    """Counts epochs. An epoch that was broken off, or resumed in the middle, does not count.
 
     Attributes:
-        last: the last whole one; ``None`` before its end.
+        last: the last whole epoch; ``None`` before its end.
     """
 
     def __init__(self) -> None:
@@ -168,7 +168,7 @@ class EpochTally:
         self._now: EpochReads | None = None
 
     def begin(self, epoch: int, least: float | None) -> None:
-        """An epoch begins; what is left of another one does not count."""
+        """An epoch begins; the rest of an earlier one does not count."""
         self._now = EpochReads(epoch, 0, 0, least)
 
     def add(self, epoch: int, items: int, origin_reads: int) -> None:
@@ -183,7 +183,7 @@ class EpochTally:
             self.last, self._now = self._now, None
 
     def merge(self, other: EpochTally) -> None:
-        """Add another observer's part of the same epoch, or take its later one."""
+        """Add another observer's part of the same epoch, or adopt its epoch if that is later."""
         mine, theirs = self.last, other.last
         if mine is None or theirs is None or mine.epoch != theirs.epoch:
             self.last = max((mine, theirs), key=lambda reads: -1 if reads is None else reads.epoch)
@@ -214,14 +214,14 @@ class Stats:
         crc_errors: items that arrived damaged, and were requested again.
         prefetch_errors: failed announcements; they cost time, never items.
         split: batches requested from their home nodes.
-        redirected: parts of these that moved to another node, because theirs did not answer.
+        redirected: parts of these that moved to another node, because their home did not answer.
         fetching: time from requesting a batch to receiving it.
         waited: time that the consumer waited for batches; for a watched loader, the training loop in the main process.
         computed: time of the consumer between batches.
         transforming: time in the transform.
         by_node: items by the id of the sending node, for split batches.
-        by_way: items of a gateway with a unix socket, by the way that they came: ``files`` that it opened; ``socket/`` and why
-            they came as bytes; ``tcp/`` and why the socket was not used.
+        by_way: items of a gateway with a unix socket, by the way that they came: ``files`` that it opened; ``socket/`` and the
+        reason why they came as bytes; ``tcp/`` and the reason why the socket was not used.
         by_dataset: of a `larder.Mix`: the counts of items of each dataset, by its name as given.
     """
 
@@ -287,8 +287,8 @@ class Stats:
 
         Args:
             epoch: its number.
-            least: share of its items that must be read from the origin, ``None`` if unknown: of all under the empty name, and
-                of each dataset of a mixture.
+            least: share of its items that must be read from the origin, ``None`` if unknown: the share of all items under the
+            empty name, and those of each dataset of a mixture.
         """
         self.epochs.begin(epoch, least.get(""))
         for dataset, share in least.items():
@@ -308,7 +308,7 @@ class Stats:
             of_dataset.epochs.end(epoch)
 
     def counts(self) -> dict[str, float]:
-        """Counts by name, as ``add`` takes them, without derived values and the order."""
+        """Counts by name, in the form of ``add``, without derived values and the order."""
         nodes = {f"{BY_NODE}{node}": items for node, items in self.by_node.items()}
         ways = {f"{BY_WAY}{way}": items for way, items in self.by_way.items()}
         datasets = {
@@ -336,7 +336,7 @@ class Stats:
 
     @property
     def last_epoch(self) -> EpochReads | None:
-        """What the last whole epoch read from the origin; ``None`` before its end."""
+        """The last whole epoch's reads from the origin; ``None`` before its end."""
         return self.epochs.last
 
     def as_dict(self) -> dict[str, Any]:

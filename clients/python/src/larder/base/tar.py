@@ -1,8 +1,8 @@
 """The parts of the TAR format that are read here: headers, and the members of a sample.
 
 A *sample* is a stretch of a TAR: adjacent files that share their name up to its first dot, as WebDataset writes them. It is one
-item, so that its members come together; its bytes have the members' headers between their contents. Files that belong to no
-sample may be between them.
+item, so that its members come together. Its bytes include the headers between the members' contents, and may include files that
+belong to no sample.
 
 Formats: POSIX.1-2017 pax, "pax Interchange Format" (ustar headers and extended headers), and GNU tar, "Basic Tar Format"
 (long names, base-256 numbers).
@@ -19,12 +19,12 @@ from typing import NamedTuple
 BLOCK = 512
 """Bytes of a TAR block."""
 _LONGEST_EXTENSION = 1 << 20
-"""Bytes of names or attributes; no archiver writes a longer extension header."""
+"""The most bytes of an extension header, which has names or attributes; no archiver writes a longer one."""
 _EXTENSIONS = frozenset("gxLK")
 _REGULAR = frozenset("\x0007")
 _LINKS_AND_DEVICES = frozenset("123456")
 _OWN = re.compile(r"__[^/]*__(?:$|/)")
-"""Files of WebDataset's own."""
+"""WebDataset's own files."""
 _FIELDS = frozenset({"__key__", "__url__"})
 """Fields that WebDataset adds to each sample."""
 
@@ -34,7 +34,7 @@ class TarError(ValueError):
 
 
 class TarHeader(NamedTuple):
-    """One header; ``size`` counts the bytes of the content behind it."""
+    """One header; ``size`` is that of the content after it, in bytes."""
 
     name: str
     kind: str
@@ -42,12 +42,12 @@ class TarHeader(NamedTuple):
 
     @property
     def extension(self) -> bool:
-        """Whether it is of a following header, and not of a file."""
+        """Whether it extends a following header, and is not a file's."""
         return self.kind in _EXTENSIONS
 
 
 class TarEntry(NamedTuple):
-    """A file, link, device or directory; ``size`` counts the bytes of the content behind its header."""
+    """A file, link, device or directory; ``size`` is that of the content after its header, in bytes."""
 
     name: str
     size: int
@@ -55,14 +55,14 @@ class TarEntry(NamedTuple):
 
 
 class Attributes:
-    """Attributes from extension headers, of the entry that follows and of all entries."""
+    """Attributes from extension headers, for the next entry and for all entries."""
 
     def __init__(self) -> None:
         self._shared: dict[str, str] = {}
         self._following: dict[str, str] = {}
 
     def add(self, header: TarHeader, content: bytes, position: int) -> None:
-        """Take in an extension header; ``position`` is that of the byte behind it. Raises TarError."""
+        """Add the attributes of an extension header; ``position`` is that of the byte after it. Raises TarError."""
         if header.kind == "g":
             self._shared |= _records(content, position)
         elif header.kind == "x":
@@ -74,7 +74,7 @@ class Attributes:
         """The entry of a header, with its extended attributes; ``position`` is that of its content.
 
         Raises:
-            TarError: it is stored sparsely, or its size is not a number.
+            TarError: the file is sparse, or its size is not a number.
         """
         said, self._following = self._shared | self._following, {}
         name = said.get("path", header.name)
@@ -116,10 +116,10 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def member_of_sample(name: str) -> tuple[str, str] | None:
-    """The sample that a file of a TAR belongs to, and its name there in lower case, as WebDataset has them.
+    """The sample of a file of a TAR, and its name there in lower case, by WebDataset's rules.
 
-    ``None`` for a file that belongs to none: one without a dot in its name, a hidden one such as ``._0001.jpg`` or ``.DS_Store``,
-    and WebDataset's own, such as ``__meta__`` or ``__shard__/info.json``.
+    ``None`` for a file that belongs to no sample: a file without a dot in its name, a hidden file such as ``._0001.jpg`` or
+    ``.DS_Store``, and WebDataset's own files, such as ``__meta__`` or ``__shard__/info.json``.
     """
     sample, member = split_name(name)
     base = name.rpartition("/")[2]
@@ -129,9 +129,9 @@ def member_of_sample(name: str) -> tuple[str, str] | None:
 
 
 class SampleNames:
-    """The names of the members of one sample, of which none may come twice.
+    """The names of the members of one sample; no name may come twice.
 
-    WebDataset too refuses a member that comes twice, in whatever case, and the names of its own fields.
+    WebDataset also refuses a member that comes twice, ignoring case, and the names of its own fields.
     """
 
     def __init__(self) -> None:
@@ -179,7 +179,7 @@ def sample_members(sample: memoryview) -> dict[str, memoryview]:
 
 
 def pack_sample(members: Mapping[str, memoryview]) -> memoryview:
-    """The stretch of a TAR that holds these members; the inverse of ``sample_members``."""
+    """A stretch of a TAR with these members; the inverse of ``sample_members``."""
     pieces: list[bytes | memoryview] = []
     for name, content in members.items():
         pieces += [_header(name, len(content)), content, bytes(-len(content) % BLOCK)]
@@ -187,7 +187,7 @@ def pack_sample(members: Mapping[str, memoryview]) -> memoryview:
 
 
 def _header(member: str, size: int) -> bytes:
-    """The header of a sample's member. Only size and checksum differ between samples, and tarfile would take 50 microseconds."""
+    """The header of a sample's member. Only size and checksum differ between samples; tarfile would take 50 microseconds."""
     octal = size < 8**11
     number = b"%011o\0" % size if octal else b"\x80" + size.to_bytes(11, "big")
     header = bytearray(_empty_header(member))

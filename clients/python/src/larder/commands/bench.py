@@ -1,4 +1,4 @@
-"""``larder bench``: how fast a dataset is read, in batches from a gateway and, to compare, by plain S3.
+"""``larder bench``: measures reading a dataset in batches from a gateway and, for comparison, by plain S3.
 
 Batches are read one after the other, like a single loader whose training step takes no time. Each batch takes the candidates that
 cost the gateway least, as in training (Quiver, FAST'20, 4.7); the rest stay candidates for later batches, so all items come
@@ -37,7 +37,7 @@ Clock = Callable[[], float]
 
 @dataclass(slots=True)
 class BatchRead:
-    """One batch that was read: how many items came, their bytes, how many were in the cache, how many could not be had."""
+    """One batch that was read: items received, their bytes, items from the cache, and unavailable items."""
 
     items: int
     bytes: int
@@ -51,13 +51,13 @@ class Measured:
 
     Args:
         way: ``batches`` or ``plain S3``.
-        endpoint: that was asked.
+        endpoint: address that was used.
         seconds: from the first batch's beginning to the last one's end.
-        batches: that were read.
-        items: that came in them.
+        batches: batches read.
+        items: items received.
         bytes: of these items.
-        failed: items that could not be had.
-        hits: of the items that came, those that were in the cache; ``None``: unknown.
+        failed: unavailable items.
+        hits: received items that were in the cache; ``None`` if unknown.
         times: seconds of each batch.
     """
 
@@ -95,13 +95,13 @@ class Measured:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value that so great a share of the values does not exceed (nearest rank); 0 of none."""
+    """The percentile of values, by nearest rank; 0 without values."""
     ranked = sorted(values)
     return ranked[max(0, math.ceil(share * len(ranked)) - 1)] if ranked else 0.0
 
 
 class Draw:
-    """Random candidates out of the first ``pool`` items: each once in a round, but for less than a batch at its end."""
+    """Random candidates out of the first ``pool`` items: each once in a round, except fewer than a batch at its end."""
 
     def __init__(self, pool: int, seed: int) -> None:
         self._pool = pool
@@ -109,7 +109,7 @@ class Draw:
         self._order = self._left = np.empty(0, np.uint32)
 
     def candidates(self, count: int, least: int) -> NDArray[np.uint32]:
-        """``count`` of them; at the end of a round fewer, but at least ``least`` if the pool has them."""
+        """``count`` candidates; fewer at the end of a round, but at least ``least`` if the pool has so many."""
         if len(self._left) + len(self._order) < min(least, self._pool):
             self._order = self._random.permutation(self._pool).astype(np.uint32)
             self._left = self._left[:0]
@@ -119,7 +119,7 @@ class Draw:
         return self._left
 
     def taken(self, indices: NDArray[np.uint32]) -> None:
-        """These came, or never will."""
+        """Remove items that came, or will never come."""
         self._left = self._left[~np.isin(self._left, indices)]
 
 
@@ -158,7 +158,7 @@ def measure(
 
 
 class _Batches:
-    """Reads batches from the gateway, and remembers which items came in each."""
+    """Reads batches from the gateway, and records the items of each."""
 
     def __init__(self, arguments: Namespace, reader: BatchReader) -> None:
         self._size = arguments.batch_size
@@ -180,7 +180,7 @@ class _Batches:
 
 
 def _compared(arguments: Namespace, client: Client, info: DatasetInfo, came: list[NDArray[np.uint32]]) -> Measured:
-    """The same batches by plain GETs; from the first one again if there is time left."""
+    """The same batches by plain GETs; starts over if there is time left."""
     endpoint = arguments.compare_endpoint or client.endpoint
     profile = arguments.compare_profile or arguments.profile
     s3 = S3(endpoint, credentials=CredentialSource(profile=profile))

@@ -1,7 +1,8 @@
-"""``larder completion``, and what a shell asks for with its script. Needs argcomplete, which the extra ``completion`` installs.
+"""``larder completion``, and the completions that its script requests for a shell. Needs argcomplete, which the extra
+``completion`` installs.
 
-Names of datasets and jobs, and places of objects, are asked from the gateway of the line; one that does not answer at once has
-none.
+Names of datasets and jobs, and places of objects, come from the gateway that the line names. If it does not answer at once, none
+are proposed.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from larder.http.credentials import CredentialSource, endpoint_of
 from larder.http.s3 import S3
 
 _PATIENCE = 1.0
-"""Seconds to wait for an answer: somebody waits at a prompt."""
+"""Seconds to wait for an answer: the user is waiting at a prompt."""
 _MOST = 100
-"""Places that are proposed."""
+"""The most places that are proposed."""
 _ONCE = Retry(attempts=1)
 
 
@@ -38,7 +39,7 @@ def script(arguments: Namespace) -> int:
 
 
 def complete(grammar: ArgumentParser) -> None:
-    """Answer the shell that asks in the environment's variables, and end the process."""
+    """Answer the shell's request in the environment's variables, and end the process."""
     _add_names(grammar)
     autocomplete(grammar, always_complete_options=False)
 
@@ -78,7 +79,7 @@ def _jobs(given: Namespace, _prefix: str) -> Iterator[str]:
 
 
 def _places(given: Namespace, prefix: str) -> Iterator[str]:
-    """Buckets, or what is below a prefix; else files."""
+    """Buckets, or names below a prefix; otherwise files."""
     if not prefix.startswith("s3:"):
         yield from FilesCompleter()(prefix)
         return

@@ -1,4 +1,4 @@
-"""``larder estimate``: how much of the store's traffic a cache would save, before there is one."""
+"""``larder estimate``: estimates how much of the store's traffic a cache would save."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from larder.commands.dataset import client_of
 from larder.planner.expected import USABLE, expected_reads
 
 _SHARES = (0.2, 0.5, 0.8, 1.0)
-"""Of the dataset, for caches where none are given."""
+"""Shares of the dataset: the sizes of caches if none are given."""
 
 
 def estimate(arguments: Namespace) -> int:
@@ -48,7 +48,7 @@ def estimate(arguments: Namespace) -> int:
 
 
 def _dataset(arguments: Namespace) -> tuple[int, int]:
-    """Items and bytes."""
+    """Items and bytes of the dataset."""
     if arguments.dataset is None:
         if arguments.items is None or arguments.bytes is None:
             raise ValueError("give a dataset, or --items and --bytes")

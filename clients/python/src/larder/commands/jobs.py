@@ -41,7 +41,7 @@ def show(arguments: Namespace) -> int:
 
 
 def all_pages(api: Api, path: str, name: str) -> list[dict[str, Any]]:
-    """A list that the gateway answers page by page; ``name`` is its field in each answer."""
+    """A list that the gateway returns page by page; ``name`` is its field in each answer."""
     rows: list[dict[str, Any]] = []
     cursor = ""
     while True:

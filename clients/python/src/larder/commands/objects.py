@@ -76,7 +76,7 @@ def _download(s3: S3, bucket: str, key: str, target: str) -> None:
 
 
 def _fetch(s3: S3, bucket: str, key: str, file: BinaryIO) -> None:
-    """Write an object; a read that breaks off goes on where it was, in the same version."""
+    """Write an object to a file; a read that breaks off resumes at that place, in the same version."""
     with stream(s3, Part(bucket, key)) as opened:
         while piece := opened.read(PIECE):
             file.write(piece)

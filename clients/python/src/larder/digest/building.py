@@ -31,9 +31,9 @@ Run = Callable[[Reader, Iterator[Task]], Iterator[Outcome[Task, Done]]]
 """Executes tasks; the calling thread takes them from the iterator."""
 
 _LISTED_AHEAD = 1 << 16
-"""Objects that are listed ahead of reading."""
+"""The most objects that are listed ahead of reading."""
 _MOST_FAILURES = 100
-"""Failures that are kept for the report."""
+"""The most failures that are kept for the report."""
 
 
 class Failure(NamedTuple):
@@ -73,7 +73,7 @@ class Report:
         supplied: objects whose SHA-256 came from the store.
         vanished: objects deleted during the build, which are left out.
         folders: empty objects whose key ends in "/", which some tools create as folders; they are left out.
-        samples: samples that the items form, if they are members of such.
+        samples: samples that the items form, if items are members of samples.
         incomplete: samples without all members, which are left out.
     """
 
@@ -130,15 +130,15 @@ def build(
         file: to write; an existing file is used, and replaced when the new one is complete.
         endpoint: of the store, or of a gateway; from the environment when left out.
         credentials: for it; from the usual places when left out.
-        items: ``"objects"``, ``"samples:jpg,cls"`` for objects that are together a sample (named with the largest first),
+        items: ``"objects"``, ``"samples:jpg,cls"`` for objects that together form a sample (named with the largest first),
             ``"tar-members"``, ``"tar-samples"``, ``"row-groups"`` of Parquet files, ``"module:function"``, or a function
             ``items(bucket, key, size, read)`` that gives offset and length of each item in an object; ``read(offset, length)``
             gives the object's bytes.
         include: patterns of keys to take (``*`` also crosses "/"); none takes all.
         exclude: patterns of keys to leave out.
         jobs: objects read at once.
-        fresh: read everything again, whatever is known.
-        supplied: take a full-object SHA-256 that the store has for the object's digest, instead of reading the object.
+        fresh: read everything again, ignoring earlier results.
+        supplied: if the store has a full-object SHA-256, use it as the object's digest instead of reading the object.
         progress: by default a bar on standard error if that is a terminal. ``True``: also a line every half minute elsewhere.
             ``False``: nothing.
         skip_incomplete: leave out samples that lack a member, and count them.
@@ -159,7 +159,7 @@ def build(
 
 
 def build_with(run: Run, s3: S3, source: str, path: Path, options: Options) -> Report:
-    """``build``, with the tasks worked off by ``run``."""
+    """``build``, with ``run`` to execute the tasks."""
     bucket, prefix = parse_source(source)
     reader = Reader(s3, bucket, Items.of(options.items), supplied=options.supplied)
     if not path.parent.is_dir():
@@ -214,7 +214,7 @@ class _Build:
             raise BuildIncomplete(self._complaint(), self._failures)
 
     def _look_again(self, listed: Iterable[ListedObject]) -> None:
-        """Tell deleted objects from objects that something on the way cannot address: the latter must not make a dataset
+        """Distinguish deleted objects from objects that something on the way cannot address, which must not make the dataset
         smaller."""
         still = self._missing.intersection(entry.key for entry in listed)
         detail = "{}/{!r} is listed, but reading it finds nothing".format
@@ -293,7 +293,7 @@ class _Build:
                 yield Row(item.digest, bucket, known.key, item.offset, item.length, known.etag, known.size, item.member)
 
     def _part_rows(self, hashed: Callable[[bytes], None]) -> Iterator[Row]:
-        """Each part of an object beside the last one, which all need."""
+        """The rows of an object's parts, each beside the last part, which all need."""
         bucket, report, members = self._reader.bucket, self._report, self._reader.items.members
         for known in self._journal.objects():
             report.objects += 1
@@ -306,7 +306,7 @@ class _Build:
                     yield Row(item.digest, bucket, known.key, item.offset, item.length, known.etag, known.size, member)
 
     def _sample_rows(self, hashed: Callable[[bytes], None]) -> Iterator[Row]:
-        """The members of each sample beside each other. Raises BuildIncomplete at the end if samples lack some."""
+        """The rows of each sample's members, adjacent. Raises BuildIncomplete at the end if samples lack members."""
         bucket, report, members = self._reader.bucket, self._report, self._reader.items.members
         lacking: list[Failure] = []
         for name, sample in self._journal.samples():
@@ -345,7 +345,7 @@ class _Build:
 
 
 def _listed(failures: Sequence[Failure], count: int) -> str:
-    """The first of ``count`` failures, a line each."""
+    """The first of ``count`` failures, one per line."""
     lines = "".join(f"\n  {failure.detail}" for failure in failures[:10])
     return f"{lines}\n  and {count - 10:,} more" if count > 10 else lines
 

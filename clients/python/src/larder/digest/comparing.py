@@ -17,7 +17,7 @@ _AT_ONCE = 1 << 16
 
 
 class Difference(NamedTuple):
-    """One item that the files do not agree on.
+    """One item in which the files differ.
 
     Args:
         kind: ``"added"`` (only the second file has it), ``"removed"`` (only the first), or ``"changed"`` (its digest or its
@@ -35,11 +35,11 @@ class Difference(NamedTuple):
 
 @dataclass
 class Comparison:
-    """Number of items that differ; complete when all differences were taken.
+    """Numbers of equal and different items; complete once all differences were consumed.
 
     Args:
         same: items that both files have.
-        counts: of the differences, by kind.
+        counts: number of differences, by kind.
         reordered: whether they list the same items in another order, which makes them different datasets.
     """
 
@@ -65,7 +65,7 @@ class _Side:
         self.next()
 
     def next(self) -> None:
-        """Go on to the item behind; ``place`` is ``None`` behind the last."""
+        """Advance to the next item; ``place`` is ``None`` after the last."""
         self.index, self.place = next(self._places, (-1, None))
 
     def _all(self) -> Iterator[tuple[int, tuple[bytes, bytes, int]]]:
@@ -82,7 +82,7 @@ class _Side:
 def differences(first: DigestFile, second: DigestFile, comparison: Comparison) -> Iterator[Difference]:
     """The items that differ, ordered by bucket, key and offset, which identify an item; a whole object has offset 0.
 
-    A place that a file lists several times is compared as often.
+    A place that a file lists several times is compared that many times.
 
     Args:
         first: the earlier file.
@@ -121,7 +121,7 @@ def _same(old: _Side, new: _Side) -> bool:
 
 
 def _by_place(file: DigestFile) -> NDArray[np.int64]:
-    """The rows ordered by bucket, key and offset, rows of the same place by length, then in their order."""
+    """The rows ordered by bucket, key, offset and length, then by their order in the file."""
     table = pa.table(
         {
             "bucket": file.buckets.cast(pa.large_string()).cast(pa.large_binary()),

@@ -60,9 +60,9 @@ class DigestFile:
         digests: SHA-256 of each item, shape (items, 32).
         buckets: bucket of each item, an Arrow dictionary array of ``large_string``.
         keys: key of each item, an Arrow array of ``large_string``.
-        offsets: first byte of each item in its object, -1 where there is none.
-        lengths: bytes of each item, -1 where that is not known.
-        members: names of the members of a sample, in the order of its adjacent items; empty if items are no members.
+        offsets: first byte of each item in its object, -1 without an offset.
+        lengths: bytes of each item, -1 if unknown.
+        members: names of the members of a sample, in the order of its adjacent items; empty if items are not members.
     """
 
     path: Path
@@ -121,7 +121,7 @@ def read(path: str | os.PathLike[str]) -> DigestFile:
 
     Raises:
         DigestFileError: there is no such file, it is damaged, or a column is missing or has invalid values; the error names the
-            column, and the row where there is one.
+        column and, if there is one, the row.
     """
     path = Path(path)
     with opened(path) as parquet:
@@ -171,7 +171,7 @@ def _checked_file(path: Path, parquet: pq.ParquetFile) -> DigestFile:
 
 
 class _Column:
-    """One column on its way from whatever type its writer chose to the one that is used here."""
+    """Converts one column from its writer's type to the type used here."""
 
     def __init__(self, path: Path, name: str, values: pa.ChunkedArray) -> None:
         self._path = path
@@ -225,7 +225,7 @@ class _Column:
         return filled
 
     def refuse(self, bad: NDArray[np.bool_], what: str) -> None:
-        """Raise DigestFileError for the first row that is bad."""
+        """Raise DigestFileError for the first invalid row."""
         rows = np.flatnonzero(bad)
         if len(rows):
             raise DigestFileError(f"{self._path}: column {self._name!r}, row {rows[0]}: {what}")
@@ -276,7 +276,7 @@ def _numpy(values: pa.ChunkedArray) -> NDArray[np.bool_]:
 
 
 def _joined(values: pa.ChunkedArray) -> Any:
-    """One array; empty without chunks."""
+    """The chunks joined into one array; empty without chunks."""
     return pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
 
 

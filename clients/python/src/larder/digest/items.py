@@ -22,11 +22,11 @@ ROW_GROUPS = "row-groups"
 _PARTS = ("0", "1")
 """Members of a row group: its bytes, and the footer of its file."""
 SAMPLES = "samples:"
-"""Beginning of the kind whose items are the members of samples; their names follow, with commas between."""
+"""Prefix of the kind whose items are the members of samples; the names follow, separated by commas."""
 MAX_MEMBERS = 64
-"""Members of a sample that gateways accept."""
+"""The most members of a sample that gateways accept."""
 _LONGEST_MEMBER = 80
-"""Characters of a member's name: with it, a TAR header has room for the name."""
+"""The most characters of a member's name, so that a TAR header has room for it."""
 
 
 class IndexFailed(LarderError):
@@ -50,7 +50,7 @@ class Items:
     shared: bool = False
 
     def include(self, key: str) -> bool:
-        """Whether an object is of this kind; of samples, whether it is one of their members."""
+        """Whether an object is of this kind; for samples, whether it is a member of one."""
         return self.shared or not self.members or split_name(key)[1] in self.members
 
     @classmethod
@@ -60,7 +60,7 @@ class Items:
 
         Raises:
             ValueError: the names of members are not those of a sample.
-            TypeError: an index is no function with a name.
+            TypeError: an index is not a function with a name.
             IndexFailed: the function was not found.
         """
         if not isinstance(what, str):

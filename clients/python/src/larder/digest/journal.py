@@ -1,6 +1,6 @@
 """The journal of a build, in a file beside its result, so that a killed build resumes.
 
-An SQLite database, ``FILE.partial``, with one row per object. A row is written when its object was read completely, and survives
+An SQLite database, ``FILE.partial``, with one row per object. A row is written once its object was read completely, and survives
 kill -9. The database is locked while it is open, so that two builds cannot write one file.
 """
 
@@ -102,11 +102,11 @@ class Journal:
 
     @property
     def filled(self) -> bool:
-        """Whether ``fill`` was called, by this build or by the one that it resumes."""
+        """Whether ``fill`` was called, by this build or by the build that it resumes."""
         return self._fact("filled") is not None
 
     def fill(self, objects: Iterable[Object]) -> None:
-        """Add objects of an earlier digest file; the journal's own are newer and stay."""
+        """Add objects of an earlier digest file; the journal's own objects are newer and stay."""
         rows = (_to_row(read, 0) for read in objects)
         self._database.executemany("INSERT OR IGNORE INTO objects VALUES (?, ?, ?, ?, ?, ?)", rows)
         self._set_fact("filled", "yes")
@@ -134,7 +134,7 @@ class Journal:
         return self._objects("key")
 
     def samples(self) -> Iterator[tuple[str, dict[str, Object]]]:
-        """This run's objects by the sample that they are members of, and by their names in it."""
+        """This run's objects, by sample and by their names in it."""
         self._database.create_function("sample", 1, lambda key: _bytes(split_name(_text(key))[0]), deterministic=True)
         # A sample's keys need not be adjacent: "a.cls" < "a.d/x.cls" < "a.jpg".
         ordered = self._objects("sample(key), key")
@@ -147,7 +147,7 @@ class Journal:
             yield Object(_text(key), etag, size, unpacked(items, members))
 
     def close(self) -> None:
-        """Close the database and keep it for the next build, unless it has no object; harmless when closed."""
+        """Close the database and keep it for the next build, unless it has no object. Harmless if already closed."""
         if self._open:
             self._open = False
             empty = self._database.execute("SELECT 1 FROM objects").fetchone() is None

@@ -1,7 +1,7 @@
-"""The row groups of a Parquet file, as parts that can be read and cached for themselves.
+"""The row groups of a Parquet file, as parts that can be read and cached separately.
 
-A row has no bytes of its own: values are stored by column, and compressed by pages. So the smallest part with a digest is a row
-group, which is one stretch of the file, and needs the file's footer to be read.
+A row has no bytes of its own: values are stored by column, and compressed by page. So the smallest part with a digest is a row
+group, which is one stretch of the file. Reading it needs the file's footer.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def ahead(items: Iterable[T], room: int) -> Iterator[T]:
     """The same items, taken by a thread that runs up to ``room`` items ahead of the caller.
 
     Raises:
-        Exception: whatever the iterable raises, when its turn has come.
+        Exception: whatever the iterable raises, at that item's turn.
     """
     taken: queue.Queue[T | _End | Exception] = queue.Queue(room)
     stopped = threading.Event()

@@ -25,13 +25,13 @@ class Counts:
     """Progress of the work.
 
     Args:
-        objects: done, those included that did not have to be read.
+        objects: objects done, including those that did not have to be read.
         bytes: of those objects.
-        of_objects: known so far to be done in all.
+        of_objects: objects known so far in total.
         of_bytes: likewise.
         listing: whether the totals still grow.
-        reused: of the objects done, those that were known from before.
-        read_bytes: that were read from the store for all this.
+        reused: objects done that were known before.
+        read_bytes: bytes read from the store.
         unit: the counted unit, if not objects.
     """
 
@@ -46,7 +46,7 @@ class Counts:
 
 
 class BuildProgress(Protocol):
-    """Receives every step. Called often, so it decides itself what to show."""
+    """Receives every step. It is called often, and decides itself what to show."""
 
     def update(self, counts: Counts) -> None:
         """Something was done."""
@@ -70,7 +70,7 @@ class Written:
 
     Args:
         stream: usually standard error.
-        clock: gives seconds that never go back.
+        clock: returns monotonic seconds.
     """
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
@@ -81,7 +81,7 @@ class Written:
         self._width = 0
 
     def update(self, counts: Counts) -> None:
-        """Show it if the last time was long enough ago."""
+        """Show the progress if the last time was long enough ago."""
         now = self._clock()
         if now - self._shown < (_REDRAW_EVERY if self._terminal else _LINE_EVERY):
             return
@@ -156,7 +156,7 @@ def describe(counts: Counts, seconds: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds for people: ``"1:02:03"`` or ``"02:03"``."""
+    """Readable seconds: ``"1:02:03"`` or ``"02:03"``."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"

@@ -1,4 +1,4 @@
-"""Hashing parts of an object while it passes by once: ranges may touch, leave gaps, overlap and repeat."""
+"""Hashes parts of an object in one pass: ranges may touch, leave gaps, overlap and repeat."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from larder.http.stream import PIECE
 
 _WORTH_READING = 1 << 18
-"""Bytes of a gap that cost less to read than another request: about what a store delivers in one round trip."""
+"""The most bytes of a gap that cost less to read than another request: about what a store delivers in one round trip."""
 
 ReadRange = Callable[[int, int], bytes]
 """``read(offset, length)``: bytes of the object in question."""
@@ -25,7 +25,7 @@ class Range(NamedTuple):
 
     @property
     def stop(self) -> int:
-        """The first byte behind it."""
+        """The first byte after it."""
         return self.offset + self.length
 
 
@@ -38,7 +38,7 @@ class Run(NamedTuple):
 
 
 def runs(ranges: Sequence[Range]) -> Iterator[Run]:
-    """Combine ranges that are so close that one request for all of them is cheaper."""
+    """Combine ranges that are close enough to make one request cheaper."""
     numbers: list[int] = []
     start = stop = 0
     for number in sorted(range(len(ranges)), key=lambda number: ranges[number]):

@@ -1,7 +1,7 @@
 """The same build as Ray Data tasks, for buckets that one machine's network is too slow for. Needs the extra ``ray``.
 
 The calling process lists, keeps the journal and writes the file; the tasks, wherever Ray runs them, read and hash. So an
-interrupted build continues here as it does on one machine, and gives the same file.
+interrupted build resumes as on one machine, and gives the same file.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from larder.digest.reading import Done, Reader, Task
 from larder.http.credentials import Credentials, CredentialSource
 from larder.http.s3 import S3
 
-# One task of Ray's: enough to be worth starting, and small enough that few are lost with a machine.
+# One Ray task: large enough to be worth starting, and small enough that a lost machine costs little.
 _OBJECTS_PER_TASK = 1024
-"""Objects of one Ray task at most."""
+"""The most objects of one Ray task."""
 _BYTES_PER_TASK = 1 << 30
-"""Bytes of one Ray task at most."""
+"""The most bytes of one Ray task."""
 _TASKS = pa.schema([("key", pa.string()), ("etag", pa.string()), ("size", pa.int64())])
 _DONE = pa.schema(
     [
@@ -65,8 +65,8 @@ def build(
 
     Arguments, results and errors are those of ``larder.digest.build``, with these differences. ``jobs`` is the number of
     objects that each task reads at once; a task asks for one CPU. Credentials that are given go to the tasks; when they are
-    left out, each machine looks for its own. Whatever ``items`` names must be importable there. Ray is the one that is
-    initialized, or begins as ``ray.data`` begins it.
+    left out, each machine looks for its own. A function that ``items`` names must be importable there. The build uses an
+    initialized Ray, or lets ``ray.data`` start it.
 
     Raises:
         ray.exceptions.RayError: the cluster fails.

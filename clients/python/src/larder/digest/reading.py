@@ -18,7 +18,7 @@ from larder.http.s3 import S3
 from larder.http.stream import PIECE, Part, stream
 
 _ATTEMPTS = 4
-"""Reads of an object that is overwritten while it is read."""
+"""The most reads of an object that is overwritten while it is read."""
 _MIN_LOOKUPS = 32
 """Lookups of supplied digests after which a store that supplies less than a quarter of them is not asked again."""
 
@@ -83,7 +83,7 @@ class Reader:
         """Read an object; one that changes during the read is read again.
 
         Raises:
-            ObjectMissing: it is gone.
+            ObjectMissing: the object does not exist any more.
             ObjectChanged: it changed every time.
             S3Error: the store refuses, or fails every time.
             DigestFileError: the object has the wrong content.
@@ -151,7 +151,7 @@ class Reader:
         return ranges
 
     def _supplied_digest(self, task: Task) -> bytes | None:
-        """The digest that the store supplies, if any. A store that supplies few is not asked again."""
+        """The digest that the store supplies, if any. A store that supplies few digests is not asked again."""
         if not self._supplied or not (self._asked < _MIN_LOOKUPS or 4 * self._had >= self._asked):
             return None
         head = self.s3.head(self.bucket, task.key)
@@ -175,7 +175,7 @@ class Reader:
 
 
 def quoted(etag: str) -> str:
-    """An ETag as If-Match wants it; some stores list it without its quotes."""
+    """An ETag in the form for If-Match; some stores list it without its quotes."""
     return etag if not etag or etag.startswith(('"', "W/")) else f'"{etag}"'
 
 

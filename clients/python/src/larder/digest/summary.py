@@ -23,11 +23,11 @@ class Summary:
         unknown_lengths: items whose length is not in the file.
         parts: items that have an offset, so may be part of a larger object.
         buckets: items of each bucket.
-        sizes: items by length: entry ``(upper, count)`` counts lengths below ``upper`` and not below the entry before; the
-            bounds are powers of two, of which 1 stands for empty items.
-        duplicates: items whose bytes an earlier item has, too.
+        sizes: items by length: entry ``(upper, count)`` counts lengths below ``upper`` and at least the previous ``upper``. The
+        bounds are powers of two; 1 is for empty items.
+        duplicates: items with the same bytes as an earlier item.
         duplicate_bytes: their part of ``bytes``.
-        members: names of the members of a sample, of which each is an item; empty if items are no members.
+        members: names of the members of a sample, if each member is an item; otherwise empty.
     """
 
     file: str
@@ -64,7 +64,7 @@ def summarize(file: DigestFile) -> Summary:
 
 
 def _repeated(digests: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Which rows have the digest of an earlier row."""
+    """Marks the rows that have the digest of an earlier row."""
     keys = np.ascontiguousarray(digests).view("V32").ravel() if len(digests) else np.zeros(0, "V32")
     _, first = np.unique(keys, return_index=True)
     repeated = np.ones(len(digests), bool)

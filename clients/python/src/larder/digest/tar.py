@@ -1,7 +1,7 @@
 """The items of a TAR in an object store: where each begins, how long it is, and its SHA-256.
 
-The archive passes by once and is never held in memory. One that is damaged or was cut raises instead of ending early: the
-``tarfile`` module takes a stream that is cut inside a header for one that ends there. `larder.base.tar` has the format.
+The archive is read in one pass and never held in memory. A damaged or truncated archive raises instead of ending early: to the
+``tarfile`` module, a stream that is cut inside a header simply ends there. `larder.base.tar` has the format.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Read = Callable[[int], bytes | bytearray | memoryview]
 
 
 class Member(NamedTuple):
-    """One regular file, or one sample; ``offset`` counts bytes from the first of the archive, ``digest`` is the SHA-256 of its
+    """One regular file, or one sample; ``offset`` is in bytes from the archive's start, ``digest`` is the SHA-256 of its
     bytes."""
 
     name: str
@@ -30,13 +30,13 @@ class Member(NamedTuple):
 
 
 def members(read: Read) -> Iterator[Member]:
-    """The regular files of an uncompressed TAR, in the archive's order; links, devices and directories are passed over.
+    """The regular files of an uncompressed TAR, in the archive's order; links, devices and directories are skipped.
 
     Args:
         read: the archive from its first byte on.
 
     Raises:
-        TarError: damage, a cut, sparse members, a second archive behind the first one's end.
+        TarError: damage, truncation, sparse members, or a second archive after the end of the first.
     """
     stream = _Stream(read)
     for _, entry in _files(stream):
@@ -66,7 +66,7 @@ def samples(read: Read) -> Iterator[Member]:
                 yield Member(name, begin, end - begin, hashed.digest())
             name, begin, end, hashed, names = belongs[0], start, start, hashlib.sha256(), SampleNames()
         names.add(entry.name, belongs[1])
-        # Of what passed since the last member, all behind the sample's end is part of it: headers, at least.
+        # The sample's digest includes everything read between its last member and this one: at least headers.
         hashed.update(between[len(between) - (stream.position - end) :])
         between.clear()
         stream.tap = hashed.update
@@ -77,7 +77,7 @@ def samples(read: Read) -> Iterator[Member]:
 
 
 def _files(stream: _Stream) -> Iterator[tuple[int, TarEntry]]:
-    """The regular files of a stream, which is at the content of each; the first number is where its headers began.
+    """The regular files of a stream, which is positioned at each file's content; the first number is where its headers began.
 
     The content must have been read when the next file is requested.
     """
@@ -98,7 +98,7 @@ def _files(stream: _Stream) -> Iterator[tuple[int, TarEntry]]:
 
 
 class _Stream:
-    """A stream with its ``position``, that of the next byte; ``tap`` receives all that passes."""
+    """A stream with the ``position`` of its next byte; ``tap`` receives all bytes read."""
 
     def __init__(self, read: Read) -> None:
         self._read = read
@@ -128,7 +128,7 @@ class _Stream:
         return hashed.digest()
 
     def skip(self, size: int) -> None:
-        """Pass over the next bytes, and the padding behind them."""
+        """Skip the next bytes, and the padding after them."""
         left = size + -size % BLOCK
         while left:
             left -= len(self._some(left))

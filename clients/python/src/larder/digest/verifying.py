@@ -42,7 +42,7 @@ class _Task(NamedTuple):
 
 
 def sample(items: int, size: int, seed: int | None = None) -> list[int]:
-    """``size`` of the indices below ``items``, or all of them, drawn without preference, in ascending order."""
+    """``size`` random indices below ``items``, or all of them, in ascending order."""
     return sorted(random.Random(seed).sample(range(items), min(size, items)))  # noqa: S311
 
 
@@ -58,12 +58,12 @@ def verify(
     """Read items again; yields items that differ from the file, as they are found.
 
     Args:
-        file: that is verified.
+        file: the file to verify.
         s3: the store.
         indices: of the items; items of one object that follow each other are read together.
         jobs: objects read at once.
         counts: updated while items are verified, and passed to ``progress``; its objects are items here.
-        progress: gets the progress.
+        progress: receives the progress.
     """
     counts = counts if counts is not None else Counts()
     counts.of_objects, counts.listing = len(indices), False
@@ -103,7 +103,7 @@ def _check(file: DigestFile, s3: S3, task: _Task) -> Iterator[Finding]:
 
 
 def _digests(s3: S3, task: _Task) -> dict[int, bytes]:
-    """The digest of each item by index, for items that lie within the object."""
+    """The digest of each item by index, for items within the object."""
     bounded = [(index, at) for index, at in task.items if at.offset is not None and at.length is not None]
     open_ended = [(index, at) for index, at in task.items if at.offset is None or at.length is None]
     hashes: dict[int, bytes] = {}
@@ -133,7 +133,7 @@ def _to_the_end(s3: S3, at: Location) -> bytes:
             while piece := data.read(PIECE):
                 hashed.update(piece)
     except S3Error as error:
-        # S3 has no range that begins at the end of an object, where there may well be an empty item.
+        # S3 has no range that begins at the end of an object, where an empty item may be.
         if error.status != 416 or s3.head(at.bucket, at.key).size != at.offset:
             raise
     return hashed.digest()

@@ -1,7 +1,7 @@
 """Writes digest files: equal rows give equal bytes, and a file appears only when it is complete.
 
-Beyond the columns that every digest file has (see ``file``) there are ``etag`` and ``size``, of the object that an item is or is
-part of, from which a later build knows what it need not read again, and ``member``, the name of an item in a TAR or a sample.
+Beyond the columns of every digest file (see ``file``) there are ``etag`` and ``size`` of the item's object, which let a later
+build skip unchanged objects, and ``member``, the name of an item in a TAR or a sample.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SCHEMA = pa.schema(
 )
 ITEMS_KEY = "larder.items"
 """Metadata of the file: the kind of its items, see ``Items`` of ``build``."""
-# Equal files depend on it, so it is not a setting; a writer holds one group in memory.
+# Equal files depend on this, so it is not a setting; a writer holds one group in memory.
 _ROWS_PER_GROUP = 1 << 17
 """Rows of a Parquet row group."""
 
@@ -56,10 +56,10 @@ def write(path: Path, rows: Iterable[Row], items: str, members: Sequence[str] = 
         path: of the file; its directory must exist.
         rows: ordered by key (as UTF-8) and offset, by convention; registering takes any order.
         items: the kind of items, kept in the file's metadata.
-        members: names of the members of a sample if adjacent rows are one, also kept there.
+        members: names of the members of a sample if adjacent rows form one, also kept there.
 
     Raises:
-        OSError: the disk is full or may not be written to; a previous file at ``path`` is still there.
+        OSError: the disk is full or cannot be written; a previous file at ``path`` stays.
     """
     unfinished = path.with_name(path.name + ".writing")
     named = {MEMBERS_KEY: ",".join(members)} if members else {}

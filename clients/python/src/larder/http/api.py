@@ -20,11 +20,11 @@ from larder.http.connection import TRANSIENT, Body, Connection
 from larder.http.credentials import Credentials, CredentialSource
 
 _MAX_RETRY_AFTER = 60.0
-"""Seconds: a longer ``Retry-After`` is cut to this."""
+"""The most seconds of a ``Retry-After``; a longer one is cut to this."""
 _BUSY_STATUS = frozenset({429, 500, 502, 503, 504})
 _EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "InvalidToken", "InvalidAccessKeyId"})
 _ERROR_BODY = 1 << 16
-"""Bytes of an error's body that are read."""
+"""The most bytes of an error's body that are read."""
 
 
 class Busy(LarderError):
@@ -74,7 +74,7 @@ class Api:
             Busy: a temporary failure.
             RequestRefused: the gateway refused the request.
             UnexpectedAnswer: the endpoint is not a Larder gateway.
-            OSError: the connection failed; so does http.client.HTTPException.
+            OSError: the connection failed; or http.client.HTTPException.
         """
         with self.connection.exchange(method, path, **request) as response:
             if response.status not in expected:
@@ -161,6 +161,6 @@ def _problem(headers: Message, body: bytes) -> Mapping[str, Any]:
 
 
 def _retry_after(headers: Message) -> float:
-    """Seconds; gateways never send the form with a date (RFC 9110, 10.2.3), so it counts as none."""
+    """The seconds of Retry-After. Gateways never send its form with a date (RFC 9110, 10.2.3), which counts as absent."""
     text = (headers.get("Retry-After") or "").strip()
     return min(float(text), _MAX_RETRY_AFTER) if text.isdecimal() and len(text) < 10 else 0.0

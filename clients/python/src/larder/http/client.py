@@ -22,7 +22,7 @@ _REGISTER_TIMEOUT = 900.0
 _DIGEST = 32
 _MOST_DIGESTS = 16_384
 _PAGE = 10_000
-"""Item locations of one request."""
+"""Item locations per request."""
 _CREATED = frozenset({200, 201})
 
 
@@ -73,7 +73,7 @@ class Client:
         self._api.connection.close()
 
     def ping(self) -> dict[str, object]:
-        """Whether the gateway is ready: ``{"ready": bool, ...}`` with what else ``/-/readyz`` says of its parts.
+        """Whether the gateway is ready: ``{"ready": bool, ...}``, with all that ``/-/readyz`` says about its parts.
 
         "Not ready" is an answer too: it is returned, not raised.
 
@@ -85,7 +85,7 @@ class Client:
         return {**self._api.parsed(status, body), "ready": status == 200}
 
     def server_info(self) -> dict[str, object]:
-        """The gateway's facts on itself from ``/-/healthz``.
+        """The gateway's facts about itself, from ``/-/healthz``.
 
         Raises:
             GatewayUnavailable: there was no answer.
@@ -102,7 +102,8 @@ class Client:
         by_content: bool = False,
         request_payer: bool = False,
     ) -> DatasetInfo:
-        """Tell the gateway of a dataset; again is harmless, and another content replaces the one that had the name.
+        """Register a dataset at the gateway. Repeating that is harmless; different content replaces the dataset that had the
+        name.
 
         Args:
             name: 1 to 128 of ``A-Z a-z 0-9 . _ -``.
@@ -114,7 +115,7 @@ class Client:
 
         Raises:
             DigestFileError: there is no such file.
-            RequestRefused: the file is no digest file (InvalidDigestFile), is too large (TooLarge), or may not be read.
+            RequestRefused: the file is not a digest file (InvalidDigestFile), is too large (TooLarge), or may not be read.
             GatewayUnavailable: the gateway did not answer, or cannot store it now.
             UnexpectedAnswer: what answered is not a Larder gateway.
             CredentialsMissing: there is no access key to sign with.
@@ -156,7 +157,7 @@ class Client:
         """Whether the fleet has the bytes of each SHA-256 digest in its cache, registered or not.
 
         Args:
-            digests: 32 bytes each; they are asked for in requests of 16,384.
+            digests: 32 bytes each, sent in requests of 16,384.
 
         Raises:
             ValueError: a digest has another length.

@@ -1,9 +1,9 @@
 """Signed HTTP/1.1 requests to one endpoint, over connections that are kept alive.
 
 Idle connections are in a deque, whose ``pop`` and ``append`` are atomic: a request takes one out for its thread, and returns it
-once the answer is read to its end. There is no lock that a fork could leave held, and every connection records the process that
-opened it: a child closes inherited ones (which the parent does not notice) and opens its own. So one object serves any number
-of threads, survives fork, and is pickled without its connections.
+once the answer is read to its end. There is no lock that a fork could leave held. Every connection records the process that
+opened it: a child closes inherited ones (which the parent does not notice) and opens its own. So one object serves any number of
+threads, survives fork, and is pickled without its connections.
 """
 
 from __future__ import annotations
@@ -86,11 +86,11 @@ class Connection:
         self._idle: _Idle = deque()
         self._tls: ssl.SSLContext | None = None
         self.local: LocalSocket | None = None
-        """The server's unix socket, used instead of its address; ``None`` again as soon as it cannot be reached."""
+        """The server's unix socket, used instead of its address; reset to ``None`` as soon as it cannot be reached."""
         self.bytes_until = 0.0
         """Monotonic time until which no open files are requested, after receiving some has failed."""
         self.by_tcp = ""
-        """Why the address is used although the server has a unix socket: it is ``elsewhere``, or ``unreachable``."""
+        """Why the address is used although the server has a unix socket: the socket is ``elsewhere``, or ``unreachable``."""
         weakref.finalize(self, _close_all, self._idle)
 
     def __getstate__(self) -> dict[str, object]:
@@ -123,7 +123,8 @@ class Connection:
     ) -> Iterator[HTTPResponse]:
         """Send a request; yields the answer, whose body the caller reads. A partly read answer closes its connection.
 
-        An idle connection that the server has closed, or does not answer over while it is alive, is replaced once, silently.
+        If the server has closed an idle connection, or is alive but does not answer over it, the connection is replaced once,
+        silently.
 
         Args:
             method: upper-case HTTP method.
@@ -163,7 +164,7 @@ class Connection:
         kept = self._kept() if body is None or isinstance(body, bytes) else None
         if kept is not None:
             kept.silence.kept = True
-            kept.sock.settimeout(kept.silence.longest)  # reads shorten it; a request may take longer to send
+            kept.sock.settimeout(kept.silence.longest)  # reads shorten the time-out, but sending a request may take longer
             with suppress(Hung, *_STALE):
                 return kept, _answer(kept, method, target, headers, body)
         connection = self._new()
@@ -193,7 +194,7 @@ class Connection:
 
     def _new(self, longest: float | None = None) -> _Watched:
         """A connection whose silence may last ``longest`` seconds."""
-        # Weakly: the finalizer holds idle connections, which would keep this object, and itself, forever.
+        # Weakly: the finalizer holds idle connections, which would otherwise keep this object, and the finalizer, forever.
         reference = weakref.ref(self)
 
         def alive() -> bool:

@@ -1,7 +1,7 @@
 """Sources of access keys: arguments, the environment, the AWS files, and botocore's chain if botocore is installed.
 
 The order and the names are those of the AWS SDKs ("Configuration and credential file settings" and "Environment variables" in the
-AWS SDKs and Tools reference), so that a setup that works for boto3 on a machine works here.
+AWS SDKs and Tools reference), so a setup that works for boto3 works here.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class CredentialSource:
         return cached[1]()
 
     def forget(self) -> bool:
-        """Search again at the next use, because the credentials were refused. Returns whether that can help."""
+        """Search again at the next use, after the credentials were refused. Returns whether that can help."""
         self._cached = None
         return not isinstance(self._given, Credentials)
 
@@ -85,7 +85,7 @@ def source_of(credentials: Credentials | Callable[[], Credentials] | CredentialS
 
 
 def find(*, profile: str | None = None, environment: Mapping[str, str] | None = None) -> Callable[[], Credentials]:
-    """A function that returns this machine's credentials; those of a named profile come first.
+    """A function that returns this machine's credentials; a named profile's take precedence.
 
     Raises:
         CredentialsMissing: no access key was found.

@@ -1,9 +1,9 @@
 """The nodes that a reader can reach directly, and the home node of each item.
 
-An optimisation: any gateway answers any request, but asking the home node saves a hop. A background thread does all of it, every
-few seconds while batches are read. The reader uses its one address until three conditions hold: more than one node is READY;
-each answers from here under its own id (behind a load balancer they often do not, and an address like 127.0.0.1 may belong to
-another machine); and the ring keys of the dataset's items have been read, eight bytes for each.
+This is an optimisation: any gateway answers any request, but asking the home node saves a hop. A background thread refreshes the
+view every few seconds while batches are read. The reader uses its one address until three conditions hold: more than one node is
+READY; each answers from here under its own id (behind a load balancer they often do not, and an address like 127.0.0.1 may belong
+to another machine); and the ring keys of the dataset's items have been read, eight bytes for each.
 
 A gateway on this machine may name a unix socket, which is then used instead of its address.
 
@@ -38,7 +38,7 @@ EXCLUDED = 2.0
 _TIMEOUT = 2.0
 """Seconds of silence after which a request for the fleet's nodes fails."""
 _PAGE = 1 << 20
-"""Ring keys of one request."""
+"""Ring keys per request."""
 
 
 class Node(NamedTuple):
@@ -73,7 +73,7 @@ class Neighbours:
         """Whether another node answered in place of the gateway."""
         self._unreachable: dict[Node, float] = {}
         self._near: set[str] = set()
-        """Ids of the nodes on this machine that had a socket."""
+        """Ids of the nodes on this machine that have had a socket."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_api": self._api}
@@ -87,7 +87,7 @@ class Neighbours:
         Raises:
             UnexpectedAnswer: the gateway's address is https, and a node's is not.
             RequestRefused: the gateway refuses the request, or has no fleet.
-            OSError: no node answers; so do the others of ``TRANSIENT``, and Busy.
+            OSError: no node answers; or another error of ``TRANSIENT``, or Busy.
         """
         failure: Exception | None = None
         for api in [self._api, *self.reached.values()]:
@@ -125,7 +125,7 @@ class Neighbours:
         return False
 
     def _find_socket(self, node: Node, api: Api, document: Mapping[str, Any] | None) -> None:
-        """Use the node's socket if it is on this machine. After a restart of such a node it is looked for again."""
+        """Use the node's socket if it is on this machine. After a restart of such a node, look for the socket again."""
         if document is not None:
             api.connection.use_socket(document.get("unix_socket"))
         if api.connection.local is not None:
@@ -177,11 +177,11 @@ class Fleet:
 
     @property
     def view(self) -> View | None:
-        """The fleet; ``None``: use the one address."""
+        """The fleet; ``None`` to use the one address."""
         return self._view
 
     def refresh_if_due(self) -> None:
-        """Refresh in the background if it is time; called after a batch, so that no batch waits for it."""
+        """Refresh in the background if that is due; called after a batch, so that no batch waits for it."""
         if self._now() >= self._next_refresh and self._refreshing_in != os.getpid():
             self._refreshing_in = os.getpid()
             self._background.submit(self.refresh)
@@ -226,7 +226,7 @@ class Fleet:
         for name, until in self._excluded.items():
             if not self._neighbours.knows(name) or (self._now() >= until and self._neighbours.is_reachable(name)):
                 self._excluded = {other: at for other, at in self._excluded.items() if other != name}
-        # Of one node the gateway's address is enough, unless it is that of a node that has failed.
+        # For one node the gateway's address is enough, unless it belongs to a node that has failed.
         if len(nodes) < (1 if self._neighbours.bereft else 2) or not all(
             self._neighbours.reach(node) for node in nodes
         ):

@@ -1,11 +1,11 @@
 """HTTP over the unix socket of a gateway on this machine.
 
-A path alone proves nothing: here it may lead to another gateway or to an impostor, and after a restart to a new socket. So the
-gateway names the inode of its socket and its time of change, which no user can set. The socket is used only while the path leads
-to that inode. The listening process must belong to the owner of the socket, and no other user may be able to put another one into
-its folder.
+A path alone proves nothing: on this machine it may lead to another gateway or to an impostor, and after a restart to a new
+socket. So the gateway names the inode of its socket and its time of change, which no user can set. The socket is used only while
+the path leads to that inode. The listening process must belong to the owner of the socket, and no other user may be able to put a
+different socket into its folder.
 
-The gateway can attach open files to an answer (SCM_RIGHTS, unix(7)). They come with the bytes that are read into a buffer, so the
+The gateway can attach open files to an answer (SCM_RIGHTS, unix(7)). They arrive with bytes that are read into a buffer, so the
 connection's socket collects them, and the reader of the answer takes them from there.
 """
 
@@ -30,17 +30,17 @@ except ImportError:  # Windows
 SUPPORTED = hasattr(socket, "MSG_CMSG_CLOEXEC")
 """Whether this system passes descriptors, and closes them when a program starts another one."""
 _CLOEXEC = int(socket.MSG_CMSG_CLOEXEC) if SUPPORTED else 0
-"""A plain number: operations of the enumeration take as long as receiving."""
+"""A plain number, because operations of the enumeration take as long as receiving."""
 _SPACE = socket.CMSG_SPACE(253 * array("i").itemsize) if SUPPORTED else 0
 """Bytes for the descriptors of one message (SCM_MAX_FD, unix(7))."""
 _CREDENTIALS = struct.Struct("iII")
 """Process, user and group of the other end (SO_PEERCRED, unix(7))."""
 _SHARE = 4
-"""An answer may take this fraction of the descriptors that the process may open."""
+"""An answer may use this fraction of the descriptors that the process may open."""
 
 
 class LocalSocket(NamedTuple):
-    """A unix socket of this machine: its path, and the number of its inode and when that changed (Unix time in ns)."""
+    """A unix socket of this machine: its path, the number of its inode, and the inode's time of change (Unix time in ns)."""
 
     path: str
     inode: int
@@ -75,7 +75,7 @@ def _is_safe(path: str) -> bool:
 
 
 def _listens(sock: socket.socket, path: str) -> bool:
-    """Whether the process at the other end belongs to the owner of the socket at a path; true where the system does not tell."""
+    """Whether the process at the other end belongs to the owner of the socket at a path; true if the system does not say."""
     if not hasattr(socket, "SO_PEERCRED"):
         return True
     _, user, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
@@ -103,7 +103,7 @@ def close_all(descriptors: Iterable[int]) -> None:
 
 
 class Attached:
-    """The open files that came over a connection, in order, and have not been taken."""
+    """The open files that came over a connection and have not been taken, in order."""
 
     def __init__(self) -> None:
         self._descriptors: list[int] = []
@@ -117,23 +117,23 @@ class Attached:
                 self._descriptors += numbers
 
     def take_descriptors(self) -> list[int]:
-        """All of them; the caller closes them."""
+        """All descriptors; the caller closes them."""
         taken, self._descriptors = self._descriptors, []
         return taken
 
     def close(self) -> None:
-        """Close them."""
+        """Close the descriptors that are left."""
         close_all(self.take_descriptors())
 
 
 class _AttachingSocket(socket.socket):
-    """A unix socket that keeps the open files which come with the bytes."""
+    """A unix socket that keeps the open files that come with the bytes."""
 
     attached: Attached
     silence: Silence
 
     def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
-        """As of any socket."""
+        """Like the method of any socket."""
         return self.silence.read(self, lambda: self._receive(memoryview(buffer)[: nbytes or None], flags))
 
     def _receive(self, view: memoryview, flags: int) -> int:
@@ -192,17 +192,17 @@ class LocalConnection(HTTPConnection):
         self.sock = sock
 
     def close(self) -> None:
-        """Close the connection, and the files that came over it and were not taken."""
+        """Close the connection, and files that came over it and were not taken."""
         super().close()
         self.attached.close()
 
 
 def way_of(response: HTTPResponse, by_tcp: str, files: bool) -> str:
-    """The way of the items that come as bytes, as in ``Stats.by_way``; empty if the gateway has no unix socket.
+    """The way of items that come as bytes, as in ``Stats.by_way``; empty if the gateway has no unix socket.
 
     Args:
         response: of the gateway.
-        by_tcp: why its address is used, as of its connection.
+        by_tcp: why the connection uses its address.
         files: whether open files were requested.
     """
     if not isinstance(response, LocalResponse):

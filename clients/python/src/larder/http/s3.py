@@ -34,7 +34,7 @@ _HEAD_CODES = {301: "PermanentRedirect", 403: "AccessDenied", 404: "NoSuchKey", 
 PAYS = {"x-amz-request-payer": "requester"}
 log = logging.getLogger("larder")
 _ERROR_BODY = 1 << 16
-"""Bytes of an error's body that are read."""
+"""The most bytes of an error's body that are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,8 @@ class S3:
         credentials: access key to sign with; ``None`` searches the usual places.
         timeout: seconds of silence after which a request fails.
         retry: repetition of temporary failures.
-        request_payer: whether to accept the charges of requester-pays buckets (``False``). ``None``: where a bucket refuses the
-            request otherwise, which is logged once for each bucket.
+        request_payer: whether to accept the charges of requester-pays buckets (``False``). ``None``: accept them if a bucket
+        refuses the request otherwise, which is logged once per bucket.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class S3:
     ) -> Iterator[HTTPResponse]:
         """The answer to a GET, to be read in pieces; ``status`` is 206 for a part, ``headers`` has the ETag.
 
-        Only opening it is retried. A body that breaks off raises ``OSError`` or ``http.client.HTTPException`` while it is
+        Only opening the stream is retried. A body that breaks off raises ``OSError`` or ``http.client.HTTPException`` while it is
         read, or, when read with ``readinto``, ends before its Content-Length.
 
         Raises:
@@ -177,7 +177,7 @@ class S3:
         return self._patiently(attempt, bucket, key)
 
     def put(self, bucket: str, key: str, file: BinaryIO, *, content_type: str = "application/octet-stream") -> int:
-        """Upload a seekable file in one request, for which stores have a limit (5 GiB at AWS); returns its bytes.
+        """Upload a seekable file in one request, which stores limit (5 GiB at AWS); returns its size in bytes.
 
         Raises:
             S3Error: as ``get`` does.
@@ -200,7 +200,8 @@ class S3:
         return self._patiently(attempt, bucket, key)
 
     def list(self, bucket: str, prefix: str = "", *, start_after: str = "") -> Iterator[ListedObject]:
-        """All objects whose key begins with ``prefix``, in the store's order: that of the keys' bytes, but not with SeaweedFS.
+        """All objects whose key begins with ``prefix``, in the store's order: the order of the keys' bytes, except with
+        SeaweedFS.
 
         Raises:
             S3Error: as ``get`` does, or the listing cannot be continued.
@@ -211,14 +212,14 @@ class S3:
         return self._listed(bucket, asked, start_after)
 
     def children(self, bucket: str, prefix: str = "", *, most: int | None = None) -> Iterator[ListedObject]:
-        """The objects and folders directly below ``prefix``, of each page of the listing folders last.
+        """The objects and folders directly below ``prefix``; in each page of the listing, folders come last.
 
         Keys continue ``prefix`` up to the next slash. A folder's key ends with that slash; it has neither size nor ETag.
 
         Args:
             bucket: of the objects.
             prefix: ends with a slash, unless it is empty.
-            most: lines that the caller wants, for a shorter page.
+            most: the most lines that the caller wants, for a shorter page.
 
         Raises:
             S3Error: as ``list`` does.
@@ -242,7 +243,7 @@ class S3:
             before = last
             for listed in _objects(page):
                 yield listed
-                # Folders come after the objects of their page, wherever their names belong.
+                # Folders come after the objects of their page, whatever their place in the order of names.
                 folder = not listed.etag and listed.key.endswith("/")
                 last = max(last, listed.key) if folder else listed.key
             if page.findtext("{*}IsTruncated") != "true":
@@ -261,7 +262,7 @@ class S3:
     def _exchange(
         self, method: str, bucket: str, key: str, headers: Mapping[str, str], query: str = ""
     ) -> Iterator[HTTPResponse]:
-        """One request. A refused one is repeated by a requester who pays, unless that was ruled out."""
+        """Send one request; if it is refused, repeat it as a requester who pays, unless that was ruled out."""
         path = object_path(bucket, key) if key else object_path(bucket)
         pays = bool(self._request_payer) or bucket in self._charging
         with ExitStack() as stack:
@@ -321,7 +322,7 @@ def _address(endpoint: str | None, source: CredentialSource) -> str:
 
 
 def _head(headers: Message) -> ObjectHead:
-    """A checksum over parts ends in "-N", or is typed COMPOSITE: that is no hash of the object."""
+    """The head of an answer. A checksum over parts, which ends in "-N" or has the type COMPOSITE, is not a hash of the object."""
     sha256 = None
     encoded = headers.get("x-amz-checksum-sha256", "")
     if encoded and "-" not in encoded and headers.get("x-amz-checksum-type", "FULL_OBJECT") == "FULL_OBJECT":
@@ -360,7 +361,7 @@ def _following(page: ElementTree.Element, before: str, last: str, bucket: str) -
 
 def _parsed(body: bytes, status: int, bucket: str) -> ElementTree.Element:
     try:
-        if b"<!DOCTYPE" in body:  # S3 has none, and entities are what makes XML from strangers dangerous
+        if b"<!DOCTYPE" in body:  # S3 has no entities, and entities make untrusted XML dangerous
             raise ElementTree.ParseError("it has a DOCTYPE")
         return ElementTree.fromstring(body)  # noqa: S314
     except ElementTree.ParseError as error:
@@ -368,7 +369,7 @@ def _parsed(body: bytes, status: int, bucket: str) -> ElementTree.Element:
 
 
 def _error(response: HTTPResponse, body: bytes, bucket: str, key: str) -> S3Error:
-    """The typed error of an answer; HEAD has no body, so that its code comes from the status."""
+    """The typed error of an answer; HEAD has no body, so its code comes from the status."""
     status = response.status
     code, detail = _HEAD_CODES.get(status, response.reason or "Error"), ""
     with suppress(S3Error):

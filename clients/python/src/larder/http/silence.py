@@ -1,11 +1,11 @@
-"""How long a gateway may be silent: a gateway that hangs accepts connections and answers nothing.
+"""How long a gateway may be silent: a hung gateway accepts connections but does not answer.
 
-A slow origin may also cause the silence, and then asking another node would not help. So a read that is silent for two seconds
-has the gateway asked over another connection whether it is alive, and ends if that is not confirmed within two more.
+A slow origin may also cause the silence; then asking another node would not help. So after two silent seconds, a read asks the
+gateway over another connection whether it is alive, and ends without a confirmation within two more.
 
-A kept connection leads to one worker of the gateway, and another worker may confirm while that one hangs. So a silence over a
-kept connection ends after four seconds in any case, and the request is sent again over a new connection, which only a working
-worker accepts. The gateway continues to load the items of the first request, so the second one finds them.
+A kept connection leads to one worker of the gateway, which may hang while another worker confirms. So a silence over a kept
+connection always ends after four seconds, and the request is sent again over a new connection, which only a working worker
+accepts. The gateway continues to load the items of the first request, so the second one finds them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Silence:
 
     Args:
         alive: whether the gateway confirms over another connection that it is alive.
-        longest: seconds of silence after which a live gateway's connection fails, too.
+        longest: seconds of silence after which even a live gateway's connection fails.
 
     Attributes:
         kept: whether the connection has answered another request before.
@@ -51,7 +51,7 @@ class Silence:
         """
         if self.longest <= SILENCE:
             return receive()
-        if connected.gettimeout() != SILENCE:  # a system call; it stays for all reads of an answer
+        if connected.gettimeout() != SILENCE:  # a system call; it stays in force for all reads of an answer
             connected.settimeout(SILENCE)
         began = time.monotonic()
         while True:

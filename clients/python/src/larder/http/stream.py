@@ -1,4 +1,4 @@
-"""Streaming of an object or a part of it, which resumes after a broken connection and detects changes of the object."""
+"""Streams an object or a part of it, resumes after a broken connection, and detects changes of the object."""
 
 from __future__ import annotations
 

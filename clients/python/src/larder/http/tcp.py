@@ -1,7 +1,7 @@
 """HTTP over TCP, read with few wake-ups.
 
-A reader that takes bytes as they arrive is faster than their sender, so it sleeps and is woken again and again. If the gateway is
-on the same machine, the gateway pays for that. So a large read sleeps until all of its bytes are there.
+A reader that takes bytes as they arrive is faster than their sender, so it sleeps and is woken again and again. On the same
+machine, that costs the gateway processor time. So a large read sleeps until all of its bytes are there.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class LargeReads(socket.socket):
         silence: the limits of its silence.
 
     Attributes:
-        waits: whether they wait. The first one that is not complete after a second ends it: if bytes come slowly, wake-ups do not
-            matter.
+        waits: whether large reads wait. It becomes false with the first one that is incomplete after a second: if bytes come
+        slowly, wake-ups do not matter.
     """
 
     def __init__(self, connected: socket.socket, silence: Silence) -> None:
@@ -46,7 +46,7 @@ class LargeReads(socket.socket):
         self._readable.register(self, select.POLLIN)
         self.waits = True
         self._least = 1
-        # The system makes room for the bytes that a read waits for, and the same amount has to fit while they are read.
+        # The system makes room for the bytes that a read waits for, and as many more must fit while they are read.
         self._wake_at(2 * _MOST)
         self._wake_at(1)
 
@@ -62,7 +62,7 @@ class LargeReads(socket.socket):
     def _wake_at(self, size: int) -> None:
         """Wake readers once this many bytes have arrived.
 
-        That stays until a read is smaller: the system acknowledges bytes at once while a reader waits for more, so the sender
+        This stays set until a read is smaller: the system acknowledges bytes at once while a reader waits for more, so the sender
         continues while this process works.
         """
         if size != self._least:
@@ -103,7 +103,7 @@ class TcpConnection(HTTPConnection):
         self.sock = (LargeReads if SUPPORTED else _SilentSocket)(self.sock, self.silence)
 
     def getresponse(self) -> HTTPResponse:
-        """As of any connection. A slow previous answer says nothing about this one."""
+        """Like the method of any connection. A slow previous answer says nothing about this one."""
         if isinstance(self.sock, LargeReads):
             self.sock.waits = True
         return super().getresponse()

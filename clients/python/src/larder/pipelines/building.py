@@ -45,18 +45,18 @@ from larder.training.loader import Loader, Shard
 
 _RUN_OPTIONS = frozenset(field.name for field in fields(RunOptions))
 _UNBATCHED = 32
-"""Items that a pipeline without ``batch`` takes from the plan of an epoch at a time."""
+"""Items that a pipeline without ``batch`` takes at a time from the plan of an epoch."""
 
 
 class PipelineOptions(TypedDict, total=False):
-    """Everything about a pipeline that has a default.
+    """The options of a pipeline that have a default.
 
     Args:
         endpoint: address of the gateway; by default ``LARDER_ENDPOINT``, or that of AWS's tools.
         seed: seed of the order and of all random numbers (0).
         workers: number of input workers; 0: compute in the training process. ``"ray"``, or ``"ray:4"`` for four: actors of a
-            Ray cluster. By default one per usable core, or this rank's part of the cluster's free CPUs; with a `larder.Job`, as
-            many as the fleet finds, from one on.
+            Ray cluster. By default one per usable core, or this rank's part of the cluster's free CPUs; with a `larder.Job`, the
+            fleet finds the number, starting from one.
         ray_options: of the actors, as ``ray.remote`` takes them, such as ``resources`` (``{"num_cpus": 1}``).
         keys: whether the items of the first stage have bucket and key (``False``).
         on_error: for an element whose function raises or hangs: ``"raise"`` `StageFailed` (default), or ``"skip"`` it.
@@ -151,10 +151,10 @@ class Pipeline:
         return ".".join([f"pipeline({name_of(self._dataset)!r})", *named])
 
     def __len__(self) -> int:
-        """Number of batches of a whole epoch of this rank, or of elements without ``batch``; the same after a resume.
+        """Number of batches in a whole epoch of this rank, or of elements without ``batch``; the same after a resume.
 
         Raises:
-            TypeError: it is known at the end of an epoch, because elements are filtered or skipped by a single rank.
+            TypeError: it is known only at the end of an epoch, because a single rank filters or skips elements.
             UnevenRanks: ranks cannot have equally many batches.
         """
         ranks, stages = self.current_ranks(), self._stages
@@ -217,9 +217,9 @@ class Pipeline:
         return self._with(elements=stages)
 
     def shuffle(self, size: int) -> Pipeline:
-        """Deliver elements in a random order, each chosen among the first ``size`` that are left.
+        """Deliver elements in a random order, each chosen among the first ``size`` remaining ones.
 
-        An epoch has a random order of all items already.
+        The items of an epoch are already in random order.
 
         Raises:
             ValueError: after ``batch``, twice, or ``size`` is below 1.
@@ -312,9 +312,9 @@ class Pipeline:
 
     def stats(self) -> dict[str, Any]:
         """Counts of all iterations: ``elements``, ``dropped`` and ``skipped`` ones, ``repeated`` in their place, batches,
-        workers that died, and by stage number of elements, seconds per element with all earlier stages, and bytes per
-        element; ``results`` by mark: elements
-        ``read``, ``computed``, ``stored``, ``refused``, and ``damaged`` ones, which were computed again."""
+        workers that died, and by stage the number of elements, seconds per element including all earlier stages, and bytes per
+        element; ``results`` by mark: elements ``read``, ``computed``, ``stored``, ``refused``, and ``damaged`` ones, which were
+        computed again."""
         return self._runtime.stats(self._stages.elements)
 
     def scale(self, workers: int) -> None:
@@ -359,7 +359,7 @@ class Pipeline:
         return _Place(int(state["epoch"]), state)
 
     def _upcoming(self) -> _Place:
-        """Where the next iteration begins, if nothing else is set until then."""
+        """Where the next iteration begins, unless something else is set before."""
         return self._place if self._iteration is None else _Place(self._iteration.progress.epoch)
 
     def _forget(self, why: str) -> None:
@@ -389,7 +389,7 @@ class Pipeline:
         return self._derived(replace(self._stages, count=self._stages.count + 1, **changes), self.ranks)
 
     def _derived(self, stages: PipelineStages, ranks: Ranks | None) -> Pipeline:
-        """Another pipeline, which begins where this one would begin next."""
+        """A new pipeline that begins where this one would begin next."""
         derived = Pipeline(self._dataset, self._options, stages)
         derived.ranks, derived._place = ranks, self._upcoming()
         return derived
