@@ -114,7 +114,7 @@ class SharedPart:
         return start, element.size
 
     def close(self) -> None:
-        """Close the descriptor, once. Whoever has mapped the memory keeps it."""
+        """Close the descriptor, once. Existing mappings of the memory stay valid."""
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -122,7 +122,7 @@ class SharedPart:
 
 @contextmanager
 def _memory_errors() -> Iterator[None]:
-    """A worker without memory must not look like one without its trainer."""
+    """A worker that is out of memory must not look like one whose trainer is gone."""
     try:
         yield
     except OSError as error:
@@ -132,7 +132,8 @@ def _memory_errors() -> Iterator[None]:
 
 
 def mapped(descriptor: int, size: int) -> memoryview:
-    """The memory behind a descriptor, which is closed. It lives as long as any part of the view; writes to it are private."""
+    """Map a descriptor's memory and close the descriptor. The memory lives as long as any part of the view; writes to it are
+    private."""
     try:
         return memoryview(mmap.mmap(descriptor, size, access=mmap.ACCESS_COPY))
     finally:

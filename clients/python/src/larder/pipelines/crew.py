@@ -1,7 +1,7 @@
-"""The workers of a pipeline, as the trainer sees them: their number, the splits of each, and which of them are dead.
+"""The trainer's view of a pipeline's workers: their number, the splits of each, and the dead ones.
 
-It has no thread. Workers are looked after whenever the training loop asks for an element; between two batches they work through
-the splits that they have.
+It has no thread. It manages workers whenever the training loop requests an element; between two batches they work through the
+splits that they have.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from larder.pipelines.workers import Broken, Ended, Event, Heartbeat, Notice, Sp
 HEARTBEAT = 5.0
 """Seconds between two heartbeats of a worker (Cachew, ATC 2022, section 4.1)."""
 MISSED = 2
-"""Heartbeats that a worker may miss (section 4.6); with the next one it counts as dead."""
+"""Heartbeats that a worker may miss (section 4.6); one more, and it counts as dead."""
 STARTUP = 300.0
 """Seconds that a worker may take to start: importing a large framework from a shared file system can take a minute."""
 MOST_FAILED_STARTS = 3
-"""Workers that may end before they are ready, without one that becomes ready, before the pipeline gives up."""
+"""Workers that may end before they are ready, with none becoming ready, before the pipeline gives up."""
 SPLITS_EACH = 2
-"""Splits of a worker: one that it computes, and one whose items it reads at the same time."""
+"""Splits per worker: one to compute, and one whose items it reads at the same time."""
 SPLIT_SECONDS = 0.2
-"""Seconds of work in a split: long enough to make its messages cheap, short enough to share the last ones of an epoch."""
+"""Seconds of work in a split: long enough to make its messages cheap, short enough to distribute the last splits of an epoch."""
 MOST_ELEMENTS = 256
-"""Elements of a split."""
+"""The most elements of a split."""
 RELEASED = 16
-"""Elements that leave before the workers are looked after again."""
+"""Elements delivered before the workers are managed again."""
 FIRST_ELEMENTS = 4
-"""Elements of a split while nothing is known of their cost."""
+"""Elements of a split while their cost is unknown."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class _Member:
 
 
 class Crew:
-    """Workers that compute one epoch after the other.
+    """Workers that compute epoch after epoch.
 
     Args:
         host: runs the workers.
@@ -79,7 +79,7 @@ class Crew:
         self._target = workers
         self._number = 0
         self._failed_starts = 0
-        self._splits = count()  # a late part of an epoch that was interrupted must not meet a split of its number
+        self._splits = count()  # a late part of an interrupted epoch must not be taken for a later split's
         self._waiting_bytes = 0
         self._ledger: SplitLedger | None = None
         self._warned: set[str] = set()
@@ -104,7 +104,7 @@ class Crew:
 
     @property
     def ahead(self) -> int:
-        """``ready``, and the elements that workers have been given."""
+        """``ready`` plus the elements assigned to workers."""
         return 0 if self._ledger is None else self._ledger.ready + self._ledger.owed
 
     def scale(self, workers: int) -> None:
@@ -132,10 +132,10 @@ class Crew:
         while not ledger.finished:
             self._adjust()
             self._fill(ledger)
-            # Nobody need wait longer than a heartbeat to see that a worker is dead.
+            # Wait at most a heartbeat, to notice a dead worker.
             self._listen(ledger, 0.0 if leaving else HEARTBEAT)
             self._bury_silent(ledger)
-            # In pieces: workers must not wait until all that has come is used.
+            # In pieces: workers must not wait until all arrived elements are used.
             leaving = list(islice(ledger.release(), RELEASED))
             for released in leaving:
                 if isinstance(released.value, memoryview):
@@ -143,11 +143,11 @@ class Crew:
                 yield released
 
     def _adjust(self) -> None:
-        """Start and retire workers until there are as many as wanted."""
+        """Start and retire workers until their number is the wanted one."""
         active = [number for number, member in self._members.items() if not member.retiring]
         for _ in range(self._target - len(active)):
             number, self._number = self._number, self._number + 1
-            # In this order: after Ctrl-C between the two, no one waits for a worker that does not exist.
+            # In this order: after Ctrl-C between the two, nothing waits for a worker that does not exist.
             self._host.start(number)
             self._members[number] = _Member(self._clock())
         for number in active[self._target :]:
@@ -155,7 +155,7 @@ class Crew:
             self._members[number].retiring = True
 
     def _fill(self, ledger: SplitLedger) -> None:
-        """Give every worker something to do, those with the least first, as long as the queue has room."""
+        """Assign splits to every worker, those with the least work first, as long as the queue has room."""
         size = self._split_size()
         for held in range(SPLITS_EACH):
             for number, member in self._members.items():
@@ -178,9 +178,10 @@ class Crew:
         return max(1, min(MOST_ELEMENTS, int(SPLIT_SECONDS * known.elements / max(known.seconds, 1e-9))))
 
     def _listen(self, ledger: SplitLedger, seconds: float) -> None:
-        """Handle pending events. The error of a worker comes last: the next epoch needs to know of the other events.
+        """Handle pending events. A worker's error is raised last, because the next epoch needs the other events.
 
-        After Ctrl-C, and after a warning that is an error, it handles the remaining events, starting with the interrupted one.
+        After Ctrl-C, and after a warning that is raised as an error, it handles the remaining events, starting with the
+        interrupted one.
         """
         broken = None
         events = self._host.poll(seconds)
@@ -228,7 +229,7 @@ class Crew:
     def _bury_silent(self, ledger: SplitLedger) -> None:
         """Treat workers that missed their heartbeats as dead: they may be stopped, or on a lost machine.
 
-        A worker that has not begun may wait for room on a cluster, as long as others work.
+        A worker that has not begun may wait for room on a cluster while others work.
         """
         now = self._clock()
         at_work = any(member.ready for member in self._members.values())

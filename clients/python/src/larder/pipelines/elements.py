@@ -1,13 +1,13 @@
 """Elements as bytes: a self-describing format that runs no code when it is read.
 
-An element is a number, string, ``bytes``, numpy array, torch tensor, ``None``, or a dict, list or tuple of these. Pickle
-would store more, and would run code from anyone who can write to the cache. Arrow and safetensors store less (no nesting, or no
-strings) and are dependencies; numpy is one already (docs/decisions/0022).
+An element is a number, string, ``bytes``, numpy array, torch tensor, ``None``, or a dict, list or tuple of these. Pickle could
+store more types, but would run code from anyone who can write to the cache. Arrow and safetensors store fewer types (no nesting,
+or no strings) and are further dependencies; numpy is one already (docs/decisions/0022).
 
 Layout, little-endian: ``LRE1``, the length of the tree (u32), the tree, then the data of arrays, tensors and ``bytes`` in the
 order of the tree, each at the next multiple of 64 from the beginning. The tree is one tag byte per value, followed by the tag's
-data. A reader trusts nothing: every count, length and shape is compared with the available bytes, and the number of values and of
-levels is bounded, so that the result takes little more memory than its bytes and 100 MB.
+data. A reader trusts nothing: it compares every count, length and shape with the available bytes, and bounds the number of values
+and levels. So the result takes little more memory than its bytes and 100 MB.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _TENSOR_TYPES = (
 
 
 class Dropped:
-    """The value of an element that a filter dropped. There is one, `DROPPED`."""
+    """The value of an element that a filter dropped. `DROPPED` is the only instance."""
 
     def __repr__(self) -> str:
         return "DROPPED"
@@ -59,7 +59,7 @@ DROPPED = Dropped()
 
 
 class Encoded:
-    """An element ready to be written: its size is known, and nothing of its data has been copied yet.
+    """An element ready to be written: its size is known, and none of its data has been copied yet.
 
     Args:
         value: the element.
@@ -88,7 +88,7 @@ class Encoded:
         return pieces
 
     def to_bytes(self) -> bytes:
-        """The element as bytes of its own."""
+        """The element as new bytes."""
         return b"".join(self.buffers())
 
     def _encode(self, value: Any, where: str, depth: int) -> None:
@@ -153,7 +153,7 @@ def encode(value: Any) -> bytes:
 
 
 def decode(data: bytes | bytearray | memoryview, *, copy: bool = True) -> Any:
-    """The element in ``data``, all of it; no code of the element's runs.
+    """The element that ``data`` contains; runs no code of the element.
 
     Args:
         data: the output of `Encoded`.
@@ -272,7 +272,7 @@ class _Reader:
         if not region.nbytes:
             return torch.empty(shape, dtype=dtype)
         raw = np.frombuffer(region, np.uint8)
-        # PyTorch warns of memory that it must not write to.
+        # PyTorch warns about memory that it must not write to.
         raw = raw.copy() if self._copy or region.readonly else raw
         return torch.from_numpy(raw).view(dtype).reshape(shape)
 

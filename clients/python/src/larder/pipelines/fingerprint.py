@@ -1,19 +1,19 @@
-"""Fingerprints: equal ones compute equal results.
+"""Fingerprints: functions with equal ones compute equal results.
 
 The fingerprint of a mark covers everything that the functions before it can see: their code with nested functions, defaults,
-closures, the globals that they name, partial arguments and the state of objects; for installed packages, it covers the package
-and its version instead of code and state. File names and line numbers are left out. A function that cannot be covered has no
-fingerprint, and its results are not shared: a wrong result in a cache is worse than none.
+closures, the globals that they name, partial arguments and the state of objects; for installed packages, it covers name and
+version instead of code and state. File names and line numbers are left out. A function that cannot be covered has no fingerprint,
+and its results are not shared: a wrong result in a cache is worse than none.
 
 Attributes are followed through modules (``helpers.SIZE``); methods are covered by their object's class. A module of the user that
-is used otherwise, imported inside of a function or passed on, has no fingerprint. Not covered: files that a function opens,
-environment variables, and names that are computed (``getattr(module, name)``).
+is used in another way, such as imported inside a function or passed on, has no fingerprint. Not covered: files that a function
+opens, environment variables, and names that are computed (``getattr(module, name)``).
 
-Workers run the functions they were sent, with the globals that modules have there: a global that the training process has changed
-has its first value, and a package may have another version on another machine. So each worker computes the fingerprint of its own
-functions, and uses the stored results only if it equals the trainer's (`result_name`).
+Workers run the functions they were sent with their own modules' globals: a global that the training process has changed has its
+first value there, and a package may have another version on another machine. So each worker computes the fingerprint of its own
+functions, and uses stored results only if it equals the trainer's (`result_name`).
 
-A function that uses random numbers before a mark would have them frozen; `Fingerprint.random` has the places.
+Random numbers that a function uses before a mark would be frozen; `Fingerprint.random` has the places.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from larder.pipelines.stages import AUTOCACHE, Stage
 
 if sys.version_info >= (3, 11):
     from importlib import metadata
-else:  # Python 3.10's knows only packages that have a top_level.txt
+else:  # Python 3.10's function only knows packages with a top_level.txt
     import importlib_metadata as metadata
 
 _PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
-"""Bytecode differs between versions of Python, and so do fingerprints."""
+"""Bytecode differs between versions of Python, so fingerprints do, too."""
 _VALUES = (type(None), bool, int, float, complex, str, bytes, np.ndarray)
 _NAMED = (types.EllipsisType, types.NotImplementedType, np.dtype, re.Pattern, range, slice, PurePath)
 _CLASS_NOISE = frozenset({
@@ -76,7 +76,7 @@ class Fingerprint:
         digest: SHA-256, 64 hexadecimal digits; empty if the functions cannot be covered.
         reason: why they cannot.
         random: places before the mark that use random numbers, such as ``train.py:12, random.random``.
-        by_item: whether a result may depend on index or name of the item, and not on its bytes alone.
+        by_item: whether a result may depend on the item's index or name, not only on its bytes.
     """
 
     digest: str
@@ -128,7 +128,7 @@ class _Walk:
     """Visits everything that one function can see.
 
     Args:
-        where: file and line of the stage, for objects that are random.
+        where: file and line of the stage, to report random objects.
     """
 
     def __init__(self, where: str) -> None:
@@ -179,7 +179,7 @@ class _Walk:
         if isinstance(value, _RANDOM_TYPES):
             return _token(
                 "generator", type(value).__qualname__.encode()
-            )  # its state changes; the warning says that it is random
+            )  # its state changes, and the warning reports that it is random
         return self._object(value, path)
 
     def _visits(self) -> Iterator[tuple[Any, Callable[[Any, str], bytes]]]:
@@ -256,7 +256,7 @@ class _Walk:
         return _token("code", *parts)
 
     def _reference(self, chain: list[str], names: dict[str, Any], line: str, path: str) -> bytes:
-        """Describe the value of a global name, with the attributes that follow it as long as they are of modules."""
+        """Describe the value of a global name, following attributes as long as they belong to modules."""
         if chain[-1] in _RANDOM_METHODS:
             self.random.append(f"{line}, {chain[-1]}")
         if chain[0] == "import":
@@ -283,7 +283,8 @@ class _Walk:
             self._in_code = before
 
     def _note_random_object(self, value: Any) -> None:
-        """An object that is random itself, such as a transform; code that names one is noted with its line instead."""
+        """Note an object that is itself random, such as a transform; for code that names such an object, the line is noted
+        instead."""
         if not self._in_code:
             self.random.append(f"{self._where}, {_name(value)}")
 
@@ -325,9 +326,9 @@ def _line_of(instruction: dis.Instruction) -> int | None:
 
 
 def _references(code: types.CodeType) -> Iterator[tuple[list[str], int]]:
-    """Each global name in the code with the attributes that follow it, and its line; attributes of other values after ``""``."""
+    """Each global name in the code, with the attributes after it and its line; attributes of other values follow ``""``."""
     chain: list[str] = []
-    loaded: deque[Any] = deque((0, 0), maxlen=2)  # before an import: how many packages up it begins, and what it wants
+    loaded: deque[Any] = deque((0, 0), maxlen=2)  # before an import: its level of relative import, and the imported names
     line = first = code.co_firstlineno
     for instruction in dis.get_instructions(code):
         line = _line_of(instruction) or line
@@ -363,7 +364,7 @@ def _is_random(value: Any) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _installed(module: str | None) -> bool:
-    """Whether a module belongs to Python or to an installed package, and not to the user."""
+    """Whether a module belongs to Python or to an installed package, not to the user."""
     top = (module or "").partition(".")[0]
     if top in sys.stdlib_module_names or top == "larder":
         return True
@@ -376,7 +377,7 @@ def _installed(module: str | None) -> bool:
 
 
 def _found(top: str) -> str | None:
-    """The file of a module that is not imported yet, or a folder of one without a file."""
+    """The file of a module that is not imported yet, or a folder if the module has no file."""
     try:
         spec = find_spec(top)
     except (ImportError, ValueError):
@@ -390,7 +391,7 @@ def _origin(module: str, path: str) -> bytes:
     """Describe the code of a module by the version of its package.
 
     Raises:
-        _NotCovered: it is the user's own module, and the names used of it are unknown.
+        _NotCovered: it is the user's own module, and the names used from it are unknown.
     """
     top = module.partition(".")[0]
     if top in sys.stdlib_module_names:

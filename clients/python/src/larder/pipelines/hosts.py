@@ -22,7 +22,7 @@ class WorkerChoice:
 
     Args:
         number: of workers; 0: compute in the training process; ``None``: not set.
-        on_ray: whether they are actors of a Ray cluster, and not processes of this machine.
+        on_ray: whether they are actors of a Ray cluster, not processes of this machine.
         ray_options: of the actors.
     """
 
@@ -32,7 +32,7 @@ class WorkerChoice:
 
     @classmethod
     def of(cls, workers: int | str | None, ray_options: Mapping[str, Any] | None) -> WorkerChoice:
-        """The choice that the options ``workers=`` and ``ray_options=`` make.
+        """The choice from the options ``workers=`` and ``ray_options=``.
 
         Raises:
             ValueError: invalid value.
@@ -54,7 +54,7 @@ class WorkerChoice:
             heartbeat: seconds between two heartbeats.
 
         Raises:
-            PipelineError: this process may start no workers.
+            PipelineError: this process may not start workers.
         """
         return RayHost(payload, heartbeat, self.ray_options) if self.on_ray else ProcessHost(payload, heartbeat)
 

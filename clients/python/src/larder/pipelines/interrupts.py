@@ -1,8 +1,8 @@
-"""Ctrl-C while workers are started and read: it reaches the training loop alone, and nothing is lost by it.
+"""Ctrl-C while workers are started and read: it reaches only the training loop, and loses nothing.
 
-Python raises KeyboardInterrupt between any two steps of the main thread, so also when half of a message has been read, or before
-an event that was read is noted. In a notebook the next epoch uses the same workers: it would take the other half for a message,
-or wait for a worker whose end it never saw.
+Python raises KeyboardInterrupt between any two steps of the main thread, even after half a message was read, or before a received
+event is recorded. In a notebook the next epoch uses the same workers: it would take the other half for a message, or wait for a
+worker whose end it missed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def interrupts_deferred() -> Iterator[None]:
 @contextmanager
 def interrupts_blocked() -> Iterator[None]:
     """Processes started inside never get SIGINT: the mask is inherited. An interrupt in the meantime is delivered afterwards."""
-    resource_tracker.ensure_running()  # it would be started inside otherwise, and unblocks the signal
+    resource_tracker.ensure_running()  # otherwise it would be started inside, and unblock the signal
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

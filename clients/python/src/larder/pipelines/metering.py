@@ -12,15 +12,16 @@ from larder.pipelines.stages import Counts, StageCounts
 BATCHES = 100
 """Batches of a report (section 4.3)."""
 PAUSE = 150
-"""Batches after a change of the workers that do not count: they were computed before, or by workers that had just begun."""
+"""Batches that do not count after a change of the workers: they were computed before it, or by workers that had just started."""
 ELEMENTS = 100
-"""Elements of a profile, at least."""
+"""The least elements of a profile."""
 
 
 class BatchReport(NamedTuple):
     """Means over ``BATCHES`` batches.
 
-    Seconds per batch, waiting and computation, and batches that were ready; workers then, and the mark that was stored or read.
+    Seconds per batch, waiting and computing; batches that were ready; the number of workers, and the mark that was stored or
+    read.
     """
 
     batch_time: float
@@ -40,10 +41,10 @@ class BatchMeter:
         self._restart()
 
     def begin(self, cache: int | None = None) -> None:
-        """An epoch begins: the time since the last batch of the one before is not a batch's.
+        """An epoch begins: the time since the previous epoch's last batch is not counted as a batch.
 
         Args:
-            cache: the mark that is stored or read in it; a change restarts the report.
+            cache: the mark that is stored or read in this epoch; a change restarts the report.
         """
         self._last = 0.0
         if cache != self._cache:
@@ -63,7 +64,7 @@ class BatchMeter:
         """
         last, self._last = self._last, now
         if workers != self._workers:
-            # The first workers have nothing before them that could still be in the queue.
+            # Before the first workers, nothing can have been left in the queue.
             self._pause = PAUSE if self._workers or not workers else self._pause
             self._workers = workers
             self._restart()
@@ -95,9 +96,10 @@ class StepTime(NamedTuple):
 
 
 class StepMeter:
-    """Times mini-batches, each from one request for data to the next, as `larder.training.timing` does for loaders.
+    """Times mini-batches, from one request for data to the next, like `larder.training.timing` for loaders.
 
-    The first one of an epoch does not count, as it includes the start of workers. Items are counted when their elements arrive.
+    The first mini-batch of an epoch does not count, as it includes the start of workers. Items are counted when their elements
+    arrive.
 
     Args:
         size: batches or elements that the training loop takes in a mini-batch.
@@ -118,10 +120,10 @@ class StepMeter:
 
         Args:
             now: seconds of a monotonic clock.
-            read: of all items since the pipeline began.
+            read: counts of all items since the pipeline began.
 
         Returns:
-            the mini-batch that ended with this request, if one did and counts.
+            the mini-batch that ended with this request, if there is one and it counts.
         """
         if self._taken < self._size and self._asked:
             return None
@@ -137,7 +139,7 @@ class StepMeter:
         return ended if counts else None
 
     def arrived(self, waited: float) -> None:
-        """Record its arrival after ``waited`` seconds."""
+        """Record the arrival of data after ``waited`` seconds."""
         self._taken += 1
         self._waited += waited
 
@@ -156,9 +158,9 @@ class ProfiledStages:
 
 
 class ProfileMeter:
-    """Makes profiles of the counts that workers return: one for each ``ELEMENTS`` elements that the same workers computed.
+    """Makes profiles from the counts that workers return: one per ``ELEMENTS`` elements that the same workers computed.
 
-    An epoch may have fewer elements than that: those of the epochs before count too, as long as mark and workers stay the same.
+    An epoch may have fewer elements: then earlier epochs count too, as long as mark and workers stay the same.
 
     Args:
         stages: of the pipeline.
@@ -169,7 +171,7 @@ class ProfileMeter:
         self._before: Counts | None = None
         self._latest: Counts = {}
         self._earlier: Counts = {}
-        """The figures that earlier epochs have added to the profile that is being measured."""
+        """The figures of earlier epochs for the profile being measured."""
         self._workers = 0
         self._cache: int | None = None
 

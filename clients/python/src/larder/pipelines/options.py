@@ -16,7 +16,7 @@ from larder.pipelines.stream import PipelineStages
 from larder.planner import Progress
 
 AUTO, COMPUTE = "auto", "compute"
-"""Modes of results: as the fleet decides; or compute them in every epoch."""
+"""Modes of results: let the fleet decide, or compute them in every epoch."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def filtered(stages: PipelineStages, options: RunOptions) -> bool:
 
 
 def refuse_uneven_elements(start: Progress, *, filtered: bool) -> None:
-    """Refuse single elements where ranks would not have equally many of them.
+    """Refuse single elements if ranks would not have equally many of them.
 
     Raises:
         UnevenRanks: elements may be left out, or the items do not divide by the ranks.

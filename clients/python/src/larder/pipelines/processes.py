@@ -1,8 +1,8 @@
 """Input workers as processes of this machine.
 
 They are spawned, not forked: a training process has threads and an accelerator, and workers are started at any time. No process
-outlives the trainer, however it ends: a worker ends when the trainer's end of its socket is closed, whatever it is doing then.
-Ctrl-C reaches the trainer alone.
+outlives the trainer, however the trainer ends: a worker ends when the trainer's end of its socket is closed, whatever it is
+doing. Ctrl-C reaches only the trainer.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ProcessHost:
                 "a worker of a DataLoader cannot start input workers; give the DataLoader num_workers=0, "
                 "or the pipeline workers=0"
             )
-        # Not an argument of the process: Python would wait forever for one that ends before it has read a large argument.
+        # Not an argument of the process: Python would wait forever if the process ended before it had read a large argument.
         self._task = SharedPart()
         self._task.append(Encoded(payload))
         self._heartbeat = heartbeat
@@ -105,8 +105,8 @@ class ProcessHost:
         self._finish()
 
     def _send(self, worker: int, message: Split | int | None, memory: SharedPart | None = None) -> None:
-        # A worker that is gone says so by the end of its stream, perhaps in an event that is not handled yet.
-        # It could read nothing after half of a message.
+        # A dead worker shows by the end of its stream, perhaps in an event that is not handled yet.
+        # After half a message, the worker could read nothing more.
         if worker in self._channels:
             with suppress(EOFError), interrupts_deferred():
                 self._channels[worker].send(message, memory)
@@ -146,7 +146,7 @@ def main(sock: socket.socket, heartbeat: float) -> None:
         sock: connected to the trainer, which first sends the pickled `larder.pipelines.workers.WorkerTask`.
         heartbeat: seconds between two heartbeats.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer handles Ctrl-C
     _end_with_trainer()
     channel = Channel(sock)
     worker = SplitWorker(channel, heartbeat)
@@ -162,7 +162,7 @@ def main(sock: socket.socket, heartbeat: float) -> None:
 
 
 def _end_with_trainer() -> None:
-    """End with the trainer also while a function holds the interpreter's lock, when no thread of Python sees the socket's end.
+    """End with the trainer even while a function holds the interpreter's lock, so that no Python thread sees the socket's end.
 
     The pipe that `multiprocessing` keeps between a process and its parent carries nothing after the start, so its only event is
     the end of the trainer. Then the kernel sends SIGIO, which ends a process that has no handler for it.
@@ -175,7 +175,7 @@ def _end_with_trainer() -> None:
 
 
 def _receive(channel: Channel, worker: SplitWorker) -> None:
-    """Queue the trainer's messages; ``None`` retires this worker. End with the trainer, in the middle of anything."""
+    """Queue the trainer's messages; ``None`` retires this worker. If the trainer is gone, end the process at once."""
     retired = False
     while True:
         try:
@@ -199,7 +199,7 @@ def _end(
     task: SharedPart,
 ) -> None:
     if os.getpid() != owner:
-        return  # a forked copy; the workers are not its own
+        return  # a forked copy, which does not own the workers
     selector.close()
     task.close()
     for channel in channels.values():

@@ -1,11 +1,11 @@
 """Input workers as actors of a Ray cluster.
 
-Ray places an actor, runs it and brings its results; their number and the splits of each are decided here, as for processes
+Ray places actors, runs them and delivers their results; their number and the splits of each are decided here, as for processes
 (`larder.pipelines.crew`). An actor has one stream of events, a Ray generator: parts of splits, heartbeats, and its end. Elements
 are bytes of `larder.pipelines.elements`, which Ray keeps in its object store and maps on the trainer's machine.
 
 Ray repeats nothing: actors are not restarted and calls are not tried again, because splits that a dead worker has not returned go
-to another one. An actor belongs to the driver that started it, so Ray ends it with the driver, however that ends.
+to another one. An actor belongs to the driver that started it, so Ray ends it with the driver, however the driver ends.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from larder.pipelines.worker import SentPart, SplitWorker
 from larder.pipelines.workers import Ended, Event
 
 FETCHING = 30.0
-"""Seconds that a part may take from the object store of its machine to that of the trainer; then its worker counts as dead."""
+"""Seconds that a part may take from the object store of its machine to the trainer's; after that its worker counts as dead."""
 OPTIONS: Mapping[str, Any] = {"num_cpus": 1}
-"""Options of an actor that the user has not given."""
+"""Defaults of an actor's options."""
 _FIXED: Mapping[str, Any] = {"max_restarts": 0, "max_task_retries": 0, "max_concurrency": 2}
 """Options of every actor: two threads, one for its events and one that takes splits."""
 
@@ -40,7 +40,7 @@ _Sent = tuple[object, NDArray[np.uint8] | None]
 
 
 class RayHost:
-    """A `larder.pipelines.workers.WorkerHost` of Ray actors. Connects to Ray as ``ray.init()`` does, unless this process is
+    """A `larder.pipelines.workers.WorkerHost` of Ray actors. Connects to Ray like ``ray.init()``, unless this process is
     connected.
 
     Args:
@@ -97,7 +97,7 @@ class RayHost:
         self._finish()
 
     def _give(self, worker: int, split: Split | None) -> None:
-        # A worker that is gone says so by the end of its stream.
+        # A dead worker shows by the end of its stream.
         if worker in self._actors:
             self._actors[worker].give.options(num_returns=0).remote(split)
 
@@ -122,7 +122,7 @@ class RayHost:
         return event
 
     def _ended(self, worker: int, reason: str) -> Ended:
-        self.kill(worker)  # a retired one gives its place on the cluster back
+        self.kill(worker)  # a retired worker frees its place on the cluster
         del self._actors[worker], self._streams[worker]
         return Ended(reason)
 
@@ -189,7 +189,7 @@ class PartBytes:
         return len(self._data)
 
     def append(self, element: Encoded) -> tuple[int, int]:
-        """Copy an element; its offset and size."""
+        """Copy an element; returns its offset and size."""
         start = -(-len(self._data) // ALIGNMENT) * ALIGNMENT
         self._data += bytes(start - len(self._data))
         for piece in element.buffers():
@@ -226,7 +226,7 @@ def connected() -> Any:
 
 
 def free_cpus() -> int:
-    """CPUs of the cluster that nothing has reserved.
+    """The cluster's unreserved CPUs.
 
     Raises:
         PipelineError: see `connected`.
@@ -235,14 +235,14 @@ def free_cpus() -> int:
 
 
 def _in_a_line(error: BaseException) -> str:
-    """The first line of Ray's page about an error."""
+    """The first line of Ray's long error message."""
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
 def _end(owner: int, ray: Any, actors: dict[int, Any], streams: dict[int, Any]) -> None:
     if (
         os.getpid() == owner and ray.is_initialized()
-    ):  # not in a forked copy, and not after the end of Ray, which ends actors
+    ):  # not in a forked copy, and not after Ray's end, which ends actors
         for actor in actors.values():
             with suppress(ray.exceptions.RayError):
                 ray.kill(actor)

@@ -1,15 +1,15 @@
-"""Reading a split through a mark: stored results are read, the rest is computed and put in bulk.
+"""Reads a split through a mark: stored results are read, the rest is computed and stored in bulk.
 
-Two jobs that begin together compute each element once. A split's missing elements are claimed when it is computed, not when it is
-read ahead: a worker holds claims for one split only. It computes and puts its claimed elements before it waits for elements of
-another job. A worker that waits therefore holds no claim, and no two workers wait for each other.
+Two jobs that begin together compute each element once. A split's missing elements are claimed when the split is computed, not
+when it is read ahead: a worker holds claims for one split only. It computes and stores its claimed elements before it waits for
+elements of another job. A worker that waits therefore holds no claim, and no two workers wait for each other.
 
-Nothing here can fail an element. A store that does not answer, refuses or is full costs a computation. An element that was stored
-and cannot be decoded is computed again, and replaced. A worker replaces each at most once: otherwise two versions of Larder that
-cannot read each other's elements would take turns forever.
+Nothing here can make an element fail. A store that does not answer, refuses or is full costs a computation. A stored element that
+cannot be decoded is computed again and replaced. A worker replaces each element at most once: otherwise two versions of Larder
+that cannot read each other's elements would take turns forever.
 
-A trainer that was killed leaves claims, which others respect until they expire. Its successor need not wait for them: their owner
-is in the saved state, or follows from the name of the job. All ranks of a job are one owner, as their shares are disjoint.
+A killed trainer leaves claims, which others respect until they expire. Its successor need not wait for them: the owner is in the
+saved state, or follows from the name of the job. All ranks of a job are one owner, as their shares are disjoint.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from larder.pipelines.stages import ElementFailure, StageCounts
 from larder.reading.results import Lookup, ResultStore, Stored
 
 PUT_BYTES = 4 << 20
-"""Bytes of elements after which a split's are put, before it ends."""
+"""Bytes of elements that are stored before the end of a split."""
 FIRST_CLAIM = 30.0
-"""Seconds of a claim while nothing is known of the cost of an element."""
+"""Seconds of a claim while the cost of an element is unknown."""
 _SHORTEST_CLAIM, _LONGEST_CLAIM = 10.0, 600.0
-"""Seconds; a gateway grants no longer ones."""
+"""Seconds of the longest claim that a gateway grants."""
 _MARGIN = 4.0
-"""Duration of a claim, in multiples of the time that its elements took so far."""
+"""Duration of a claim, as a multiple of the time that its elements should take, by those so far."""
 WAIT = 5.0
-"""Seconds of one request that waits for elements of others."""
+"""Seconds of one request that waits for other jobs' elements."""
 
 Outcome = Encoded | ElementFailure
 Compute = Callable[[int], Outcome]
 """An item's element at the mark, by index."""
 Finish = Callable[[int, "bytearray | memoryview", float], Outcome]
-"""An element of the mark through the later stages: index, element, seconds spent on it. Raises ElementDamaged."""
+"""Takes an element of the mark through the later stages: index, element, seconds spent on it. Raises ElementDamaged."""
 
 
 def claim_owner(job: str) -> str:
-    """The owner of the claims of a run that resumes from no state.
+    """The owner of the claims of a run that does not resume from a state.
 
     Args:
         job: name of the training run; empty without one.
@@ -54,7 +54,7 @@ def claim_owner(job: str) -> str:
 
 @dataclass
 class _Puts:
-    """The results of a split that are to be put."""
+    """The results of a split to be stored."""
 
     elements: dict[int, list[bytes]] = field(default_factory=dict)
     replacing: dict[int, list[bytes]] = field(default_factory=dict)
@@ -77,9 +77,9 @@ class ReadThrough:
         self._computed = 0
         self._replaced: set[int] = set()
         self.counts = StageCounts()
-        """The counts of the mark's results since they were last taken."""
+        """The counts of the mark's results since the counts were last taken."""
         self.notices: set[str] = set()
-        """Notices for the user, each once."""
+        """Notices for the user, without repetitions."""
 
     def close(self) -> None:
         """Close idle connections; it stays usable."""
@@ -99,7 +99,7 @@ class ReadThrough:
             lookup: from ``look``.
             compute: computes an element up to the mark.
             finish: takes it through the later stages.
-            hurried: put every element at once and wait for none, because a worker has died in this split.
+            hurried: store every element at once and wait for none, because a worker has died in this split.
         """
         known, waiting = self._claimed(indices, lookup, hurried=hurried)
         ready: dict[int, bytes | ElementFailure] = {}
@@ -128,7 +128,7 @@ class ReadThrough:
     def _claimed(
         self, indices: Sequence[int], lookup: Lookup, *, hurried: bool
     ) -> tuple[dict[int, memoryview], set[int]]:
-        """Elements that are stored, and those that another job computes."""
+        """Claim the missing elements; returns those now stored, and those that another job computes."""
         known = dict(lookup.elements)
         missing = [index for index in indices if index not in known]
         self.counts.damaged += lookup.damaged
@@ -148,12 +148,12 @@ class ReadThrough:
         ready: dict[int, bytes | ElementFailure],
         puts: _Puts,
     ) -> None:
-        """Get the elements that other jobs compute, or compute those that they gave up."""
+        """Get the elements that other jobs compute, and compute those that they gave up."""
         while waiting:
             got = self._store.get(sorted(waiting), claim=self._claim(len(waiting)), wait=WAIT)
             self.counts.damaged += got.damaged
             known.update(got.elements)
-            # A store that does not answer says nothing of them.
+            # If the store does not answer, their state is unknown.
             mine = [index for index in sorted(waiting) if index not in got.elements and index not in got.busy]
             self._compute_all(mine, compute, ready, puts)
             waiting = got.busy
@@ -187,7 +187,7 @@ class ReadThrough:
         return data
 
     def _finished(self, index: int, stored: memoryview, finish: Finish) -> Outcome | None:
-        """A stored element through the later stages; ``None`` if it has to be computed."""
+        """Take a stored element through the later stages; ``None`` if it has to be computed."""
         try:
             outcome = finish(index, stored, 0.0)
         except ElementDamaged:

@@ -64,9 +64,9 @@ class PipelineRuntime:
         self.options = options
         self.choice = WorkerChoice.of(options.workers, options.ray_options)
         self.workers = self.choice.number or 0
-        """Number of workers; 0 until the first of them start, if the user has set none."""
+        """Number of workers; 0 until the first ones start, if the user has set no number."""
         self.job: Job | None = None
-        """The training run whose fleet finds the marks to store, and the number of workers unless that is fixed."""
+        """The training run whose fleet chooses the marks to store, and the number of workers unless that is fixed."""
         self.cache = options.cache if isinstance(options.cache, int) else None
         """The mark that is stored and read from the next epoch on; ``None`` for none."""
         self.profiles: ProfileMeter | None = None
@@ -87,7 +87,7 @@ class PipelineRuntime:
         self._deaths = 0
 
     def crew(self, task: WorkerTask, batch: int, world: int) -> Crew:
-        """The workers of this task; the same as before, unless a function or its arguments have changed.
+        """The workers for this task: the same as before, unless a function or its arguments have changed.
 
         Args:
             task: of the pipeline.
@@ -99,13 +99,13 @@ class PipelineRuntime:
         """
         options = self.options
         payload = None if self.choice.number == 0 else pickled(task)
-        if self._process != os.getpid():  # a fork: the workers are the other process's
+        if self._process != os.getpid():  # a fork: the workers belong to the other process
             self._crew, self._process = None, os.getpid()
         if self._crew is not None and payload is not None and payload == self._payload:
             return self._crew
         self._end_crew()
         limits = CrewLimits(options.queue * max(1, batch), options.queue_bytes, options.timeout)
-        # A function that hangs is seen by the heartbeat after the timeout.
+        # The heartbeat after the timeout reveals a hanging function.
         beat = min(HEARTBEAT, max(0.05, options.timeout / 2))
         host = InlineHost(self._computation(task)) if payload is None else self.choice.host(payload, beat)
         if not self.workers and payload is not None:
@@ -114,16 +114,16 @@ class PipelineRuntime:
         return self._crew
 
     def _computation(self, task: WorkerTask) -> SplitComputation:
-        """The computation in this process: the same in all epochs."""
+        """The computation in this process, the same object in all epochs."""
         if self._inline is None or self._inline.task != task:
             self._inline = SplitComputation(task)
         return self._inline
 
     def advised_by(self, job: Job, stages: tuple[Stage, ...], marks: Marks, *, batched: bool) -> None:
-        """Let the fleet find marks to store, and the number of workers, unless the user has set one.
+        """Let the fleet choose the marks to store, and the number of workers unless the user has set it.
 
-        Workers begin with one (Cachew, section 4.3), which profiles the stages (section 4.4). Changed functions make another
-        pipeline, for which the fleet decides again.
+        It starts with one worker (Cachew, section 4.3), which profiles the stages (section 4.4). With changed functions it is
+        another pipeline, for which the fleet decides again.
         """
         if self.job is None:
             self.job, self._finds_workers = job, self.choice.number is None and not self._scaled
@@ -145,12 +145,12 @@ class PipelineRuntime:
             self.cache = job.pipeline_directive.cache
 
     def owned(self, start: Progress, job: str) -> Progress:
-        """The state with an owner of this run's claims on results; an owner that it already has stays."""
+        """The state with an owner for this run's claims on results; an existing owner stays."""
         self._owner = start.owner or self._owner or claim_owner(job)
         return replace(start, owner=self._owner)
 
     def begin(self) -> None:
-        """Begin an epoch: the mark that was decided on takes effect."""
+        """Begin an epoch: the chosen mark takes effect."""
         self._in_force = self.cache
         self.meter.begin(self._in_force)
         if self.steps is not None:
@@ -159,7 +159,7 @@ class PipelineRuntime:
             self.profiles.begin(self._in_force)
 
     def next_step(self, batch: int) -> None:
-        """Report the mini-batch that ends as the loop asks for the next one: ``batch`` elements; 0 stands for one element."""
+        """Report the mini-batch that ended, as the loop requests the next one: ``batch`` elements; 0 stands for one element."""
         job, crew, steps = self.job, self._crew, self.steps
         if job is None or steps is None:
             return
@@ -229,7 +229,7 @@ class PipelineRuntime:
             return None  # a function has changed since the fleet decided
 
     def _checked(self, mark: int | None, marks: Marks) -> CacheMark | None:
-        """Raises ``ValueError`` if there is no such mark, or its results cannot be stored."""
+        """The mark; raises ``ValueError`` if there is no such mark, or its results cannot be stored."""
         if mark is None:
             return None
         fingerprint = marks.get(mark)
@@ -319,7 +319,7 @@ class EpochElements:
 
     @property
     def progress(self) -> Progress:
-        """Everything delivered; once that is the whole epoch, the start of the next one."""
+        """All deliveries so far; after the whole epoch, the start of the next one."""
         settings = self._loader.settings
         return self._tracker.progress.settled(settings.batch_size, settings.tail)
 
@@ -352,7 +352,7 @@ class EpochElements:
         while True:
             if self._cancelled:
                 if self.progress.epoch != self.epoch:
-                    return  # the workers may be those of the next epoch already
+                    return  # the workers may already be those of the next epoch
                 raise StateError(self._cancelled)
             if self._process != os.getpid():
                 raise StateError("this iteration belongs to the process that was forked; begin a new one")
@@ -393,7 +393,7 @@ class EpochElements:
                 sizes.count(ends_batch=released.ends_batch, empty=released.empty)
                 yield piece
                 continue
-            # Its slot is used when its batch is delivered, so that ranks stay in step; without a plan of batches, now.
+            # Its slot is used when its batch is delivered, so that ranks stay in step; without planned batches, it is used now.
             sizes.count(ends_batch=released.ends_batch, empty=released.empty, lost=lost, kept=0)
             self._tracker.add(np.array(released.places, np.int64), lost, 0 if sizes.planned else lost + released.empty)
 
@@ -404,7 +404,7 @@ class EpochElements:
             self._shard,
             batch_size=settings.batch_size,
             substitute=1,
-            # A single rank that leaves elements out fills its batches with later ones: all must come.
+            # A single rank that leaves elements out fills its batches with later ones, so all must arrive.
             tail="short" if self._filtered and not self._together else settings.tail,
             progress=self._start,
             dataset=loader.info.id,
@@ -419,7 +419,7 @@ class EpochElements:
             self._refuse(released.item, value)
             self._runtime.counts["skipped"] += 1
             return None
-        # Ray's memory is read-only: a batch is stacked out of it, an element for the loop is a copy.
+        # Ray's memory is read-only: stacking a batch copies it, and a single element for the loop is copied here.
         stacked = self._stages.batch and self._stages.collate is stack
         element = decode(value, copy=value.readonly and not stacked)
         if element is DROPPED:
@@ -433,7 +433,7 @@ class EpochElements:
         if (options.on_missing if failure.status else options.on_error) == "skip":
             return
         bucket = key = ""
-        with suppress(LarderError):  # the name is a help, not the error
+        with suppress(LarderError):  # the name only helps; failing to get it is not the error to report
             bucket, key = self._loader.locate(index)
         if failure.status:
             raise item_error(ItemFailure(index, failure.status, bucket, key, failure.detail))
@@ -441,7 +441,7 @@ class EpochElements:
         raise StageFailed(index, bucket, key, failure.detail, failure.stage) from cause
 
     def _finished(self, piece: Piece) -> Piece:
-        """A batch through the stages after ``batch``."""
+        """Take a batch through the stages after ``batch``."""
         for stage in self._stages.batches:
             assert stage.function is not None
             with own_generators():

@@ -1,8 +1,8 @@
 """Tracks which worker has which elements, and delivers results exactly once, in order. Pure.
 
-An epoch's items are handed out in splits, in the order of the epoch. A worker returns a split's elements in order, in one or more
-parts; each part is acknowledged by being recorded here. Elements leave in the order of the epoch, so the order is the same with
-any number of workers, and a state records the elements that have left. When a worker dies, its splits go to others from the last
+An epoch's items are assigned in splits, in the order of the epoch. A worker returns a split's elements in order, in one or more
+parts; recording a part here acknowledges it. Elements are released in the order of the epoch, so the order is the same with any
+number of workers, and a state records the released elements. When a worker dies, its splits go to others from the last
 acknowledged element on (Cachew, ATC 2022, section 4.6, without its checkpoints: elements are independent of each other). A part
 that comes twice is recorded once.
 """
@@ -25,7 +25,7 @@ MOST_DEATHS = 3
 """Workers that may die at one element before the element counts as failed."""
 
 Value = memoryview | ElementFailure
-"""An element as stored, or why there is none."""
+"""An element as stored, or the reason why there is none."""
 
 
 class CacheMark(NamedTuple):
@@ -50,10 +50,10 @@ class Split:
         number: unique in the training process.
         epoch: their epoch.
         indices: items in the dataset.
-        first: place of the first of ``indices`` in the split as it was when it was new.
+        first: place of the first of ``indices`` in the original split.
         careful: return each element at once, because a worker has died in this split.
         names: the place of each item, if the pipeline has ``keys``.
-        cache: the mark through which it is read; ``None``: all of it is computed.
+        cache: the mark through which it is read; ``None`` to compute everything.
     """
 
     number: int
@@ -87,12 +87,12 @@ class Planned(NamedTuple):
 
 
 class Released(NamedTuple):
-    """An element that leaves.
+    """A released element.
 
     Args:
         item: its item.
         places: its place in the rank's share; a repetition has none.
-        value: as stored, or why there is none.
+        value: as stored, or the reason why there is none.
         ends_batch: whether a batch of the plan ends with it.
         empty: slots of that batch that no item of the share filled.
     """
@@ -129,7 +129,7 @@ class _Entry:
     planned: Planned
     owner: int | None = None
     turn: int = 0
-    """Grows with each handing out: a worker computes its splits by turn."""
+    """Grows with each assignment: a worker computes its splits in this order."""
     upto: int = 0
     """End of the owner's part, as a place."""
     values: list[Value] = field(default_factory=list)
@@ -150,7 +150,7 @@ class SplitLedger:
     Args:
         planned: the items in their order.
         epoch: number of the epoch.
-        numbers: of splits; none is used again, whatever becomes of this epoch.
+        numbers: of splits; none is used again, even if this epoch is broken off.
         names: the place of an item, if the pipeline has ``keys``.
         cache: the mark through which the epoch is read.
     """
@@ -173,16 +173,16 @@ class SplitLedger:
         self._ended = False
         self._turn = 0
         self.ready = 0
-        """Elements that have come and not left."""
+        """Elements that have arrived and were not released."""
 
     @property
     def finished(self) -> bool:
-        """Whether every element of the epoch has left."""
+        """Whether every element of the epoch was released."""
         return self._ended and not self._open
 
     @property
     def owed(self) -> int:
-        """Elements that workers have and have not returned."""
+        """Elements that workers have but have not returned."""
         return sum(entry.upto - len(entry.values) for entry in self._open.values() if entry.owner is not None)
 
     def holds(self, worker: int) -> list[int]:
@@ -191,7 +191,7 @@ class SplitLedger:
         return [number for _, number in sorted(held)]
 
     def assign(self, worker: int, size: int, *, only_lost: bool = False) -> Split | None:
-        """The next split for a worker: one that was lost, or else a new one of at most ``size`` elements."""
+        """The next split for a worker: a lost one, or else a new one of at most ``size`` elements."""
         while self._lost:
             entry = self._open.get(self._lost.popleft())
             if entry is not None and entry.owner is None and not entry.complete:
@@ -209,7 +209,8 @@ class SplitLedger:
         return self._hand_out(entry, worker)
 
     def record(self, worker: int, number: int, first: int, values: Sequence[Value]) -> bool:
-        """Acknowledge elements of a split from place ``first`` on. False if they were known already, or no one waits for them."""
+        """Acknowledge elements of a split from place ``first`` on. False if they were known already, or nothing waits for
+        them."""
         entry = self._open.get(number)
         if entry is None or entry.owner != worker or first > len(entry.values):
             return False
@@ -266,7 +267,7 @@ class SplitLedger:
         return replace(entry.split.part(start, stop), careful=entry.careful)
 
     def _settle(self, number: int, entry: _Entry) -> None:
-        """Hand out the elements that no worker has and that are missing; put failed elements in their places."""
+        """Make missing elements that no worker has assignable again; put failed elements in their places."""
         while (failure := entry.poisoned.pop(len(entry.values), None)) is not None:
             entry.values.append(failure)
             self.ready += 1

@@ -20,7 +20,7 @@ from larder.reading.source import Item
 
 MAP, FILTER, AUTOCACHE = "map", "filter", "autocache"
 _LONGEST_TRACEBACK = 20_000
-"""Characters of a traceback that are kept, from its end."""
+"""The most characters of a traceback that are kept, from its end."""
 
 
 @dataclass(frozen=True)
@@ -65,17 +65,17 @@ class StageCounts:
 
     Args:
         elements: number of elements that came out of it, dropped ones included.
-        seconds: time spent in it and in all stages before it, reading included.
+        seconds: time spent in it and in all earlier stages, including reading.
         bytes: size of its results, as stored. Known for marks and for the last stage only.
         measured: number of elements that ``bytes`` counts.
-        read: of a mark, elements that were stored, and not computed.
-        stored: of a mark, elements that were put.
-        refused: of a mark, elements that could not be put.
-        damaged: of a mark, elements that were stored and could not be used.
-        hits: of reading, items that were in the cache.
-        timed: of a mark, elements whose reading was timed.
-        reading: seconds of that, from the request to the decoded element.
-        busy: processor seconds in these.
+        read: for a mark, elements that were read from the store, not computed.
+        stored: for a mark, elements that were stored.
+        refused: for a mark, elements that could not be stored.
+        damaged: for a mark, stored elements that could not be used.
+        hits: for reading, items that were in the cache.
+        timed: for a mark, elements whose reading was timed.
+        reading: their seconds, from the request to the decoded element.
+        busy: processor seconds within ``reading``.
     """
 
     elements: int = 0
@@ -92,7 +92,7 @@ class StageCounts:
     busy: float = 0.0
 
     def add(self, other: StageCounts) -> None:
-        """Add the counts of another worker, or of a later time."""
+        """Add the counts of another worker or of a later time."""
         for count in fields(self):
             setattr(self, count.name, getattr(self, count.name) + getattr(other, count.name))
 
@@ -111,7 +111,7 @@ def summed(*parts: Counts) -> Counts:
 
 
 class RunningFunction(NamedTuple):
-    """A function of the user that runs now: the split and place of its element, its stage, and when it began."""
+    """A user's function that is running: the split and place of its element, its stage, and when it began."""
 
     split: int
     place: int
@@ -160,11 +160,11 @@ class ElementStages:
         return self._through(self.stages, item, item.index, epoch, spent)
 
     def until(self, mark: int, item: Item, epoch: int, spent: float = 0.0) -> Encoded | ElementFailure:
-        """``run`` up to a mark."""
+        """Like ``run``, up to a mark."""
         return self._through([stage for stage in self.stages if stage.number <= mark], item, item.index, epoch, spent)
 
     def beyond(self, mark: int, value: Any, index: int, epoch: int, spent: float = 0.0) -> Encoded | ElementFailure:
-        """``run`` from a mark on, with the value that the element has there."""
+        """Like ``run``, from a mark on, given the element's value there."""
         return self._through([stage for stage in self.stages if stage.number > mark], value, index, epoch, spent)
 
     def _through(
@@ -188,7 +188,7 @@ class ElementStages:
             self._measure(stage.number, Encoded(plain(value)))
             return plain(value)
         seed_generators(self.seed, epoch, index, stage.number)
-        # One assignment: a heartbeat must not join the place of one element with the time of another.
+        # One assignment: a heartbeat must not combine one element's place with another's time.
         self.running = RunningFunction(*self.element, stage, perf_counter())
         try:
             result = stage.function(value)
@@ -213,7 +213,7 @@ class ElementStages:
 
 
 class RemoteTraceback(LarderError):
-    """The traceback of an error in a worker process; the cause of the one that the training loop gets."""
+    """The traceback of an error in a worker process; the cause of the error that the training loop gets."""
 
     def __str__(self) -> str:
         return f'\n"""\n{self.args[0] if self.args else ""}"""'
@@ -234,7 +234,7 @@ def in_a_line(error: BaseException) -> str:
 
 
 def plain(value: Any) -> Any:
-    """The value; of an item, its bytes."""
+    """The value; for an item, its bytes."""
     return bytes(value.data) if type(value) is Item else value
 
 

@@ -1,8 +1,8 @@
 """A pipeline in the trainer: elements become a shuffled stream, then batches.
 
 Both are functions of the order in which elements arrive, so a resumed epoch continues as if it had not stopped. The buffer of a
-shuffle holds the first elements that were not delivered; after a resume it is filled with the same ones. Which of them comes next
-depends on how many were delivered in the epoch.
+shuffle holds the first undelivered elements; after a resume it is filled with the same ones. The choice of the next one depends
+on how many were delivered in the epoch.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Piece:
 class BatchSizes:
     """The sizes of the batches to come.
 
-    They are those of the epoch's plan: equally many batches on every rank. Only of a single rank that may leave elements out are
-    they unknown: then all batches but the last are full.
+    They are those of the epoch's plan: equally many batches on every rank. They are unknown only for a single rank that may leave
+    elements out; then all batches except the last are full.
 
     Args:
         size: of a full batch.
@@ -64,7 +64,7 @@ class BatchSizes:
 
     @property
     def planned(self) -> bool:
-        """Whether batches are those of the plan."""
+        """Whether the batches are those of the plan."""
         return self.size > 0 and (self.together or not self.filtered)
 
     def count(self, *, ends_batch: bool, empty: int = 0, lost: int = 0, kept: int = 1) -> None:
@@ -73,8 +73,8 @@ class BatchSizes:
         Args:
             ends_batch: whether a batch of the plan ends with it.
             empty: slots of that batch that no item of the share filled.
-            lost: slots that it leaves empty because it is left out.
-            kept: 1 if it comes, else 0.
+            lost: slots that the element leaves empty because it is left out.
+            kept: 1 if the element is kept, else 0.
         """
         self._seen += kept
         self._empty += empty + lost
@@ -89,7 +89,7 @@ class BatchSizes:
         return bool(self._planned) and elements == self._planned[0][0]
 
     def begin_next(self) -> int:
-        """The current batch is complete; the slots that it leaves empty."""
+        """Move on from the complete current batch; returns the slots that it leaves empty."""
         return self._planned.popleft()[1] if self.planned and self._planned else 0
 
     @property
@@ -100,14 +100,14 @@ class BatchSizes:
 
 
 def shuffled(pieces: Iterable[Piece], size: int, seed: int, epoch: int, delivered: int) -> Iterator[Piece]:
-    """The elements in a random order, chosen one by one among the first ``size`` that are left.
+    """The elements in a random order, chosen one by one among the first ``size`` remaining ones.
 
     Args:
         pieces: the elements.
         size: elements of the buffer.
         seed: of the pipeline.
         epoch: number of the epoch.
-        delivered: elements that were delivered in the epoch before.
+        delivered: elements already delivered in this epoch.
     """
     buffer: list[Piece] = []
     for piece in pieces:
@@ -129,8 +129,8 @@ def batched(pieces: Iterable[Piece], sizes: BatchSizes, collate: Callable[[list[
         collate: makes a batch of a list of elements.
 
     Raises:
-        PipelineError: the elements do not fit into one batch; or all of this rank's were left out, and the other ranks have
-            batches.
+        PipelineError: the elements do not form a batch; or all elements of this rank were left out while other ranks have
+        batches.
     """
     waiting: list[Piece] = []
     recent: deque[Piece] = deque(maxlen=max(1, sizes.least) if sizes.filtered else 0)
@@ -140,7 +140,7 @@ def batched(pieces: Iterable[Piece], sizes: BatchSizes, collate: Callable[[list[
             waiting = []
         waiting.append(piece)
         recent.append(piece)
-        del piece  # keep no reference to elements that the loop has
+        del piece  # keep no reference to elements that the loop has received
         if sizes.complete(len(waiting)):
             yield _batch(waiting, sizes, recent, collate)
             waiting = []
@@ -217,12 +217,12 @@ class PipelineStages:
     """The stages of a pipeline.
 
     Args:
-        elements: those on single elements.
+        elements: stages on single elements.
         shuffle: size of the shuffle's buffer; 0 without one.
         batch: elements of a batch; 0 without batches.
         tail: of batches: ``"short"``, ``"drop"`` or ``"pad"``.
         collate: makes a batch of a list of elements.
-        batches: those on batches.
+        batches: stages on batches.
         count: number of stages.
     """
 

@@ -1,8 +1,8 @@
-"""A worker, independent of where it runs: it computes a split while it reads the items of the next, and sends heartbeats.
+"""A worker, independent of where it runs: it computes a split while it reads the items of the next one, and sends heartbeats.
 
 A `WorkerLink` connects it to the trainer: a socket (`larder.pipelines.processes`), or a stream of a Ray actor
-(`larder.pipelines.ray_actors`). The parts of a split, their form in the trainer and the pickled task are here, too, so that both
-ends of a link are in one module.
+(`larder.pipelines.ray_actors`). The parts of a split, their form in the trainer and the pickled task are also here, so that one
+module has both ends of a link.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from larder.pipelines.workers import (
 FLUSH_BYTES = 4 << 20
 """Bytes of elements after which a part is sent."""
 FLUSH_SECONDS = 0.1
-"""Seconds after which a part is sent: computed elements that are not sent are lost with the worker."""
+"""Seconds after which a part is sent: unsent elements are lost if the worker dies."""
 
 
 class SentPart(NamedTuple):
@@ -63,10 +63,10 @@ class PartMemory(Protocol):
         """Bytes so far."""
 
     def append(self, element: Encoded) -> tuple[int, int]:
-        """Copy an element; its offset and size."""
+        """Copy an element; returns its offset and size."""
 
     def close(self) -> None:
-        """Release it here, once or again; the trainer keeps what was sent."""
+        """Release the memory here; may be called again. The trainer keeps sent elements."""
 
 
 class WorkerLink(Protocol):
@@ -79,7 +79,7 @@ class WorkerLink(Protocol):
         """Memory for a part."""
 
     def send(self, message: object, memory: Any = None) -> None:
-        """Send a message, and with it what was written to a memory of this link. For one thread at a time.
+        """Send a message, with the elements written to a memory of this link. For one thread at a time.
 
         Raises:
             EOFError: the trainer is gone.
@@ -87,7 +87,7 @@ class WorkerLink(Protocol):
 
 
 class _Loaded(NamedTuple):
-    """A split with the items read for it, and the time that took."""
+    """A split, the items read for it, and the time that reading took."""
 
     loaded: LoadedSplit
     seconds: float
@@ -117,7 +117,7 @@ class SplitWorker:
         """
         try:
             task = self._loaded(payload)
-            # Now: what functions remember of elements must not look like another function.
+            # Now, before any function runs: state that functions keep must not change their fingerprints.
             self._computation = SplitComputation(task, fingerprints(task.stages))
         except Exception as error:
             self._send(Broken.by(error))
@@ -137,11 +137,11 @@ class SplitWorker:
         return task
 
     def give(self, split: Split | None) -> None:
-        """Queue a split; ``None``: end after those that are queued."""
+        """Queue a split; ``None``: end after the queued ones."""
         self._splits.put(split)
 
     def work(self) -> None:
-        """Compute each split; the items of the next one are read at the same time. Heartbeats end with the last one.
+        """Compute each split while the items of the next one are read. Heartbeats end with the last split.
 
         Raises:
             EOFError: the trainer is gone.
@@ -190,7 +190,7 @@ class SplitWorker:
             for element in self._computation.elements(loaded, waited):
                 values.append(element if isinstance(element, ElementFailure) else memory.append(element))
                 late = perf_counter() - began > FLUSH_SECONDS
-                # The last part waits for what a split does after its elements: its counts belong to this epoch.
+                # The last part waits for the split's work after its elements, whose counts belong to this epoch.
                 if first + len(values) < end and (late or split.careful or memory.size >= FLUSH_BYTES):
                     self._send_part(split, first, values, memory)
                     first += len(values)
@@ -223,7 +223,7 @@ class SplitWorker:
 
 
 def pickled(task: WorkerTask) -> bytes:
-    """The task for another process; by cloudpickle, if it is installed, which also sends functions of notebooks.
+    """Pickle the task for another process; by cloudpickle, if it is installed, which also handles functions of notebooks.
 
     Raises:
         PipelineError: a function cannot be sent; the message names its stage.

@@ -66,8 +66,8 @@ class SplitPart(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
-    """A worker lives. While a function of the user runs: the split and place of its element, its stage, and for how many
-    seconds it has run."""
+    """A sign of life. While a user's function runs, it has the split and place of the element, the stage, and the seconds so
+    far."""
 
     split: int = -1
     place: int = -1
@@ -83,7 +83,7 @@ class Broken(NamedTuple):
 
     @classmethod
     def by(cls, error: Exception) -> Broken:
-        """An error of this process, for another one to raise."""
+        """An error of this process, to be raised by another one."""
         if isinstance(error, LarderError):
             return cls(error, "" if error.__cause__ is None else trace_of(error.__cause__))
         return cls(PipelineError(f"a worker failed: {in_a_line(error)}"), trace_of(error))
@@ -96,7 +96,7 @@ class Notice(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A worker has ended, after ``retire`` or on its own; ``reason`` in words, such as its exit status."""
+    """A worker has ended, after ``retire`` or by itself; ``reason`` in words, such as its exit status."""
 
     reason: str = ""
 
@@ -122,15 +122,15 @@ class WorkerHost(Protocol):
         """Give a worker a split. It computes its splits in the order in which it got them."""
 
     def retire(self, worker: int) -> None:
-        """Let a worker end when it has returned the splits that it has."""
+        """Let a worker end once it has returned its splits."""
 
     def kill(self, worker: int) -> None:
         """End a worker at once. An `Ended` event follows."""
 
     def poll(self, seconds: float) -> list[tuple[int, Event]]:
-        """The events by worker, in their order; waits for at most so long for the first one.
+        """The events by worker, in their order; waits for the first one for a limited time.
 
-        The caller removes each event when it has handled it. Remaining events come again with the next call.
+        The caller removes each event once it has handled it. Remaining events are returned again by the next call.
         """
 
     def close(self) -> None:
@@ -152,11 +152,11 @@ class LoadedSplit:
 
 
 class SplitComputation:
-    """Computes splits: the work of a worker, without where it runs.
+    """Computes splits: a worker's work, independent of where it runs.
 
     Args:
         task: of the pipeline.
-        marks: fingerprints of its marks, as this process sees the functions before any has run; ``None`` in the training process.
+        marks: fingerprints of its marks, computed in this process before any function has run; ``None`` in the training process.
     """
 
     def __init__(self, task: WorkerTask, marks: Mapping[int, Fingerprint] | None = None) -> None:
@@ -211,11 +211,11 @@ class SplitComputation:
         def finish(index: int, element: bytearray | memoryview, spent: float) -> Encoded | ElementFailure:
             stages.element = split.number, loaded.places[index]
             began = perf_counter()
-            value = decode(element, copy=False)  # its arrays are parts of the element
+            value = decode(element, copy=False)  # the element has its arrays
             decoding = perf_counter() - began
-            if not spent:  # it was read, and not computed
+            if not spent:  # it was read, not computed
                 stages.count(mark, StageCounts(1, waited + decoding, len(element), 1))
-                if index in stored.elements:  # what another job computed was waited for
+                if index in stored.elements:  # the wait was for another job's computation
                     asking, busy = stored.seconds / asked + decoding, stored.cpu_seconds / asked + decoding
                     stages.count(mark, StageCounts(timed=1, reading=asking, busy=busy))
             return stages.beyond(mark, value, index, split.epoch, waited + spent + decoding)
@@ -231,7 +231,7 @@ class SplitComputation:
         split = loaded.split
         self.stages.element = split.number, loaded.places[index]
         if index not in loaded.items and index not in loaded.failed:
-            self._fetch(loaded, [index])  # its result was there, and could not be used
+            self._fetch(loaded, [index])  # its result was stored, but could not be used
         if (missing := loaded.failed.get(index)) is not None:
             return ElementFailure(READING, missing.detail, status=missing.status)
         place = None if split.names is None else split.names[loaded.places[index] - split.first]
@@ -265,7 +265,7 @@ class SplitComputation:
                 reader.close()
 
     def _through(self, split: Split) -> ReadThrough | None:
-        """Source of a split; ``None``: its items are read, and all of it is computed."""
+        """Source of a split's results; ``None`` if its items are read and everything is computed."""
         if split.cache is None:
             return None
         if split.cache not in self._marks:
@@ -297,7 +297,7 @@ class SplitComputation:
 
 @contextmanager
 def _source_errors() -> Iterator[None]:
-    """Errors of a source, which may be the user's, are errors of Larder with their cause."""
+    """Turn errors of a source, which may be the user's, into errors of Larder with their cause."""
     try:
         yield
     except LarderError:
@@ -310,8 +310,8 @@ def _source_errors() -> Iterator[None]:
 class InlineHost:
     """Computes in the training process, one element per ``poll``; for debugging, and for functions that cannot be sent.
 
-    It has the same events as other hosts, whatever number of workers it is asked for. A function that hangs blocks the training
-    process. The computation outlives it, with the connections and their knowledge of the gateways.
+    It has the same events as other hosts, for any requested number of workers. A function that hangs blocks the training process.
+    The computation outlives it, with its connections and their knowledge of the gateways.
     """
 
     advice: ClassVar[str] = ""
@@ -378,7 +378,7 @@ class InlineHost:
         with own_generators():
             element = next(elements, None)
             if place + 1 == split.first + len(split.indices):
-                next(elements, None)  # work of a split after its last element: no further poll comes in this epoch
+                next(elements, None)  # do the split's work after its last element now: no further poll comes in this epoch
         self._events += [(worker, Notice(text)) for text in self.computation.take_notices()]
         if element is None:
             self._running = None

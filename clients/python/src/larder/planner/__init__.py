@@ -1,8 +1,8 @@
-"""Which items a training process gets, in which order: pure decisions, without I/O, clock or threads.
+"""Decides which items a training process gets, and in which order: pure, without I/O, clock or threads.
 
-``EpochOrder`` is the order of an epoch, ``EpochPlan`` one worker's share of it, and ``Progress`` the delivered part. Whatever the
-cache holds and whatever is used of it, over all ranks and workers each item is delivered exactly once per epoch, also across
-resumes under other numbers of workers and ranks.
+``EpochOrder`` is the order of an epoch, ``EpochPlan`` one worker's share of it, and ``Progress`` the delivered part. Over all
+ranks and workers each item is delivered exactly once per epoch, whatever the cache holds, even across resumes with other numbers
+of workers and ranks.
 """
 
 from larder.planner.layout import Layout, Shard

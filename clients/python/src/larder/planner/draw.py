@@ -7,7 +7,7 @@ item has a first read, which is a miss, so at least D - cN reads are misses and
     hit ratio h <= c + (1 - D / N),    or: at least h - c of the items are unseen.
 
 This holds for every cache and every order of the list; items that are loaded ahead are origin reads like misses. So the user
-states what may be paid, the share u of unseen items, and the list is the best for that price (`DrawRule.unseen`):
+states the acceptable price, the share u of unseen items, and the list is the best for that price (`DrawRule.unseen`):
 
 1. N - floor(uN) distinct items, each once. The T most important ones are always among them. The others are drawn without
    replacement, item i with probability proportional to its weight (systematic sampling in the order of importance, ties in
@@ -17,10 +17,9 @@ states what may be paid, the share u of unseen items, and the list is the best f
    distinct ones.
 3. All entries are shuffled.
 
-With u = 0 this is a shuffle of all items. With a cache that holds at least those T items, h = c + u: the bound is met. PADS
-as the paper describes it, N draws from the multinomial over all scores, is ``unseen=None``: since scores differ little, it
-leaves a share of about 1/e of the items unseen by chance alone, and its repeats are spread over all items, where a small
-cache has few of them.
+With u = 0 this is a shuffle of all items. With a cache that holds at least those T items, h = c + u: the bound is met.
+``unseen=None`` is PADS as in the paper, N draws from the multinomial over all scores: since scores differ little, it leaves about
+1/e of the items unseen by chance alone, and its repeats are spread over all items, few of which are in a small cache.
 
 ``Drawn.expected`` is how often each item comes on average, exactly. Over all lists, item i comes with probability q_i =
 expected_i / L per entry, the q of the weights p/q of Eq. 1.
@@ -91,7 +90,7 @@ def draw(weights: NDArray[np.uint16], length: int, rule: DrawRule, level: float 
 
     Args:
         weights: importance of each item, whole numbers.
-        length: entries of the list, at least the number of items (more to give every rank equally many).
+        length: entries of the list, at least the number of items (more, so that every rank gets equally many).
         rule: how it is drawn.
         level: part of the share ``rule.unseen`` that is used, from 0 (every item at least once) to 1.
         purpose: names the draw: seed and epoch.
@@ -101,7 +100,7 @@ def draw(weights: NDArray[np.uint16], length: int, rule: DrawRule, level: float 
         ids = _multinomial(weights, length, *purpose, "draws")
         return Drawn(ids.astype(np.uint32), _shares(weights, length))
     distinct = len(weights) - math.floor((rule.unseen or 0.0) * level * len(weights))
-    distinct = max(distinct, min(len(weights), 2))  # one for repeats, one that every other item may be
+    distinct = max(distinct, min(len(weights), 2))  # at least one item for repeats, and one for the other items
     return _covering(weights, length, distinct, rule.repeats, *purpose)
 
 
@@ -125,9 +124,9 @@ def _covering(weights: NDArray[np.uint16], length: int, distinct: int, repeats: 
 def _systematic(
     weights: NDArray[np.uint16], wanted: int, *purpose: str | int
 ) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
-    """``wanted`` places of a falling list without replacement, and by place the probability to be drawn.
+    """``wanted`` places of a descending list, drawn without replacement, and each place's probability of being drawn.
 
-    Probabilities are proportional to the weights; where that exceeds 1, the place is certain. The rest is one walk over the
+    Probabilities are proportional to the weights; a place for which that exceeds 1 is certain. The rest is one walk over the
     cumulated weights in equal steps from a random start (Madow 1949), so the size is exact.
     """
     chances = np.ones(len(weights), np.float32)
@@ -135,7 +134,7 @@ def _systematic(
         return np.arange(wanted), chances
     wide = weights.astype(np.int64)
     ends = np.cumsum(wide)
-    behind = int(ends[-1]) - ends + wide  # the weight of each place and all after it
+    behind = int(ends[-1]) - ends + wide  # the total weight of each place and all later ones
     open_places = wanted - np.arange(len(weights))
     certain = int(np.argmax(wide * open_places <= behind))
     steps, total = wanted - certain, int(behind[certain])
@@ -157,7 +156,7 @@ def _multinomial(weights: NDArray[np.uint16], draws: int, *purpose: str | int) -
 
 
 def _shares(weights: NDArray[np.uint16], draws: int) -> NDArray[np.float32]:
-    """Mean number of times that each place comes in ``draws`` draws of ``_multinomial``."""
+    """Mean number of times that each place occurs in ``draws`` draws of ``_multinomial``."""
     return np.asarray(weights * (draws / int(weights.sum(dtype=np.int64))), np.float32)
 
 

@@ -1,8 +1,8 @@
 """Estimates what jobs will read from the store in an epoch, before there is a cache to measure.
 
-An epoch reads each item once. Items that are held when it begins come from the cache, and a job takes early what others have just
-loaded, so all jobs on a dataset together read the rest about once (docs/evaluation/bound.md compares real gateways). Items are
-assumed to be equally large.
+An epoch reads each item once. Items cached when it begins come from the cache, and jobs take early the items that others have
+just loaded. So all jobs on a dataset together read the rest about once (docs/evaluation/bound.md compares real gateways). Items
+are assumed to be equally large.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ import math
 from dataclasses import dataclass
 
 USABLE = 0.989
-"""Share of ``cache.capacity`` that datasets may have, as gateways plan it."""
+"""Share of ``cache.capacity`` that gateways plan for datasets."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedReads:
-    """Reads of the store while the fastest job goes through the dataset once, from the second epoch on; the first reads all.
+    """Reads of the store while the fastest job goes through the dataset once, from the second epoch on; the first reads
+    everything.
 
     Args:
         held: share of the dataset that the cache holds.
         reads: items read, for all jobs together.
         uncached: items read without a cache.
-        by_path: items read by one job that reads by path through an LRU cache of this size.
+        by_path: items that one job reads by path through an LRU cache of this size.
     """
 
     held: float

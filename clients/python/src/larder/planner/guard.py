@@ -1,4 +1,4 @@
-"""The loss guard: how far an epoch may go along the frontier, by the curve of the loss.
+"""The loss guard: limits by the loss curve how far an epoch may go along the frontier.
 
 Training on a few items again and again can stop a model from learning, so SHADE watches the curve and goes back to a shuffle
 of all items when it stops improving (FAST 2023, section 4.2.1, PADS). Here the used part of the user's share follows the
@@ -8,7 +8,7 @@ curve:
 - then all of the share is used while the loss falls by ``FULL`` per epoch or more, on average over the last ``WINDOW``
   epochs, and proportionally less below that; a curve that stalls gives 0, which is a shuffle of all items;
 - a rise by more than ``STEEP`` within one epoch gives 0;
-- so does an epoch without an update: nothing is known of it.
+- so does an epoch without an update, of which nothing is known.
 
 Hard items come more often, so the plain mean over an epoch's losses would rise as soon as importance is used. The curve is
 therefore the mean weighted with p/q (Eq. 1), which estimates the mean loss over the dataset.
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 FULL = 0.02
-"""Relative fall of the loss per epoch from which on the whole share is used."""
+"""Relative fall of the loss per epoch at which the whole share is used."""
 WINDOW = 3
 """Epochs over which the fall is averaged."""
 STEEP = 0.1

@@ -1,11 +1,12 @@
-"""One rank's view of training by importance: scores, the list of the epoch, its own share, and how much of that was trained.
+"""One rank's view of training by importance: scores, the list of the epoch, the rank's share, and how much of the share was
+trained.
 
 All ranks draw the same list and take every ``world``-th entry of it, so shares are disjoint and their union is the list. That
-needs equal scores on all ranks, so ranks exchange their new scores between two epochs (`contribution`, `absorb`). Ranks that
-cannot exchange have a *part* each: a fixed share of the items, of which each draws a list by its own scores alone.
+needs equal scores on all ranks, so ranks exchange their new scores between two epochs (`contribution`, `absorb`). If they cannot,
+each rank has a *part*: a fixed share of the items, from which it draws a list by its own scores alone.
 
-The loader reads ahead, so entries that it asked for are not yet trained. The place in the list is therefore taken from the
-updates: an epoch is trained up to the last mini-batch that was updated, and a saved state continues behind it.
+The loader reads ahead, so requested entries are not yet trained. The place in the list is therefore taken from the updates: an
+epoch is trained up to the last updated mini-batch, and a saved state continues after it.
 """
 
 import base64
@@ -25,9 +26,9 @@ from larder.planner.scores import NEVER, ItemScores, rank_scores
 
 VERSION = 1
 _MOST_RANKS = 1 << 20
-"""Ranks of a training run at most: a list has fewer entries more than there are items, so that all ranks have equally many."""
+"""The most ranks of a training run: a list has fewer than this many extra entries, which give all ranks equally many."""
 _LOOKED_AT = 8
-"""Occurrences of a mini-batch's first item at which the mini-batch is looked for in the list."""
+"""The most occurrences of a mini-batch's first item at which the mini-batch is searched in the list."""
 
 
 class RankPart(NamedTuple):
@@ -38,7 +39,7 @@ class RankPart(NamedTuple):
 
 
 class Contribution(NamedTuple):
-    """The scores that one rank learned in an epoch, for the other ranks; ``taken``: entries of the list that it knows to be
+    """The scores that one rank learned in an epoch, for the other ranks; ``taken``: entries of the list that it knows are
     trained."""
 
     fingerprint: str
@@ -77,7 +78,7 @@ class ImportancePlan:
         self._batch = 0
         self._basis = np.zeros(0, np.uint16)
         self._own = np.zeros(0, np.uint32)  # the items of the part
-        self._taken = 0  # entries of the list that all ranks had trained when this share was made
+        self._taken = 0  # entries of the list that all ranks had trained when the share was made
         self._steps = 0  # updates in the epoch
         self._share = np.zeros(0, np.uint32)
         self._at = 0
@@ -149,11 +150,11 @@ class ImportancePlan:
 
         Args:
             ids: of its items.
-            losses: of its samples, aligned.
+            losses: of its samples, in the same order.
 
         Raises:
             TypeError: ``ids`` are not whole numbers, or ``losses`` are not numbers.
-            ValueError: ``ids`` and ``losses`` are not one number per sample each.
+            ValueError: ``ids`` and ``losses`` do not each have one number per sample.
             IndexError: there is no such item.
         """
         ids, losses = _checked(ids, losses, self.items)
@@ -178,7 +179,7 @@ class ImportancePlan:
         Raises:
             TypeError: ``ids`` are not whole numbers.
             ValueError: ``ids`` are not one number per sample.
-            IndexError: there is no such item, or it is not of this rank's part.
+            IndexError: there is no such item, or it is not in this rank's part.
         """
         numbers = _checked_ids(np.asarray(ids), self.items)
         if self.drawn is not None and self._part is not None:
@@ -201,7 +202,7 @@ class ImportancePlan:
 
     @property
     def _trained(self) -> int:
-        """Entries of the list that all ranks have trained, to the knowledge of this rank."""
+        """Entries of the list that all ranks have trained, as far as this rank knows."""
         return self._taken + self._at * (1 if self._part else self._world)
 
     def contribution(self) -> Contribution:
@@ -212,8 +213,8 @@ class ImportancePlan:
         return Contribution(fingerprint, self._trained, ids, values, self._curve.loss, self._curve.weight, self._batch)
 
     def follow(self, contributions: Sequence[Contribution]) -> None:
-        """Count as trained every entry that any rank knows to be trained: a rank that missed the last items of a mini-batch knows
-        of fewer.
+        """Count as trained every entry that any rank knows is trained: a rank that missed the last items of a mini-batch knows
+        fewer.
 
         Raises:
             StateError: as `absorb`.
@@ -235,7 +236,7 @@ class ImportancePlan:
         self._curve.weight = sum(contribution.weight for contribution in contributions)
         self._batch = max(contribution.batch for contribution in contributions)
 
-    # --- what there is to tell
+    # --- statistics
 
     def listed(self) -> NDArray[np.intp]:
         """By item, how often it comes in the current list."""
@@ -340,7 +341,7 @@ class ImportancePlan:
 
 
 def _require_possible(items: int, length: int, loaded: Mapping[str, Any]) -> None:
-    """Raise ValueError for numbers of a state that no run can have: they would give an epoch that is silently short."""
+    """Raise ValueError for a state with impossible numbers, which would give an epoch that is silently short."""
     part = loaded["_part"]
     if part is not None and not 0 <= part.rank < part.world:
         raise ValueError(f"there is no rank {part.rank} of {part.world}")
@@ -395,9 +396,9 @@ def _checked_ids(numbers: NDArray[Any], items: int) -> NDArray[np.int64]:
 
 
 def _behind(share: NDArray[np.uint32], at: int, ids: NDArray[np.integer]) -> int:
-    """The place behind a mini-batch in a share, of which ``at`` entries are trained; ``at`` if it is not found there.
+    """The place after a mini-batch in a share with ``at`` trained entries; ``at`` if the mini-batch is not found there.
 
-    Items that could not be read are missing in a mini-batch, and a training loop may leave out the update of a mini-batch.
+    Unreadable items are missing in a mini-batch, and a training loop may skip the update of a mini-batch.
     """
     if np.array_equal(share[at : at + len(ids)], ids):
         return at + len(ids)
@@ -419,7 +420,7 @@ def _packed(values: NDArray[Any]) -> str:
 
 
 def _unpacked(text: str, kind: DTypeLike, count: int) -> NDArray[Any]:
-    """An array of ``count`` values; decompresses no more than these need. Raises ValueError and zlib.error."""
+    """An array of ``count`` values; decompresses at most as many bytes as they need. Raises ValueError and zlib.error."""
     size = count * np.dtype(kind).itemsize
     data = zlib.decompressobj().decompress(base64.b64decode(text, validate=True), size + 1)
     if len(data) != size:

@@ -8,16 +8,16 @@ from numpy.typing import NDArray
 
 KINDS = ("shuffled", "sequential", "mixed")
 MOST_ITEMS = 2**32 - 1
-"""Items of a dataset: indices have 32 bits."""
+"""The most items of a dataset: indices have 32 bits."""
 MOST_UNITS = 2000
-"""Slices of an epoch."""
+"""The most slices of an epoch."""
 MOST_CELLS = 1_000_000
-"""Partitions times slices."""
+"""The most partitions times slices."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The order of an epoch, in slices that are computed one after the other.
+    """The order of an epoch, in slices that are computed one by one.
 
     ``shuffled``: each epoch is one permutation of everything.
 
@@ -30,7 +30,7 @@ class Layout:
         partitions: equal stretches of the dataset, for batches of one stretch; partitions times units is at most 1,000,000.
         units: slices of an epoch; at most 2000.
         kind: ``"shuffled"``, ``"sequential"`` or ``"mixed"``.
-        order_seed: the first eight bytes of the dataset's id. No order depends on it; states have it.
+        order_seed: the first eight bytes of the dataset's id. No order depends on it, but states contain it.
 
     Raises:
         ValueError: a number is out of its range, or the kind is unknown.

@@ -1,14 +1,14 @@
-"""Batches of items of near equal length, so that little is padded.
+"""Batches of items of nearly equal length, to reduce padding.
 
-The next pending items of a share, a pool of up to a hundred batches, are sorted by length and cut into slices; one is the next
-batch. Which one is drawn by seed, epoch and number of the batch, so
+The next pending items of a share, a pool of up to a hundred batches, are sorted by length and cut into slices. One slice is the
+next batch, drawn by seed, epoch and number of the batch, so
 
 * every item of the pool is equally likely to be in the next batch, and the lengths of batches come in random order;
-* ranks and workers at the same step draw the same part of the lengths, and need not wait for one with longer items;
-* a batch follows from what is pending and from its number alone: a resumed epoch goes on with the same batches.
+* ranks and workers at the same step draw the same range of lengths, so none waits for one with longer items;
+* a batch depends only on the pending items and its number: a resumed epoch continues with the same batches.
 
-The pool is what is due next in the order of the epoch, at most a fifth of a share. So it is new in each epoch, and a batch is a
-new choice among the items of its length.
+The pool is the next part of the epoch's order, at most a fifth of a share. So it differs in each epoch, and a batch is a new
+choice among the items of its length.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from numpy.typing import ArrayLike, NDArray
 from larder.planner.permutation import raw
 
 POOL = 100
-"""Batches of a pool, at most."""
+"""The most batches of a pool."""
 MOST = 2**32 - 1
-"""Longest length. Longer items count as this long."""
+"""The greatest length. Longer items count as this long."""
 
 
 class ItemLengths:
@@ -31,7 +31,7 @@ class ItemLengths:
         lengths: whole numbers from 0, by item.
 
     Raises:
-        ValueError: they are not.
+        ValueError: the lengths are not whole numbers from 0.
     """
 
     def __init__(self, lengths: ArrayLike) -> None:
@@ -49,7 +49,7 @@ class ItemLengths:
         return f"ItemLengths({len(self)} items)"
 
     def of(self, items: NDArray[np.uint32]) -> NDArray[np.int64]:
-        """The lengths of items; of a mixture, of numbers (`larder.planner.mixing.Numbering`)."""
+        """The lengths of items; for a mixture, of numbers (`larder.planner.mixing.Numbering`)."""
         if len(items) and int(items.max()) >= len(self._values):
             items = items % np.uint32(max(1, len(self._values)))
         lengths: NDArray[np.int64] = self._values[items].astype(np.int64)
@@ -72,11 +72,11 @@ class LengthSlices:
         self._size = batch_size
 
     def arrange(self, pool: NDArray[np.uint32], take: int, wanted: int, batch: int) -> NDArray[np.intp]:
-        """Places in the pool: of ``take`` items of a slice, and then of those nearest to them in length, ``wanted`` in all.
+        """Places in the pool: ``take`` items of a slice, then the items nearest to them in length, ``wanted`` in total.
 
         Args:
-            pool: the pending items that are due, in the order of the epoch.
-            take: items that the batch still needs, at most those of the pool.
+            pool: the next pending items, in the order of the epoch.
+            take: items that the batch still needs, at most as many as in the pool.
             wanted: number of candidates.
             batch: number of the batch in the epoch, the same on all ranks at the same step.
         """

@@ -1,9 +1,9 @@
 """The order of an epoch over several datasets, each with a share of its own.
 
-Every dataset has an endless stream of passes: pass after pass over all its items, each in the order that the dataset would have
-alone. An epoch takes the next ``taken`` items of each stream. A dataset of which it takes as many as there are comes exactly once
-per epoch; of any other, every item comes once before any comes again, over all epochs. Nothing has to be remembered for it: where
-a stream is follows from the epoch's number.
+Every dataset has an endless stream of passes over all its items, each in the order that the dataset would have alone. An epoch
+takes the next ``taken`` items of each stream. If it takes as many as a dataset has, each of its items comes exactly once per
+epoch; otherwise every item comes once before any comes again, over all epochs. No state is needed: a stream's position follows
+from the epoch's number.
 
 The epoch is cut into segments. Each has its share of every stream, in random order: batches have the proportions of the epoch,
 and each stream keeps to the order of its dataset.
@@ -24,9 +24,9 @@ from larder.planner.order import EpochOrder
 from larder.planner.permutation import permutation
 
 SEGMENT = 4096
-"""Positions of a segment, at least; enough for the candidates of a batch of several hundred items."""
+"""The least positions of a segment; enough for the candidates of a batch of several hundred items."""
 MOST_SEGMENTS = 1000
-"""Segments of an epoch: looking up a position takes time in proportion."""
+"""The most segments of an epoch: the time to look up a position is proportional to their number."""
 
 
 class MixturePart(NamedTuple):
@@ -63,7 +63,7 @@ def shares(weights: tuple[float, ...], items: int) -> tuple[int, ...]:
     """Number of an epoch's items from each dataset: in proportion to the weights, rounded by largest remainder.
 
     Raises:
-        ValueError: a weight is not a positive number, or so small that no item is left for its dataset.
+        ValueError: a weight is not a positive number, or so small that its dataset gets no item.
     """
     if not all(0 < weight < float("inf") for weight in weights):
         raise ValueError(f"weights must be positive numbers, not {', '.join(map(str, weights))}")
@@ -156,7 +156,7 @@ class MixedOrder(EpochOrder):
     def _pass(self, index: int, turn: int) -> EpochOrder:
         known = self._passes.get((index, turn))
         if known is None:
-            # Segments come in order: earlier passes of this dataset are over.
+            # Segments are computed in order: earlier passes of this dataset are over.
             self._passes = {key: order for key, order in self._passes.items() if key[0] != index}
             known = self._passes[index, turn] = EpochOrder(self._parts[index].layout, seed=self.seed, epoch=turn)
         return known

@@ -1,7 +1,7 @@
 """Sets of whole numbers that fill from below, compact in memory and in JSON.
 
-The delivered part of an epoch is everything up to some point, plus a ragged edge of substitutes that were taken early. So a
-set is ``upto`` (it has every smaller number) and one bit for each number from there to the largest.
+The delivered part of an epoch is everything up to some point, plus a ragged edge of substitutes that were taken early. So a set
+consists of ``upto`` (every smaller number is in it) and one bit for each number from there to the largest.
 """
 
 import base64
@@ -20,7 +20,7 @@ class NumberSet:
 
     Args:
         upto: every number from 0 to below this is in the set.
-        bits: whether ``upto``, ``upto + 1``, ... are.
+        bits: whether ``upto``, ``upto + 1``, ... are in the set.
     """
 
     __slots__ = ("_missing", "bits", "upto")

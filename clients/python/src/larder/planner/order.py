@@ -21,9 +21,9 @@ class EpochOrder:
         layout: the kind of order, and its slices.
         seed: the job's seed, which determines a shuffled order.
         epoch: number of the epoch, from 0; each has its own order.
-        group: ``"mixed"``: uniform. ``"unit"``: inside a slice one stretch of the dataset after the other, in
-            random order, each in itself random, so that a mini-batch comes from one stretch where possible (of a dataset
-            sorted by length: with little padding; Quiver, section 5.1). There are as many stretches as partitions.
+        group: ``"mixed"``: uniform. ``"unit"``: a slice has one stretch of the dataset after another, in random order, each
+        shuffled by itself, so that a mini-batch comes from one stretch where possible (with little padding if the dataset is
+        sorted by length; Quiver, section 5.1). There are as many stretches as partitions.
 
     Raises:
         ValueError: invalid epoch or grouping.
@@ -55,7 +55,7 @@ class EpochOrder:
 
     @property
     def name(self) -> str:
-        """The name by which gateways compute the order too; empty if they cannot."""
+        """The name by which gateways compute the same order; empty if they cannot."""
         if self.group != "mixed":
             return ""
         return {"sequential": "sequential", "shuffled": f"shuffled:{self.seed}"}.get(self.layout.kind, "")

@@ -2,7 +2,7 @@
 
 Quiver's Algorithm 1 in the client (FAST 2020, section 4.7): request more candidates than a batch needs, use those that come, keep
 the rest pending. Pure: the caller fetches and reports what it received. Whatever it reports, and whatever the cache holds, each
-item of the share is delivered once: it leaves the pending window in ``deliver`` or ``skip``, and nothing returns it.
+item of the share is delivered once: it leaves the pending window in ``deliver`` or ``skip``, and never returns.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from larder.planner.steps import TAILS
 from larder.planner.window import Padding, Window
 
 MAX_CANDIDATES = 1 << 20
-"""Items of one request."""
+"""The most items of one request."""
 REACH = 5
-"""Substitutes are among the next fifth of a share. From a longer stretch, cached items would come first in every epoch."""
+"""Substitutes are among the next fifth of a share. With a longer stretch, cached items would come first in every epoch."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,7 +38,7 @@ class Candidates:
         indices: distinct items: the next ``take`` of the order, then ``offers``, then more of the order.
         take: maximum number of them to use; never more than there are.
         batch: number of their batch, from 0 in this plan. A batch is complete when the next candidates have another number, or
-            there are none.
+        there are none.
         padding: repetitions that fill a last batch.
         offers: how many of the items a gateway offered (``EpochPlan.offer``).
     """
@@ -145,7 +145,7 @@ class EpochPlan:
         self._padding = Padding(order, shard)
         self._filled = self._batch = self._skipped = self._padded = self._repeated = 0
         self._offered: Candidates | None = None
-        self._places: NDArray[np.intp] | None = None  # of the offered items in the window, until one is removed
+        self._places: NDArray[np.intp] | None = None  # the slots of the offered items in the window, until one is removed
         self._fresh = False  # nothing was delivered or skipped since the offer
         self._proposed = np.zeros(0, np.uint32)
         if settings.own is not None:
@@ -165,7 +165,8 @@ class EpochPlan:
         return self._offered
 
     def offer(self, items: NDArray[np.uint32]) -> int:
-        """Propose items that leave the cache soon, as substitutes in the next candidates; how many of them are pending here.
+        """Propose items that leave the cache soon as substitutes in the next candidates; returns how many of them are pending
+        here.
 
         They may be anywhere in the dataset: those that are not pending in this share are ignored.
         """
@@ -174,7 +175,7 @@ class EpochPlan:
         return len(self._proposed)
 
     def pending(self, count: int) -> NDArray[np.uint32]:
-        """The items of the next batches, those of the current one included, ``count`` of them if there are."""
+        """Up to ``count`` items of the current and the next batches."""
         if self._slices is None:
             return self._window.peek(count)
         left, coming, batch = self._window.peek(self._due(0) + count), [np.zeros(0, np.uint32)], 0
@@ -215,8 +216,8 @@ class EpochPlan:
     def skip(self, indices: ArrayLike) -> NDArray[np.int64]:
         """Mark candidates as unavailable: they are not delivered in this epoch, nor requested again.
 
-        Other items fill the batch. The number of batches stays: one that no item is left for gets repetitions, unless there is
-        only one rank and a tail that repeats nothing.
+        Other items fill the batch. The number of batches stays: a batch without items gets repetitions, unless there is only one
+        rank and the tail repeats nothing.
 
         Returns:
             as ``deliver``.
@@ -242,14 +243,14 @@ class EpochPlan:
         return self._order.layout.items
 
     def repeat(self, count: int) -> NDArray[np.uint32]:
-        """Up to ``count`` items to repeat in place of delivered ones that turned out to be unusable; empty if there are none.
+        """Up to ``count`` items to repeat in place of delivered but unusable ones; empty if there are none.
 
-        Call ``repeated`` with those used, and ``exclude`` with those that are unusable too.
+        Call ``repeated`` with the number used, and ``exclude`` with those that are also unusable.
         """
         return self._padding.items(count)
 
     def repeated(self, count: int) -> None:
-        """Pass on from the first ``count`` items of ``repeat``."""
+        """Advance past the first ``count`` items of ``repeat``."""
         self._padding.used(count)
 
     def exclude(self, indices: NDArray[np.uint32]) -> None:
@@ -286,7 +287,7 @@ class EpochPlan:
         return self._window.remove_items(offered.indices[slots]) if anywhere else self._window.remove(slots)
 
     def _take(self) -> int:
-        """Pending items that the current batch may still take: each later batch must have at least one."""
+        """Pending items that the current batch may still take; one must remain for each later batch."""
         if not self._batches:
             return 0
         left = self._window.left
@@ -342,11 +343,11 @@ class EpochPlan:
         return Candidates(indices, take, self._batch, offers=len(offers))
 
     def _number(self, ahead: int) -> int:
-        """The number in the epoch of the batch that is ``ahead`` of the current one, the same on all ranks at the same step."""
+        """The number in the epoch of the batch ``ahead`` steps after the current one, the same on all ranks at the same step."""
         return self._used + self._shard.worker + (self._batch + ahead) * self._shard.workers
 
     def _due(self, ahead: int) -> int:
-        """Pending items that a batch is made of: those that this and later batches have room for, as far as the pool goes."""
+        """The pending items for this batch's choice: as many as this and later batches have room for, limited by the pool."""
         return min(self._pool, max(0, (self._batches - ahead) * self._batch_size - (0 if ahead else self._filled)))
 
     def _repetitions(self) -> Candidates | None:
@@ -365,7 +366,8 @@ class EpochPlan:
         return self._offered
 
     def _after(self, offered: Candidates, slots: NDArray[np.int64]) -> None:
-        """The rest of the offer stays valid until the next: more of it may be delivered for the same batch, or skipped."""
+        """The rest of the offer after a removal. It stays valid until the next offer: more of it may be delivered for the same
+        batch, or skipped."""
         self._settle()
         self._fresh = False
         left = np.delete(offered.indices, slots)

@@ -16,12 +16,12 @@ The state of one rank, in JSON::
      "owner": "5f1c..."}                 of a pipeline only: who claims results that are not stored yet
 
 ``base`` and ``done`` are sets (see ``NumberSet.to_json``). Neither the number of workers nor the batch size is in it, so both may
-change. Another world size needs the states of all ranks, merged into one in which ``world`` and ``rank`` are null, and what they
-had done is the base. The end of an epoch is the start of the next: no state says "epoch 3, all done".
+change. Another world size needs the states of all ranks, merged into one in which ``world`` and ``rank`` are null and the base is
+all that they had done. The end of an epoch is the start of the next: no state says "epoch 3, all done".
 
 Versions 1 to 3 also had layouts with a fixed division of the dataset into chunks (kinds ``striped`` and ``contiguous``), their
-order in ``chunks`` (``first`` in version 1), and mixtures of such datasets. Those orders are no longer made. A state of one of
-them is read at the start of an epoch only; shuffled and sequential epochs are resumed as they are.
+order in ``chunks`` (``first`` in version 1), and mixtures of such datasets. Those orders are no longer made. A state with such an
+order can be read only at the start of an epoch; shuffled and sequential epochs are resumed unchanged.
 """
 
 import re
@@ -51,7 +51,8 @@ _OWNER = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The delivered part of an epoch, to one rank or (``rank`` and ``world`` None) to all; the module has the fields."""
+    """The part of an epoch delivered to one rank or, if ``rank`` and ``world`` are None, to all. The module describes the
+    fields."""
 
     dataset: str
     layout: Layout
@@ -139,7 +140,7 @@ class Progress:
     def refuse_uneven(self, batch_size: int, tail: str, *, remedy: str = "") -> None:
         """Refuse to begin an epoch in which ranks cannot have equally many batches.
 
-        An epoch of which something was delivered is never refused: a rank that lacks an item for a batch gets a repetition.
+        An epoch that has begun is never refused: a rank that lacks an item for a batch gets a repetition.
 
         Raises:
             UnevenRanks: see `larder.planner.steps.refuse_uneven`.
@@ -152,7 +153,7 @@ class Progress:
         return self if self.batches(batch_size, tail) else self.next_epoch()
 
     def with_places(self, places: NDArray[np.int64], *, skipped: int = 0, padded: int = 0) -> "Progress":
-        """This state with more places, ``skipped`` of them not delivered, and ``padded`` repetitions."""
+        """This state with more places, of which ``skipped`` were not delivered, and with ``padded`` repetitions."""
         done = self.done.with_numbers(places)
         return replace(self, done=done, skipped=self.skipped + skipped, padded=self.padded + padded)
 
@@ -160,7 +161,7 @@ class Progress:
         """This rank's state as if its next batches had been delivered, up to the end of the epoch.
 
         Args:
-            batches: how many to pass over.
+            batches: how many to skip.
             batch_size: items of a full batch.
             tail: as in ``EpochPlan``.
 
@@ -206,7 +207,7 @@ class Progress:
         """Parse a state; ``dataset`` is the id that it must have.
 
         Raises:
-            StateError: damaged, of another version or of another dataset; the message names the field.
+            StateError: the state is damaged, of another version or of another dataset; the message names the field.
         """
         if not isinstance(state, Mapping):
             raise StateError(f"a state is a JSON object, not {type(state).__name__}")
@@ -265,7 +266,7 @@ def _read(state: Mapping[str, Any]) -> Progress:
 
 
 def _of_older(state: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A state of version 1 to 3 in this version's fields; refused in the middle of an order that is no longer made."""
+    """A state of version 1 to 3 in this version's fields; refused in the middle of an order that no longer exists."""
     layout, order = state.get("layout"), "first" if state.get("version") == 1 else "chunks"
     if not isinstance(layout, Mapping) or order not in state:
         raise StateError(f'state fields missing or unknown: version {state["version"]} has "layout" and "{order}"')
@@ -311,7 +312,7 @@ def _number(state: Mapping[str, Any], name: str, most: int, least: int = 0, pref
 
 
 def union(parts: Iterable[Progress], *, batch_size: int, tail: str) -> Progress:
-    """The state of a rank out of those of its workers (``EpochPlan.progress``), all of them, under their batch size and tail.
+    """The state of a rank from those of all its workers (``EpochPlan.progress``), with their batch size and tail.
 
     Raises:
         StateError: the parts are not of one rank in one epoch.
@@ -335,9 +336,9 @@ def union(parts: Iterable[Progress], *, batch_size: int, tail: str) -> Progress:
 
 
 def merge(states: Iterable[Progress]) -> Progress:
-    """The state of all ranks out of that of each: loads under any world size, number of workers and batch size.
+    """The state of all ranks from those of each rank; it loads under any world size, number of workers and batch size.
 
-    A rank that is at the start of the next epoch has finished this one.
+    A rank at the start of the next epoch has finished this one.
 
     Raises:
         StateError: ranks are missing or come twice, or the states are not of one epoch of one job.

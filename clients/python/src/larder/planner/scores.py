@@ -1,4 +1,4 @@
-"""Importance of items: how high their losses rank among those of their mini-batch.
+"""Importance of items: the rank of their losses within their mini-batch.
 
 A loss alone says little, since losses fall during training; its rank within the mini-batch does not. SHADE (FAST 2023, section
 4.2.1, Eq. 6) scores sample ``i`` of a mini-batch with ``log(sum over k != i of 1(l_i > l_k) + b0)``, so that scores of different
@@ -7,12 +7,12 @@ scores are then positive (2.3 to 5.6 for a mini-batch of 256), as Eq. 1 needs, a
 
 Where the paper leaves a case open:
 
-- Of equal losses none is larger, so they share the lower rank; a mini-batch of equal losses has ``log(b0)`` throughout.
-- A smaller mini-batch, as at the end of an epoch, has fewer ranks. They are stretched to those of the largest one so far.
-- A sample alone has no rank and keeps its score.
+- Equal losses share the lower rank, as none is larger; a mini-batch of equal losses has ``log(b0)`` throughout.
+- A smaller mini-batch, as at the end of an epoch, has fewer ranks. They are stretched to those of the largest mini-batch so far.
+- A single sample has no rank and keeps its score.
 - An item that comes twice in a mini-batch keeps one of its scores, which differ only if its loss does.
 
-Scores age: an item that is left out of an epoch keeps a score of a model that is gone. `ItemScores.weights` moves scores
+Scores age: an item that is left out of an epoch keeps the score from an older model. `ItemScores.weights` moves scores
 towards the mean, by half every ``HALF_LIFE`` epochs; an item that was never scored has the mean.
 """
 
@@ -24,12 +24,12 @@ BIAS = 10.0
 HALF_LIFE = 4
 """Epochs in which half of a score's distance to the mean is lost."""
 WEIGHT_UNIT = 512
-"""Weight of a score of 1. Every float16 from 2 on is a whole number of units, so weights are exact."""
+"""Weight of a score of 1. Every float16 of at least 2 is a whole number of units, so weights are exact."""
 _AGES = 16 * HALF_LIFE
 """Epochs after which a score counts as the mean."""
 _ONE = 1 << 16
 _KEPT = np.array([round(_ONE * 0.5 ** (age / HALF_LIFE)) for age in range(_AGES)] + [0], np.int64)
-"""By age, the part of a score's distance to the mean that is left, in units of 1/65536."""
+"""By age, the remaining part of a score's distance to the mean, in units of 1/65536."""
 NEVER = -1
 
 
@@ -38,7 +38,7 @@ def rank_scores(losses: NDArray[np.floating], batch: int = 0) -> NDArray[np.floa
 
     Args:
         losses: of at least two samples, finite.
-        batch: samples of a full mini-batch, to whose ranks those of a smaller one are stretched.
+        batch: samples of a full mini-batch; the ranks of a smaller one are stretched to its ranks.
 
     Raises:
         ValueError: fewer than two losses, which have no ranks.
@@ -52,7 +52,7 @@ def rank_scores(losses: NDArray[np.floating], batch: int = 0) -> NDArray[np.floa
 
 
 class ItemScores:
-    """The latest score of each item, and the epoch that it is of. Four MB and two for a million items.
+    """The latest score of each item, and its epoch. Four MB and two MB for a million items.
 
     Args:
         items: number of items.
@@ -68,7 +68,7 @@ class ItemScores:
         return len(self.values)
 
     def set(self, ids: NDArray[np.integer], values: NDArray[np.float16], epoch: int) -> None:
-        """Replace scores; of an item that comes more than once, the last one counts."""
+        """Replace scores; if an item comes more than once, its last score counts."""
         self.values[ids] = values
         self.epochs[ids] = epoch
 
@@ -82,7 +82,8 @@ class ItemScores:
         return np.asarray(epoch - self.epochs[self.epochs != NEVER], np.int32)
 
     def weights(self, epoch: int) -> NDArray[np.uint16]:
-        """The weights to draw items of ``epoch`` by: scores moved towards the mean by their age, in units of 1 / ``WEIGHT_UNIT``.
+        """The weights for drawing the items of ``epoch``: scores moved towards the mean by their age, in units of 1 /
+        ``WEIGHT_UNIT``.
 
         Whole numbers, computed from whole numbers, so that all ranks with the same scores have the same weights.
         """

@@ -16,7 +16,7 @@ from larder.planner.steps import share_size
 
 
 class RankShare:
-    """One rank's share of an epoch, as places from 0, and which of these are left."""
+    """One rank's share of an epoch, as places from 0, and the places that are left."""
 
     def __init__(self, items: int, base: NumberSet, done: NumberSet, rank: int, world: int) -> None:
         self.size = share_size(items - len(base), rank, world)
@@ -31,12 +31,12 @@ class RankShare:
         return self._base.nth_missing(self._rank + self._world * places)
 
     def places(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The place of the first, second, ... that is left, by ordinals from 0."""
+        """The places that are left, by their ordinals from 0."""
         return self._done.nth_missing(ordinals)
 
 
 def block_starts(blocks: NDArray[np.int64], left: int, batches: int, batch_size: int) -> NDArray[np.int64]:
-    """The ordinal of the first item of each block, of ``batches`` blocks that share the ``left`` items of a rank."""
+    """The ordinal of the first item of each of ``batches`` blocks that share the ``left`` items of a rank."""
     fair = np.minimum(blocks * batch_size, left - (batches - blocks))
     return np.asarray(np.maximum(fair, np.minimum(blocks, left)), np.int64)
 
@@ -44,9 +44,9 @@ def block_starts(blocks: NDArray[np.int64], left: int, batches: int, batch_size:
 class Share:
     """One worker's items: numbered from 0 to ``size``, in the epoch's order, in ``batches`` batches.
 
-    All blocks but the last few are full. If items are short, each of the last ones has at least one item where there are enough,
-    so that the rank has its ``batches`` (a rank with one item less than the others splits its last block). Blocks that get no
-    item are filled with repetitions. Items beyond all blocks (a tail to be dropped) belong to the worker of the last block.
+    All blocks except the last few are full. If items run short, each of the last blocks has at least one item if possible, so
+    that the rank has its ``batches`` (a rank with one item less than the others splits its last block). Blocks that get no item
+    are filled with repetitions. Items beyond all blocks (a tail to be dropped) belong to the worker of the last block.
     """
 
     def __init__(self, rank_share: RankShare, batches: int, batch_size: int, worker: int, workers: int) -> None:

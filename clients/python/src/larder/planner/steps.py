@@ -1,12 +1,12 @@
-"""How many batches an epoch has: as many on every rank, since distributed training waits for the slowest.
+"""How many batches an epoch has: equally many on every rank, since distributed training waits for the slowest.
 
-The rank with the largest share has ``ceil(items / world)`` items, and the smallest share has at most one less. A rank's items are
-numbered *slots*: a full batch takes ``batch_size`` of them, on every rank, whether an item of the share fills each slot, a
-repetition, or nothing. So ranks that delivered equally many batches have used equally many slots, and the numbers of batches
-that they have left are equal, whatever each of them could read.
+The rank with the largest share has ``ceil(items / world)`` items, and the smallest share has at most one less. A rank's items
+fill numbered *slots*: a full batch takes ``batch_size`` slots on every rank, whether an item of the share, a repetition or
+nothing fills each. So ranks that delivered equally many batches have used equally many slots, and have equally many batches left,
+whatever each of them could read.
 
-`batches_left` is the only place that decides this number. It knows the whole epoch and the slots used, and nothing of a share, of
-the order, or of workers.
+`batches_left` is the only place that decides this number. It uses the whole epoch and the used slots, and needs no share, order
+or workers.
 """
 
 from larder.base.errors import UnevenRanks
@@ -20,7 +20,7 @@ def share_size(items: int, rank: int, world: int) -> int:
 
 
 def slots_left(items: int, world: int, *, used: int, batch_size: int, tail: str) -> int:
-    """Number of slots that the batches of an epoch still take on each rank; arguments as of `batches_left`."""
+    """Number of slots that the batches of an epoch still take on each rank; arguments as for `batches_left`."""
     if tail == "drop":
         left = max(0, items // world - used)
         return left - left % batch_size
@@ -41,7 +41,7 @@ def batches_left(items: int, world: int, *, used: int, batch_size: int, tail: st
 
 
 def refuse_uneven(items: int, world: int, batch_size: int, tail: str, *, remedy: str = "") -> None:
-    """Refuse an epoch whose items cannot be shared so that each comes once and every rank has equally many batches.
+    """Refuse an epoch whose items cannot be divided so that each comes once and every rank has equally many batches.
 
     Args:
         items: items of a whole epoch.

@@ -46,7 +46,7 @@ class Window:
         return np.concatenate([self._items[:count], self._order.at(ahead)])
 
     def pending_of(self, items: NDArray[np.uint32]) -> NDArray[np.uint32]:
-        """Those of ``items`` that are pending in this share, wherever in its order, without duplicates.
+        """The items among ``items`` that are pending anywhere in this share's order, without duplicates.
 
         The first call in an epoch sorts the share's items: 0.1 s for a million.
         """
@@ -110,7 +110,7 @@ class Window:
         return self._share.places_of(self._numbers_beyond(count))
 
     def _numbers_of(self, items: NDArray[np.uint32]) -> NDArray[np.int64]:
-        """The number of each item that is beyond the window, or was when this was first asked; -1 for all others."""
+        """The number of each item that is beyond the window, or was at the first call; -1 for all others."""
         if self._table is None:
             numbers = np.arange(self._next, self._share.size, dtype=np.int64)
             beyond = self._order.at(self._share.positions(self._share.places_of(numbers)))
@@ -128,7 +128,8 @@ class Window:
 
 
 class Padding:
-    """Repetitions for batches that lack items: every ``world``-th item of the order from the rank's first on, then the others."""
+    """Repetitions for batches that lack items: every ``world``-th item of the order, starting from the rank's first, then the
+    others."""
 
     def __init__(self, order: EpochOrder, shard: Shard) -> None:
         self._order = order
@@ -164,5 +165,5 @@ class Padding:
 
     def _positions(self, turns: NDArray[np.int64]) -> NDArray[np.int64]:
         total, world = self._order.layout.items, self._shard.world
-        cycle = total // math.gcd(total, world)  # turns after which steps of ``world`` come back to the first position
+        cycle = total // math.gcd(total, world)  # turns after which steps of ``world`` return to the first position
         return (self._shard.rank + world * turns + turns % total // cycle) % total

@@ -19,7 +19,7 @@ from larder.reading.merging import Fetched
 class AsyncBatchReader:
     """A ``BatchReader`` with awaitable calls; each runs in a thread of the event loop's default executor.
 
-    A cancelled call ends for its caller at once. Its request completes in the thread, on a separate connection, so no other
+    A cancelled call ends at once for its caller. Its request completes in the thread, on a separate connection, so no other
     request receives its answer.
 
     Args:
@@ -74,6 +74,6 @@ async def get_many_async(
 async def get_many_async(
     entries: Many, *, endpoint: str | None = None, return_exceptions: bool = False, **options: Unpack[ManyOptions]
 ) -> list[bytes] | list[bytes | S3Error]:
-    """`get_many` in a thread of the event loop's default executor, where a cancelled call ends by itself."""
+    """`get_many` in a thread of the event loop's default executor; a cancelled call completes there."""
     call = partial(get_many, endpoint=endpoint, return_exceptions=return_exceptions, **options)
     return await asyncio.to_thread(call, entries)

@@ -50,18 +50,18 @@ __all__ = ["BatchReader", "Counters", "Fetched", "Indices"]
 Indices = NDArray[np.integer[Any]] | Sequence[int]
 T = TypeVar("T")
 _MAX_MOVES = 64
-"""Requests of one batch that move to other nodes without progress before they count as a failed attempt."""
+"""How often requests of one batch may move to other nodes without progress before that counts as a failed attempt."""
 MOST_OFFERS = 65_536
-"""Items that a gateway offers at most."""
+"""The most items that a gateway offers."""
 _BYTES_FOR = 60.0
-"""Seconds for which bytes are requested after a request for open files failed: they may be the reason."""
+"""Seconds for which bytes are requested after a request for open files failed, as the files may be the reason."""
 _INDICES_TYPE = "application/octet-stream"
 _ORDER = "x-larder-order"
 """A header rather than a parameter: gateways that do not know it ignore it."""
 
 
 class ReaderOptions(TypedDict, total=False):
-    """Everything about a `BatchReader` that has a default.
+    """The options of a `BatchReader` that have a default.
 
     Args:
         credentials: an access key of the gateway; ``None`` searches the usual places of AWS's tools.
@@ -69,8 +69,8 @@ class ReaderOptions(TypedDict, total=False):
         retry: repetition of requests without progress; ``Retry.outage`` counts from the last received item.
         fallback: ``"origin"`` reads directly from S3 while the gateway is unavailable (at ``LARDER_ORIGIN_ENDPOINT``, else
             AWS); or the origin's endpoint; or an ``S3`` with credentials of its own.
-        digest_file: of the dataset: registers it again at a gateway that has lost it. Required for ``fallback``, where it must
-            not be at ``s3://bucket/key``.
+        digest_file: of the dataset, to register it again at a gateway that has lost it. Required for ``fallback``, where it must
+        not be at ``s3://bucket/key``.
         split: request items directly from their home nodes, if the fleet has several and all are reachable (``True``).
         stats: its ``add(name, value)`` is called for each event.
         limit: maximum bytes of one answer; a larger one is refused.
@@ -119,7 +119,7 @@ class BatchReader:
         self.dataset = dataset
         self.stats: Counters = NoCounters() if settings.stats is None else settings.stats
         self._retry = settings.retry or Retry()
-        # Only batches are worth waiting for; everything else is requested again later.
+        # Only batches are worth waiting for; other requests are repeated later.
         self._api = Api(endpoint, credentials=credentials, timeout=timeout, retry=replace(self._retry, outage=0.0))
         self._digest_file = None if settings.digest_file is None else os.fspath(settings.digest_file)
         self._limit = settings.limit
@@ -161,16 +161,17 @@ class BatchReader:
         job: str = "",
         order: str = "",
     ) -> Fetched:
-        """Fetch items of the dataset. Unavailable ones are in ``failed`` of the result.
+        """Fetch items of the dataset. The result lists unavailable items in ``failed``.
 
         Args:
             indices: of the items; distinct candidates in mode ``substitute``.
-            mode: ``exact``: all of them; ``substitute``: those ``take`` of them that cost least.
+            mode: ``exact``: all of them; ``substitute``: the ``take`` of them that cost least.
             take: number of candidates to deliver.
             ordered: in the order of ``indices`` rather than of arrival.
             epoch: epoch of the training run, for the gateway's decisions.
-            job: name of the training run, for the same.
-            order: name of the order that the job follows exactly (``EpochOrder.name``): what it reads next is kept.
+            job: name of the training run, also for these decisions.
+            order: name of the order that the job follows exactly (``EpochOrder.name``), so that gateways keep the items that it
+            reads next.
 
         Raises:
             ValueError: invalid mode, ``take`` or candidates.
@@ -216,12 +217,12 @@ class BatchReader:
         return merge.result(directives, ordered=ordered)
 
     def fetch_shared(self, indices: NDArray[np.uint32], *, take: int, offers: int, epoch: int, job: str) -> Fetched:
-        """Fetch ``take`` candidates: the first ``take`` of ``indices``, or what serves other jobs too. Raises as `fetch`.
+        """Fetch ``take`` candidates: the first ``take`` of ``indices``, or others that also serve other jobs. Raises as `fetch`.
 
         Args:
             indices: the next ones of the job's own order, then the gateway's offers, then more of the order.
-            take: number of candidates to deliver, and of the first ones.
-            offers: number of the candidates after these that the gateway offered.
+            take: number of candidates to deliver, and of the job's own first ones.
+            offers: number of the following candidates, which the gateway offered.
             epoch: epoch of the training run.
             job: name of the training run.
         """
@@ -243,7 +244,7 @@ class BatchReader:
         """Ask the gateway to cache items soon. Returns the numbers of ``resident``, ``fetching`` and ``refused`` ones.
 
         While items are read from the fallback, no request is sent and all are refused. ``epoch`` is that of a training run that
-        will read every item: the gateway then reads what is beside these in the same objects too, where it has room.
+        will read every item: the gateway then also reads their neighbours in the same objects, if it has room.
 
         Raises:
             GatewayUnavailable: and others, as ``fetch``.
@@ -294,7 +295,7 @@ class BatchReader:
                 break
             if pause is None:
                 raise self._gone(merge, patience.failures, outcome)
-            # The rest is no longer in three parts.
+            # The rest no longer has the three parts of the original request.
             parameters = {name: value for name, value in parameters.items() if name != "offers"}
             self.stats.add("retries", 1)
             time.sleep(max(pause, outcome.error.retry_after if isinstance(outcome.error, Busy) else 0.0))
@@ -350,7 +351,7 @@ class BatchReader:
                 outcome.received = decoder.received
                 way = way_of(response, connection.by_tcp, files)
                 decoder.decode(response, self._buffers)
-        # An invalid answer may be damaged, or a proxy's page while the gateway restarts: try again.
+        # An invalid answer may be damaged, or a proxy's page while the gateway restarts: retry.
         except (TruncatedBatch, UnexpectedAnswer, Busy, *TRANSIENT) as error:
             outcome.error = error
             outcome.broken = int(isinstance(error, TruncatedBatch | HTTPException))

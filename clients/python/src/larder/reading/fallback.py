@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from larder.digest.file import DigestFile
 
 _THREADS = 16
-"""Items that one read fetches concurrently."""
+"""The most items that one read fetches concurrently."""
 _FIRST_PAUSE = 1.0
 _MAX_PAUSE = 60.0
 """Seconds between attempts to reach the gateway: the first pause, and the longest."""

@@ -1,13 +1,13 @@
 """Streaming decoder of a batch's answer. The format is in docs/batch-protocol.md of the gateway.
 
 There are two forms. If all items are resident, an index comes first and the items' bytes follow contiguously: they are read
-into a few large buffers. Over a unix socket, open files may come beside the index instead of the bytes: each has come when its
-entry has, and is read while the gateway opens the next ones. Otherwise each item is a frame. Both end with a record of the
-totals; an answer without it is truncated, whatever the transport reports.
+into a few large buffers. Over a unix socket, open files may come with the index instead of the bytes: each file arrives by the
+time of its entry, and is read while the gateway opens the next ones. Otherwise each item is a frame. Both end with a record of
+the totals; an answer without it is truncated, whatever the transport reports.
 
-Rule of this module: `Received` holds exactly the complete items with a correct CRC at requested positions, none twice, whatever
-happens; an inconsistent answer loses even those. So a truncated, damaged or hostile answer costs a repetition, never a wrong
-item, and nothing here allocates more than the answer can hold.
+Rule of this module: `Received` always holds exactly the complete items with a correct CRC at requested positions, none twice; an
+inconsistent answer discards even those. So a truncated, damaged or hostile answer costs a repetition, never a wrong item, and
+nothing here allocates more than the answer can hold.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ _ENTRY = np.dtype(
 )
 """The same, for many entries."""
 _MOST_TOLD = 1 << 20
-"""Statuses and seconds in the document of a failure are smaller."""
+"""Bound of statuses and seconds in the document of a failure."""
 _GROUP = 1 << 20
-"""Bytes that are read at a time, about: a connection reset costs at most one group."""
+"""About the bytes that are read at a time: a connection reset costs at most one group."""
 
 
 Buffer = bytes | bytearray | memoryview
