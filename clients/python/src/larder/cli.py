@@ -19,7 +19,7 @@ FAILED, USAGE, INTERRUPTED = 1, 2, 130
 _EXTRAS = {"pyarrow": "digest", "numpy": "digest", "argcomplete": "completion"}
 """The extras that install a command's dependencies."""
 _LISTED = frozenset({"datasets", "dataset", "jobs", "pipelines"})
-"""Groups of commands of which one is ``list``."""
+"""Groups of commands that include ``list``."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         complete(parser())
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a key that this terminal cannot show must not cause a failure
+            stream.reconfigure(errors="backslashreplace")  # an unprintable key must not cause a failure
     try:
         try:
             return _run(sys.argv[1:] if argv is None else argv)

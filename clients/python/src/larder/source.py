@@ -1,4 +1,4 @@
-"""Where items come from, as programs of earlier versions import it; ``reading.source`` has it."""
+"""The module under which programs of earlier versions import ``reading.source``."""
 
 from larder.reading.source import Access, GatewaySource, Item, ItemReader, Source
 

@@ -26,11 +26,11 @@ BUCKET = "memory"
 
 @dataclass
 class MemorySource:
-    """Items in memory, of which some are in an imaginary cache.
+    """Items in memory, some of them in an imaginary cache.
 
     Args:
         items: the bytes of each item; or their number, when each item is its own number as text.
-        cached: fraction of the items in the cache; which ones changes with every request, as in a shared cache.
+        cached: fraction of the items in the cache; the cached items change with every request, as in a shared cache.
         caching: caching mode of the imaginary gateway.
         failures: status (`larder.reading.frames`) of unavailable items, by index.
         before: called with the indices before each request; its exception is the request's error.
@@ -73,7 +73,7 @@ class MemorySource:
 
 
 class MemoryReader:
-    """Delivers items as a gateway does: cached candidates first, in random order.
+    """Delivers items like a gateway: cached candidates first, in random order.
 
     Args:
         source: the items.

@@ -19,7 +19,7 @@ _Task = tuple["Future[Any]", Callable[[], Any]]
 
 
 class BackgroundThread:
-    """Runs submitted tasks one after the other, in a thread that starts with the first task.
+    """Runs submitted tasks one by one, in a thread that starts with the first task.
 
     Forked and unpickled copies start a thread of their own.
     """

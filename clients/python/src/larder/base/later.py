@@ -1,4 +1,4 @@
-"""Names of ``typing`` that Python 3.10 does not have. Nothing here evaluates annotations; a tool that does gets the arguments."""
+"""Names of ``typing`` that Python 3.10 does not have. Annotations are not evaluated here; evaluated ones are their arguments."""
 
 from __future__ import annotations
 

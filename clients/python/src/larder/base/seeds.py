@@ -18,7 +18,7 @@ def seed_of(*purpose: int | str) -> int:
 
 def seed_generators(*purpose: int | str) -> None:
     """Seed the global generators of ``random``, numpy and, if it is loaded, PyTorch."""
-    seed = seed_of("larder/pipeline", *purpose)  # the pipelines' name, which came first, so that their values stay the same
+    seed = seed_of("larder/pipeline", *purpose)  # pipelines used this name first: their values stay
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
     torch = sys.modules.get("torch")

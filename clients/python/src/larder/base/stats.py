@@ -134,7 +134,7 @@ class EpochReads:
         items: delivered items.
         origin_reads: of these, the items that were read from the origin.
         least: share of the dataset that was not cached when the epoch began: all jobs on the dataset together can read no less in
-        an epoch. ``None`` if no gateway stated it.
+            an epoch. ``None`` if no gateway stated it.
     """
 
     epoch: int
@@ -221,7 +221,7 @@ class Stats:
         transforming: time in the transform.
         by_node: items by the id of the sending node, for split batches.
         by_way: items of a gateway with a unix socket, by the way that they came: ``files`` that it opened; ``socket/`` and the
-        reason why they came as bytes; ``tcp/`` and the reason why the socket was not used.
+            reason why they came as bytes; ``tcp/`` and the reason why the socket was not used.
         by_dataset: of a `larder.Mix`: the counts of items of each dataset, by its name as given.
     """
 
@@ -288,7 +288,7 @@ class Stats:
         Args:
             epoch: its number.
             least: share of its items that must be read from the origin, ``None`` if unknown: the share of all items under the
-            empty name, and those of each dataset of a mixture.
+                empty name, and those of each dataset of a mixture.
         """
         self.epochs.begin(epoch, least.get(""))
         for dataset, share in least.items():

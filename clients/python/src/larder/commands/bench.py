@@ -1,6 +1,6 @@
 """``larder bench``: measures reading a dataset in batches from a gateway and, for comparison, by plain S3.
 
-Batches are read one after the other, like a single loader whose training step takes no time. Each batch takes the candidates that
+Batches are read one by one, as by a single loader whose training step takes no time. Each batch takes the candidates that
 cost the gateway least, as in training (Quiver, FAST'20, 4.7); the rest stay candidates for later batches, so all items come
 equally often. The comparison reads the same batches by plain S3, with as many threads as a data loader would use.
 
@@ -145,7 +145,7 @@ def bench(arguments: Namespace) -> int:
 def measure(
     measured: Measured, read: Callable[[], BatchRead], seconds: float, clock: Clock = time.perf_counter
 ) -> Measured:
-    """Read one batch after the other until ``seconds`` are over; one is always read."""
+    """Read batches one by one until ``seconds`` are over; at least one is read."""
     read()
     began = last = clock()
     while last - began < seconds:

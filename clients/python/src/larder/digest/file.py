@@ -121,7 +121,7 @@ def read(path: str | os.PathLike[str]) -> DigestFile:
 
     Raises:
         DigestFileError: there is no such file, it is damaged, or a column is missing or has invalid values; the error names the
-        column and, if there is one, the row.
+            column and, if there is one, the row.
     """
     path = Path(path)
     with opened(path) as parquet:

@@ -24,7 +24,7 @@ class Summary:
         parts: items that have an offset, so may be part of a larger object.
         buckets: items of each bucket.
         sizes: items by length: entry ``(upper, count)`` counts lengths below ``upper`` and at least the previous ``upper``. The
-        bounds are powers of two; 1 is for empty items.
+            bounds are powers of two; 1 is for empty items.
         duplicates: items with the same bytes as an earlier item.
         duplicate_bytes: their part of ``bytes``.
         members: names of the members of a sample, if each member is an item; otherwise empty.

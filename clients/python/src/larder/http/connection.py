@@ -164,7 +164,7 @@ class Connection:
         kept = self._kept() if body is None or isinstance(body, bytes) else None
         if kept is not None:
             kept.silence.kept = True
-            kept.sock.settimeout(kept.silence.longest)  # reads shorten the time-out, but sending a request may take longer
+            kept.sock.settimeout(kept.silence.longest)  # reads shorten it, but sending may take longer
             with suppress(Hung, *_STALE):
                 return kept, _answer(kept, method, target, headers, body)
         connection = self._new()

@@ -73,7 +73,7 @@ class S3:
         timeout: seconds of silence after which a request fails.
         retry: repetition of temporary failures.
         request_payer: whether to accept the charges of requester-pays buckets (``False``). ``None``: accept them if a bucket
-        refuses the request otherwise, which is logged once per bucket.
+            refuses the request otherwise, which is logged once per bucket.
     """
 
     def __init__(

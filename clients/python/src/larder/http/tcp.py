@@ -34,7 +34,7 @@ class LargeReads(socket.socket):
 
     Attributes:
         waits: whether large reads wait. It becomes false with the first one that is incomplete after a second: if bytes come
-        slowly, wake-ups do not matter.
+            slowly, wake-ups do not matter.
     """
 
     def __init__(self, connected: socket.socket, silence: Silence) -> None:

@@ -89,7 +89,7 @@ class Channel:
 
 
 class SharedPart:
-    """Elements of one part, written one after the other into memory without a name.
+    """Elements of one part, written consecutively into memory without a name.
 
     Raises:
         PipelineError: there is no memory for it.

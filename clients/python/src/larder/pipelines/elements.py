@@ -78,7 +78,7 @@ class Encoded:
             self.size = _aligned(self.size) + part.nbytes
 
     def buffers(self) -> list[bytes | bytearray | memoryview]:
-        """The element in pieces, to be written one after the other."""
+        """The element in pieces, to be written in this order."""
         pieces: list[bytes | bytearray | memoryview] = [_HEAD.pack(MAGIC, len(self._tree)), self._tree]
         size = _HEAD.size + len(self._tree)
         for part in self._data:

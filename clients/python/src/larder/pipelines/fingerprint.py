@@ -328,7 +328,7 @@ def _line_of(instruction: dis.Instruction) -> int | None:
 def _references(code: types.CodeType) -> Iterator[tuple[list[str], int]]:
     """Each global name in the code, with the attributes after it and its line; attributes of other values follow ``""``."""
     chain: list[str] = []
-    loaded: deque[Any] = deque((0, 0), maxlen=2)  # before an import: its level of relative import, and the imported names
+    loaded: deque[Any] = deque((0, 0), maxlen=2)  # before an import: its relative level and its names
     line = first = code.co_firstlineno
     for instruction in dis.get_instructions(code):
         line = _line_of(instruction) or line

@@ -30,7 +30,7 @@ PUT_BYTES = 4 << 20
 FIRST_CLAIM = 30.0
 """Seconds of a claim while the cost of an element is unknown."""
 _SHORTEST_CLAIM, _LONGEST_CLAIM = 10.0, 600.0
-"""Seconds of the longest claim that a gateway grants."""
+"""Seconds of the shortest and the longest claim; gateways grant no longer ones."""
 _MARGIN = 4.0
 """Duration of a claim, as a multiple of the time that its elements should take, by those so far."""
 WAIT = 5.0

@@ -130,7 +130,7 @@ def batched(pieces: Iterable[Piece], sizes: BatchSizes, collate: Callable[[list[
 
     Raises:
         PipelineError: the elements do not form a batch; or all elements of this rank were left out while other ranks have
-        batches.
+            batches.
     """
     waiting: list[Piece] = []
     recent: deque[Piece] = deque(maxlen=max(1, sizes.least) if sizes.filtered else 0)

@@ -378,7 +378,7 @@ class InlineHost:
         with own_generators():
             element = next(elements, None)
             if place + 1 == split.first + len(split.indices):
-                next(elements, None)  # do the split's work after its last element now: no further poll comes in this epoch
+                next(elements, None)  # finish the split's work: this epoch has no further poll
         self._events += [(worker, Notice(text)) for text in self.computation.take_notices()]
         if element is None:
             self._running = None

@@ -22,8 +22,8 @@ class EpochOrder:
         seed: the job's seed, which determines a shuffled order.
         epoch: number of the epoch, from 0; each has its own order.
         group: ``"mixed"``: uniform. ``"unit"``: a slice has one stretch of the dataset after another, in random order, each
-        shuffled by itself, so that a mini-batch comes from one stretch where possible (with little padding if the dataset is
-        sorted by length; Quiver, section 5.1). There are as many stretches as partitions.
+            shuffled by itself, so that a mini-batch comes from one stretch where possible (with little padding if the dataset is
+            sorted by length; Quiver, section 5.1). There are as many stretches as partitions.
 
     Raises:
         ValueError: invalid epoch or grouping.

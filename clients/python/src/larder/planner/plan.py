@@ -38,7 +38,7 @@ class Candidates:
         indices: distinct items: the next ``take`` of the order, then ``offers``, then more of the order.
         take: maximum number of them to use; never more than there are.
         batch: number of their batch, from 0 in this plan. A batch is complete when the next candidates have another number, or
-        there are none.
+            there are none.
         padding: repetitions that fill a last batch.
         offers: how many of the items a gateway offered (``EpochPlan.offer``).
     """
@@ -145,7 +145,7 @@ class EpochPlan:
         self._padding = Padding(order, shard)
         self._filled = self._batch = self._skipped = self._padded = self._repeated = 0
         self._offered: Candidates | None = None
-        self._places: NDArray[np.intp] | None = None  # the slots of the offered items in the window, until one is removed
+        self._places: NDArray[np.intp] | None = None  # slots of the offered items in the window, until a removal
         self._fresh = False  # nothing was delivered or skipped since the offer
         self._proposed = np.zeros(0, np.uint32)
         if settings.own is not None:

@@ -11,7 +11,7 @@ The state of one rank, in JSON::
      "base": null,                       positions of the epoch's order that were delivered before the ranks shared the rest
      "world": 8, "rank": 0,              whose state this is
      "done": {"upto": 1600, "bits": ""}, places of this rank's share that are delivered: here the first 1600
-     "skipped": 0, "padded": 0,          of these never delivered, as they could not be had; and slots of batches without an item
+     "skipped": 0, "padded": 0,          of these never delivered, as unavailable; and slots of batches without an item
                                          of the share: filled with a repetition, or left empty (see ``larder.planner.steps``)
      "owner": "5f1c..."}                 of a pipeline only: who claims results that are not stored yet
 

@@ -70,7 +70,7 @@ class ReaderOptions(TypedDict, total=False):
         fallback: ``"origin"`` reads directly from S3 while the gateway is unavailable (at ``LARDER_ORIGIN_ENDPOINT``, else
             AWS); or the origin's endpoint; or an ``S3`` with credentials of its own.
         digest_file: of the dataset, to register it again at a gateway that has lost it. Required for ``fallback``, where it must
-        not be at ``s3://bucket/key``.
+            not be at ``s3://bucket/key``.
         split: request items directly from their home nodes, if the fleet has several and all are reachable (``True``).
         stats: its ``add(name, value)`` is called for each event.
         limit: maximum bytes of one answer; a larger one is refused.
@@ -171,7 +171,7 @@ class BatchReader:
             epoch: epoch of the training run, for the gateway's decisions.
             job: name of the training run, also for these decisions.
             order: name of the order that the job follows exactly (``EpochOrder.name``), so that gateways keep the items that it
-            reads next.
+                reads next.
 
         Raises:
             ValueError: invalid mode, ``take`` or candidates.
@@ -317,7 +317,7 @@ class BatchReader:
         *,
         offers: int | None = None,
     ) -> RequestOutcome:
-        """Send one request. Received items count, however it ends.
+        """Send one request. Received items count even if it fails.
 
         Raises:
             RequestRefused: the gateway refused the request.

@@ -77,7 +77,7 @@ class ByteSource(Protocol):
 class ItemFailure:
     """Why an item was not delivered: ``status`` of the wire format, and its location by the digest file.
 
-    Of a batch of keys, ``index`` is the entry's place in the request, ``code`` and ``http_status`` are those of the S3 error,
+    For a batch of keys, ``index`` is the entry's place in the request, ``code`` and ``http_status`` are those of the S3 error,
     and ``retry_after`` the seconds to wait before another request.
     """
 
@@ -115,7 +115,7 @@ class Received:
 
 
 class OpenFiles(Protocol):
-    """The open files that have come with an answer."""
+    """The open files that came with an answer."""
 
     def take_descriptors(self) -> list[int]:
         """Their descriptors, in the order of the items; the caller closes them."""
@@ -130,7 +130,7 @@ class Decoder:
         length: bytes of the answer, if the transport knows it.
         limit: maximum bytes of the answer, or of its items.
         endpoint: for messages.
-        files: that come with the answer, if the transport can bring any.
+        files: open files that come with the answer, if the transport can carry any.
     """
 
     def __init__(
@@ -206,7 +206,7 @@ class Decoder:
     def _checked(self, block: bytes, room: int) -> NDArray[np.void]:
         """The entries of an index.
 
-        They are positions that were requested, each once; no item is larger than ``room``, the bytes for all of them.
+        Each is a requested position and comes once; no item is larger than ``room``, the bytes for all of them.
         """
         entries = np.frombuffer(block, dtype=_ENTRY)
         count = len(entries)
@@ -259,8 +259,9 @@ class Decoder:
     def _attached_form(self, source: ByteSource, count: int) -> None:
         """Read the items from the files that come with their entries, part by part, into shared buffers.
 
-        A part is as many entries as files have come: while they are read, the gateway opens the next ones. They are received once
-        all entries were checked, and verified by the end record. Missing bytes of a file are not received.
+        A part has as many entries as files have arrived: while they are read, the gateway opens the next ones. Items count as
+        received once all entries are checked and the end record has verified them. An item whose file lacks bytes is not
+        received.
         """
         assert self._files is not None
         space, kept, files, index = Space(self._buffer), Received(), list[int](), bytearray()
@@ -273,7 +274,7 @@ class Decoder:
                 part = max(1, min(len(files), count - first))
                 block += self._read(source, (part - 1) * _ROW.size, "its index")
                 index += block
-                # The files of the others are gone: they are requested again.
+                # The other items' files are gone: these items are requested again.
                 rows = [row for row in _ROW.iter_unpack(block) if row[5] == OK]
                 if len(files) < len(rows):
                     raise self._broken(f"{kept.attached + len(files)} of {count} open files came with it")
@@ -376,7 +377,7 @@ class Decoder:
         return bytes(buffer)
 
     def _distrust(self) -> None:
-        """Drop everything: an unknown header is damaged, and with another status an error text would pass for an item."""
+        """Drop everything: an unknown header is damaged, and a damaged status could turn an error text into an item."""
         received = self.received
         received.positions, received.data, received.flags = [], [], []
 
@@ -394,7 +395,7 @@ class Decoder:
 
 
 def index_form(entries: Iterable[tuple[int, int, Sequence[Buffer]]]) -> bytes:
-    """A body in the index form, as results are sent: index, status and pieces of the bytes of each."""
+    """A body in the index form, for sending results: index, status and pieces of bytes of each."""
     rows: list[_Row] = []
     bodies: list[Buffer] = []
     offset = missing = 0
@@ -450,7 +451,7 @@ def _read_files(rows: Sequence[_Row], files: Sequence[int], space: Space, kept: 
 
 
 def _filled(file: int, offset: int, view: memoryview) -> bool:
-    """Fill a view from an open file; whether the file had all of its bytes and could be read."""
+    """Fill a view from an open file; returns whether the file could be read and had all bytes."""
     size = len(view)
     try:
         filled = count = os.preadv(file, (view,), offset)

@@ -1,7 +1,7 @@
 """Reading many objects, ranges and members of archives in few requests, without a registered dataset.
 
-A gateway answers a batch of entries, each as it answers a GET by the same caller (docs/many.md). Entries that came are not
-requested again: after a cut answer, a busy gateway or a failing store only the rest is, with the pauses of `Retry`.
+A gateway answers a batch of entries, each like a GET by the same caller (docs/many.md). After a cut answer, a busy gateway or a
+failing store only the missing entries are requested again, with the pauses of `Retry`.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from larder.http.s3 import PAYS, S3
 from larder.reading.frames import LATER, MEDIA_TYPE, ORIGIN_ERROR, Decoder, ItemFailure, Received
 
 MOST_ENTRIES = 1024
-"""Entries of one request."""
+"""The most entries of one request."""
 _PATH = "/-/v1/batch"
 _OPEN = "/-/v1/open"
 _IN_FLIGHT = "in-flight"
 _AGAIN = frozenset({429, 500, 502, 503, 504})
 _TOO_LARGE = "EntityTooLarge"
 _READERS = 16
-"""Readers that ``get_many`` keeps, with their connections."""
+"""The most readers that ``get_many`` keeps, with their connections."""
 _MISSING = 404
 
 
@@ -56,8 +56,8 @@ class Entry:
         bucket: of the object.
         key: of the object.
         start: first byte; negative: counted from the end.
-        end: the byte behind the last one; beyond the object's end the range is cut.
-        member: name of a file in the TAR archive that the object is; ``start`` and ``end`` are of that file.
+        end: the byte after the last one; the range is cut at the object's end.
+        member: name of a file, if the object is a TAR archive; ``start`` and ``end`` refer to that file.
     """
 
     bucket: str
@@ -68,12 +68,12 @@ class Entry:
 
 
 Readable = Entry | str | tuple[str, str] | tuple[str, str, int | None, int | None]
-"""An entry; ``"bucket/key"``, also with ``s3://`` or ``larder://`` before it; or the first two or four fields of an entry."""
+"""An entry; or ``"bucket/key"``, optionally after ``s3://`` or ``larder://``; or the first two or four fields of an entry."""
 Many = Iterable[Readable]
 
 
 class ManyOptions(TypedDict, total=False):
-    """Everything about reading many objects that has a default.
+    """The options of reading many objects that have a default.
 
     Args:
         credentials: an access key of the gateway; ``None`` searches the usual places of AWS's tools.
@@ -222,7 +222,7 @@ class ManyReader:
         return received, None
 
     def open(self, entry: Entry) -> tuple[dict[str, Any], list[int]]:
-        """Ask for an object as open files; see `larder.open_objects`.
+        """Request an object as open files; see `larder.open_objects`.
 
         Returns:
             the gateway's answer with ``etag`` and ``parts``, and a descriptor for each part, which the caller closes; or an
@@ -234,7 +234,7 @@ class ManyReader:
         patience = Patience(self._retry)
         while True:
             document, descriptors = self._open(entry)
-            # Files are in flight until their clients have received them, which takes no longer than an answer.
+            # Files are in flight until their clients have received them, which takes no longer than an answer does.
             if document.get("reason") != _IN_FLIGHT or (pause := patience.pause(_IN_FLIGHT)) is None:
                 return document, descriptors
             time.sleep(pause)
@@ -269,12 +269,12 @@ class ManyReader:
             with self._api.exchange("GET", "/-/v1/fleet") as response:
                 document = self._api.parsed(response.status, response.read())
         except (LarderError, *TRANSIENT):
-            document = {}  # a gateway without a fleet has an address all the same
+            document = {}  # even without a fleet, the gateway has its address
         self._api.connection.use_socket(document.get("unix_socket"))
-        self._looked = True  # at the end: another thread looks, too, or it would take TCP
+        self._looked = True  # set last, so that a concurrent thread looks too instead of using TCP
 
     def _settled(self, entry: Entry, failure: ItemFailure) -> bytes | S3Error:
-        """The result of an entry that no other batch would change: what is too large for one is read by GET."""
+        """The result of an entry that another batch would not change: an entry too large for a batch is read by GET."""
         if failure.code != _TOO_LARGE or entry.member is not None:
             return _error(entry, failure)
         bucket, key = entry.bucket, entry.key
@@ -296,7 +296,7 @@ def entry_of(readable: Readable) -> Entry:
     """An entry from any of its forms.
 
     Raises:
-        ValueError: it has no bucket or no key, or another form.
+        ValueError: it lacks a bucket or a key, or has an unknown form.
     """
     if isinstance(readable, str):
         path = readable.removeprefix("s3://").removeprefix("larder://")

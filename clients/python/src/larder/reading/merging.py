@@ -1,7 +1,7 @@
 """Merging any number of answers into the result of one fetch. Pure: no I/O, no clock.
 
-A place is a position in the caller's request. Each place ends either delivered or failed, and is requested only before that: no
-item comes twice, and none is forgotten until ``done``.
+A place is a position in the caller's request. Each place is finally delivered or failed, and is requested only until then: no
+item comes twice, and none is forgotten before ``done``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from larder.base.dataset import Directives
 from larder.reading.frames import NOT_RESIDENT, ORIGIN_ERROR, ItemFailure, Received
 
 MAX_ITEMS = 1 << 20
-"""Items of one request."""
+"""The most items of one request."""
 
 Places = NDArray[np.intp]
 
@@ -47,8 +47,8 @@ class Merge:
 
     Args:
         request: item indices.
-        take: number of items wanted, of candidates that can replace one another; ``None``: all.
-        patience: origin errors of an item after which it has failed.
+        take: number of items wanted, if the candidates can replace each other; ``None`` for all.
+        patience: origin errors after which an item has failed.
     """
 
     def __init__(self, request: NDArray[np.uint32], take: int | None, patience: int) -> None:
@@ -86,7 +86,7 @@ class Merge:
         return places[:MAX_ITEMS]
 
     def accept(self, asked: Places, received: Received, *, final: bool = False, spared: bool = False) -> bool:
-        """Merge the answer to a request. Returns whether it was any progress.
+        """Merge the answer to a request; returns whether it brought any progress.
 
         Args:
             asked: from ``ask``.

@@ -1,8 +1,7 @@
-"""Several datasets as one: what a mixture is, and a reader that asks each of its datasets for its part of a batch.
+"""Several datasets as one: the mixture, and a reader that requests each dataset's part of a batch.
 
-The planner does not know of it: it orders numbers (`larder.planner.mixing`), and so ranks, workers, saved states and "exactly
-once" are those of a single dataset. Each dataset's candidates replace only one another, so that substitution does not change the
-proportions of a batch.
+The planner only orders numbers (`larder.planner.mixing`), so ranks, workers, saved states and "exactly once" work as for a single
+dataset. A dataset's candidates only replace each other, so substitution does not change the proportions of a batch.
 """
 
 from __future__ import annotations
@@ -39,22 +38,22 @@ from larder.reading.source import (
 
 T = TypeVar("T")
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]")
-"""Characters that are in no job's name."""
+"""Characters that job names cannot have."""
 _PartAnswer = tuple[NDArray[np.intp], Fetched]
-"""The places of a request that one dataset delivered, and its answer, aligned."""
+"""The places of a request that one dataset delivered, and its answer, in the same order."""
 _Call = Callable[[], _PartAnswer]
 
 
 class Mix:
     """Several datasets to be read as one, in place of the name of a dataset.
 
-    Given as names, an epoch has every item of every dataset exactly once, in random order. Given with weights, batches have the
-    datasets in these proportions: small datasets come more than once in an epoch, large ones continue in the next; every item of
-    a dataset comes once before any comes again.
+    With names only, an epoch has every item of every dataset exactly once, in random order. With weights, batches mix the
+    datasets in these proportions: small datasets come more than once in an epoch, large ones continue in the next, and every item
+    of a dataset comes once before any comes again.
 
     Args:
         datasets: names, digest files or results of `Client.register`; or a mapping of these to weights.
-        items: items of an epoch, with weights; by default as many as the datasets have together.
+        items: items of an epoch, only with weights; by default as many as all datasets have.
 
     Raises:
         ValueError: there are no datasets, one is named twice, ``items`` is given without weights, or a number is out of range.
@@ -85,7 +84,7 @@ class Mix:
     def jobs(self, name: str) -> tuple[str, ...]:
         """The names by which the fleet knows a training run on the mixture: ``name.DATASET``, one for each dataset.
 
-        The gateways decide by what jobs have consumed of a dataset in their epochs, so a run is a job of each of its datasets.
+        Gateways decide by how much of a dataset jobs have consumed in their epochs, so a run is one job per dataset.
         """
         stems = [
             _NO_NAME.sub("-", PurePosixPath(dataset).stem if is_file(dataset) else dataset) for dataset in self.names
@@ -199,7 +198,7 @@ class MixedSource:
         """The lengths of all items, dataset after dataset.
 
         Raises:
-            ValueError: one is not known.
+            ValueError: a length is unknown.
         """
         assert isinstance(info, MixtureInfo)
         parts = zip(self._sources, info.parts, strict=True)
@@ -219,7 +218,7 @@ class MixedSource:
 
 
 class _Mixing:
-    """What the numbers of a mixture's items mean for its datasets, which are known to gateways as jobs of their own."""
+    """Translates the numbers of a mixture's items for its datasets, each of which gateways know as a separate job."""
 
     def __init__(self, info: MixtureInfo, mix: Mix) -> None:
         self._sizes = tuple(part.samples for part in info.parts)
@@ -236,14 +235,14 @@ class _Mixing:
         return epoch * self._counts[part] // max(1, self._sizes[part])
 
     def passed(self, numbers: NDArray[np.uint32]) -> int:
-        """The pass of most of these numbers, after the first one of their epoch. A request has one epoch."""
+        """The pass of most of these numbers, counted from the epoch's first pass, because a request can name only one epoch."""
         return int(np.median(numbers)) // max(1, self.numbering.total) if len(numbers) else 0
 
 
 class MixedReader:
     """Reads items of several datasets by number; a batch reads from its datasets in parallel.
 
-    The epoch of a dataset's requests is its pass, since that is when its items are needed again.
+    A dataset's requests name its pass as their epoch, since each pass needs its items again.
 
     Args:
         mixing: the datasets.
@@ -273,7 +272,7 @@ class MixedReader:
         epoch: int = 0,
         job: str = "",
     ) -> Fetched:
-        """As `BatchReader.fetch`, for numbers. In mode ``substitute`` each dataset has as many of the ``take`` items as it has
+        """As `BatchReader.fetch`, for numbers. In mode ``substitute`` each dataset gets as many of the ``take`` items as it has
         among the first ``take`` candidates. The result has the order of ``indices``."""
         return self._fetched(indices, len(indices) if take is None else take, epoch, job, shared=mode == "substitute")
 
@@ -282,7 +281,7 @@ class MixedReader:
         return self._fetched(indices, take, epoch, job, shared=True, offers=offers)
 
     def offers(self, most: int, *, epoch: int, job: str) -> NDArray[np.uint32]:
-        """As `BatchReader.offers`: numbers of items that other jobs on their datasets have read, in the pass under way."""
+        """As `BatchReader.offers`: numbers, in the current pass, of items that other jobs on their datasets have read."""
 
         def ask(reader: SharingReader, part: int) -> NDArray[np.uint32]:
             turn = self._mixing.first_pass(epoch, part) + self._passed[part]
@@ -326,7 +325,7 @@ class MixedReader:
         return _merged(indices, list(answers.values()), failed)
 
     def prefetch(self, indices: NDArray[np.uint32], *, epoch: int | None = None) -> dict[str, int]:
-        """As `BatchReader.prefetch`, with counts of each dataset too (``fetching/0``); those that store nothing get no
+        """As `BatchReader.prefetch`, also with counts per dataset (``fetching/0``); datasets that store nothing get no
         announcement."""
         parts, items = self._numbering.parts(indices)
         sums: dict[str, int] = {}
@@ -337,7 +336,7 @@ class MixedReader:
         return sums
 
     def _together(self, calls: Mapping[int, Callable[[], T]]) -> dict[int, T]:
-        """The results of all calls by dataset, each in a thread of its own, the last one in this thread."""
+        """The results of all calls, by dataset; each runs in its own thread, the last one in this thread."""
         *others, mine = calls
         futures = {part: self._threads[part].submit(calls[part]) for part in others}
         try:
@@ -364,11 +363,12 @@ def _of_part(
     items: NDArray[np.uint32],
     wanted: int,
 ) -> _PartAnswer:
-    """The items of one dataset in a request: ``wanted`` of them, which the gateway may ``choose``, or ``exact`` the first."""
+    """One dataset's items in a request: ``wanted`` of them, chosen by the gateway with ``choose``, or the first ones with
+    ``exact``."""
     if choose is not None and len(np.unique(items)) == len(items):
         fetched = choose(items, take=wanted)
     else:
-        # A small dataset comes again within one request: each of its items is read once.
+        # A small dataset may come twice within one request; each of its items is read once.
         places, items = places[:wanted], items[:wanted]
         fetched = exact(np.unique(items))
     order = np.argsort(fetched.indices, kind="stable")

@@ -1,7 +1,7 @@
 """Whole objects as open files: of the cache itself if the gateway is on this machine, else read by GET.
 
-A gateway with a unix socket passes the files of an object's parts, so its bytes go from the page cache into the buffer of the
-caller and nowhere else. That is for large objects that one process reads whole, such as model weights.
+A gateway with a unix socket passes the files of an object's parts, so its bytes are copied only once, from the page cache into
+the caller's buffer. Use this for large objects that one process reads whole, such as model weights.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from larder.http.s3 import S3
 from larder.reading.many import Entry, Many, ManyOptions, ManyReader, entry_of
 
 _AT_ONCE = 4
-"""Objects that are opened at once; those that are not cached are being loaded meanwhile."""
+"""Objects opened at once; uncached ones are loaded meanwhile."""
 _THREADS = min(8, os.cpu_count() or 1)
 """Threads that fill one buffer."""
 _PIECE = 4 * 1024**2
@@ -28,7 +28,7 @@ _PIECE = 4 * 1024**2
 
 
 class FilePart(NamedTuple):
-    """Bytes of an object: ``length`` of an open file, from ``offset`` on; ``start`` is the first one's place in the object."""
+    """Bytes of an object: ``length`` of an open file, from ``offset`` on; ``start`` is the first byte's place in the object."""
 
     descriptor: int
     offset: int
@@ -72,7 +72,8 @@ class OpenObject:
         self._close()
 
     def read(self, offset: int = 0, size: int = -1) -> memoryview:
-        """``size`` bytes from ``offset`` on, or as many as there are; negative: all that follow. Raises as `readinto`."""
+        """``size`` bytes from ``offset`` on, or as many as there are; all of them if ``size`` is negative. Raises as
+        `readinto`."""
         left = max(0, self.size - offset)
         # Not a bytearray, which would be filled with zeros first.
         buffer = np.empty(left if size < 0 else min(size, left), np.uint8)
@@ -80,12 +81,12 @@ class OpenObject:
         return buffer.data
 
     def readinto(self, buffer: Any, offset: int = 0) -> int:
-        """Fill a writable buffer with the bytes from ``offset`` on; returns how many there were.
+        """Fill a writable buffer with the bytes from ``offset`` on; returns their number.
 
         Raises:
             ValueError: the object is closed, or ``offset`` is negative.
             OSError: a file could not be read, or is shorter than the object's part.
-            S3Error: by GET; also if the object has another version now.
+            S3Error: by GET; also if the object has changed.
             GatewayUnavailable: by GET, after the retries.
         """
         if not self._close.alive:
@@ -118,10 +119,10 @@ class OpenObject:
 
 
 def open_objects(entries: Many, *, endpoint: str | None = None, **options: Unpack[ManyOptions]) -> list[OpenObject]:
-    """Open whole objects, such as model weights; what is not cached is loaded. The caller closes them.
+    """Open whole objects, such as model weights; uncached ones are loaded. The caller closes them.
 
-    Over the unix socket of a gateway on this machine, for a user who is neither root nor the gateway's, they are open files of
-    the cache. Otherwise ``reason`` of each says why they are read by GET.
+    Through the unix socket of a gateway on this machine, users other than root and the gateway's get open files of the cache.
+    Otherwise the objects are read by GET, and their ``reason`` says why.
 
     Args:
         entries: the objects, without ranges and members; see `Readable`.
@@ -142,7 +143,7 @@ def open_objects(entries: Many, *, endpoint: str | None = None, **options: Unpac
     reader = ManyReader(endpoint, **options)
     try:
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            # After an error, nothing refers to what was opened, and it is closed.
+            # After an error, nothing refers to the opened objects, so they are closed.
             return list(pool.map(lambda entry: _open(reader, entry), wanted))
     finally:
         reader.close()

@@ -1,9 +1,9 @@
 """Results of pipelines at a gateway: elements at a mark, by index of the item (docs/batch-protocol.md of the gateway).
 
-A result's home is the home of its item, so requests are split as batches are. Nothing here is repeated: what is not read is
-computed, and what is not stored is computed again in the next epoch. A gateway that fails, or has no results, is left alone for a
-while, as in `larder.reading.fallback.Probation`: it may be restarting behind a proxy that answers 404, or be an older one. A
-gateway that refuses them to this key is not asked again.
+A result's home is the home of its item, so requests are split like batches. No request is repeated: unread results are computed,
+and unstored ones are computed again in the next epoch. A gateway that fails, or does not know results, is not asked for a while,
+as in `larder.reading.fallback.Probation`: it may be restarting behind a proxy that answers 404, or have an older version. A
+gateway that refuses results to this key is not asked again.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from larder.reading.frames import BUSY, CLAIMED, LATER, MEDIA_TYPE, MISSING, OK,
 from larder.reading.scatter import Ask, RequestOutcome, Scatter
 
 MOST = 512
-"""Results of one request."""
+"""The most results of one request."""
 _MOST_BYTES = 16 << 20
-"""Bytes of elements in one PUT, if they are more than one."""
+"""The most bytes of elements in one PUT of several."""
 _ANSWER = 128 << 20
-"""Bytes of the largest answer."""
+"""The most bytes of an answer."""
 _STORED = frozenset({"stored", "known"})
 _TOO_LARGE, _LARGE = 413, "too-large"
-"""Status of a gateway that takes no body of this size, and its word for an element that is too large for it."""
+"""A gateway's status for a body that is too large, and its word for an element that is too large."""
 _ABSENT = frozenset({404, 405, 501})
 """Statuses of a gateway, or of a proxy in front of it, that does not know the addresses of results."""
 
@@ -49,10 +49,10 @@ class Lookup:
 
     Args:
         elements: as stored.
-        claimed: for the caller to compute.
-        busy: another job computes them.
-        damaged: number of those that arrived with a wrong checksum; they count as missing.
-        seconds: that the answers took, from the request to the verified elements.
+        claimed: results that the caller should compute.
+        busy: results that another job computes.
+        damaged: number of results that arrived with a wrong checksum; they count as missing.
+        seconds: duration of the answers, from the request to the verified elements.
         cpu_seconds: processor seconds in these.
     """
 
@@ -66,7 +66,7 @@ class Lookup:
 
 @dataclass
 class Stored:
-    """Number of elements of a PUT that were stored or there already, and of refused ones by reason."""
+    """Number of a PUT's elements that are stored, now or before, and of refused ones by reason."""
 
     stored: int = 0
     refused: dict[str, int] = field(default_factory=dict)
@@ -128,7 +128,7 @@ class GatewayResults:
 
     @property
     def waiting(self) -> bool:
-        """Whether the gateway is left alone."""
+        """Whether the gateway is not asked at present."""
         return self._refused or self._probation.waiting
 
     def get(self, indices: Sequence[int], *, claim: float = 0.0, wait: float = 0.0) -> Lookup:
@@ -136,8 +136,8 @@ class GatewayResults:
 
         Args:
             indices: distinct.
-            claim: seconds within which the caller will have computed what is missing; 0: it claims nothing.
-            wait: seconds to wait for what others compute, if nothing is left to the caller.
+            claim: seconds within which the caller will compute missing results; 0 to claim nothing.
+            wait: seconds to wait for results that others compute, if nothing is left for the caller.
         """
         lookup = Lookup()
         sent = {"name": self._name}
@@ -162,12 +162,12 @@ class GatewayResults:
     def put(
         self, elements: Mapping[int, Sequence[Any]], given_up: Collection[int] = (), *, replace: bool = False
     ) -> Stored:
-        """Store elements; end the claims on those and on ``given_up``. Raises nothing.
+        """Store elements, and end the claims on them and on ``given_up``. Raises nothing.
 
         Args:
             elements: each as pieces of bytes, by index.
             given_up: indices without an element.
-            replace: replace what is stored. Without it, the first element of an index stays.
+            replace: replace stored elements. Without it, the first element of an index stays.
         """
         sent = {"name": self._name, "owner": self._owner, **({"replace": "1"} if replace else {})}
         done, too_large = Stored(), list[int]()
@@ -215,7 +215,7 @@ class GatewayResults:
             if outcome.error is not None:
                 raise outcome.error
         except UnknownDataset:
-            self._probation.failed()  # reading its items registers it again
+            self._probation.failed()  # reading the dataset's items registers it again
             return None
         except (LarderError, ValueError, *TRANSIENT) as error:
             status = error.status if isinstance(error, RequestRefused | UnexpectedAnswer) else 0
@@ -300,7 +300,7 @@ class GatewayResults:
 
 
 def _pages(elements: Mapping[int, Sequence[Any]], given_up: Collection[int]) -> list[dict[int, Sequence[Any] | None]]:
-    """The entries of each request: at most ``MOST``, and ``_MOST_BYTES`` unless one alone has more."""
+    """The entries of each request: at most ``MOST``, and at most ``_MOST_BYTES`` unless a single one has more."""
     pages: list[dict[int, Sequence[Any] | None]] = [{}]
     size = 0
     for index, pieces in [*elements.items(), *((index, None) for index in given_up)]:

@@ -1,12 +1,12 @@
-"""Samples whose members are objects beside each other, such as ``0001.jpg`` and ``0001.cls``.
+"""Samples whose members are separate objects, such as ``0001.jpg`` and ``0001.cls``.
 
 Each member is an item of the gateway with its own digest, rights and place in the cache: equal labels are stored once. A sample
-is as many adjacent items as the dataset has ``members``, and needs no table: sample ``s`` begins with item ``members * s``. The
-planner orders samples, and the reader here asks for their items.
+has ``members`` adjacent items, as many as the dataset states, and needs no table: sample ``s`` begins with item ``members * s``.
+The planner orders samples, and the reader here requests their items.
 
 The gateway chooses among interchangeable candidates by their first members, so the largest member is named first when the digest
-file is built. The other members are requested only for the chosen samples. A sample is delivered as the stretch of a TAR that
-holds its members, as ``--tar-samples`` finds it at the origin: `Item.members` reads both. The price is one copy of its bytes.
+file is built. The other members are requested only for the chosen samples. A sample is delivered as a stretch of a TAR with its
+members, like those that ``--tar-samples`` finds at the origin: `Item.members` reads both. The price is one copy of its bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from larder.reading.merging import Fetched
 
 
 class _Members(NamedTuple):
-    """Members that came, by their item."""
+    """The received members, by item."""
 
     data: dict[int, memoryview]
     flags: dict[int, int]
@@ -61,8 +61,8 @@ class SampleReader:
         job: str = "",
         order: str = "",
     ) -> Fetched:
-        """As `BatchReader.fetch`, for samples, in the order of the request where ``ordered`` or ``"exact"``. A sample of which a
-        member is unavailable has failed."""
+        """As `BatchReader.fetch`, for samples, in the order of the request if ``ordered`` or ``"exact"``. A sample with an
+        unavailable member has failed."""
         samples = np.asarray(indices, np.uint32)
         if mode == "exact":
             items = self._reader.fetch(self._items(samples), epoch=epoch, job=job, order=order)
@@ -95,7 +95,7 @@ class SampleReader:
         return self._whole(chosen, both)
 
     def prefetch(self, indices: NDArray[np.uint32], *, epoch: int | None = None) -> dict[str, int]:
-        """As `BatchReader.prefetch`; counts samples, begun ones as whole."""
+        """As `BatchReader.prefetch`; counts samples, and incomplete ones as whole."""
         counts = self._reader.prefetch(self._items(np.asarray(indices, np.uint32)), epoch=epoch)
         return {name: -(-count // self._count) for name, count in counts.items()}
 
@@ -109,7 +109,7 @@ class SampleReader:
         return (samples[:, None] * np.uint32(self._count) + members).reshape(-1)
 
     def _whole(self, samples: NDArray[np.uint32], fetched: Fetched) -> Fetched:
-        """The samples of which all members came."""
+        """The samples with all members received."""
         came = _Members(
             dict(zip(fetched.indices.tolist(), fetched.data, strict=True)),
             dict(zip(fetched.indices.tolist(), fetched.flags.tolist(), strict=True)),
@@ -136,7 +136,7 @@ class SampleReader:
         return pack_sample({name: came.data[item] for name, item in zip(self.names, self._places(sample), strict=True)})
 
     def _flags(self, sample: int, came: _Members) -> int:
-        """A sample is from the cache if all of its members are, and has joined another's read if none was read for it."""
+        """The flags of samples. A sample is a hit if all of its members are, and joined another read if none was read for it."""
         flags = [came.flags[item] for item in self._places(sample)]
         if all(flag & HIT for flag in flags):
             return HIT

@@ -1,8 +1,8 @@
-"""One batch, requested from several nodes in parallel: each node gets the items that it is home of.
+"""Requests one batch from several nodes in parallel: each node is asked for the items whose home it is.
 
-The requests are disjoint, and items that no node delivered stay open in the `Merge`, which requests them again: an item comes
-once, whatever fails. A failed node's request is not repeated here. The node is excluded, and in the next round its items belong
-to the other nodes.
+The requests are disjoint, and undelivered items stay open in the `Merge`, which requests them again: an item comes once, whatever
+fails. A failed node's request is not repeated here. The node is excluded, and in the next round other nodes are home of its
+items.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from larder.http.fleet import Fleet
 from larder.reading.frames import OK, ORIGIN_ERROR, Received
 
 Ask = Callable[..., "RequestOutcome"]
-"""Sends one request: to which gateway, which items, how many of them to deliver; with ``offers``, how many were offered."""
+"""Sends one request, given the gateway, the items, and the number to deliver; with ``offers``, the number that was offered."""
 
 
 @dataclass(slots=True)
@@ -81,14 +81,14 @@ class NodeRequest(NamedTuple):
 
 
 def parts_of(nodes: tuple[str, ...], homes: NDArray[np.int16], wanted: int) -> list[NodeRequest]:
-    """Divide a request by home node. Of candidates, each node delivers in proportion to its number of them.
+    """Divide a request by home node. Each node delivers in proportion to its number of candidates.
 
     Largest remainders round up (Hamilton's method), so that the parts add up to ``wanted``.
 
     Args:
         nodes: node ids by number.
-        homes: number of the home node of each place.
-        wanted: items to deliver, at most all places.
+        homes: by place, the number of its home node.
+        wanted: items to deliver, at most the number of places.
     """
     counts = np.bincount(homes, minlength=len(nodes))
     exact = counts * wanted
@@ -104,7 +104,7 @@ def parts_of(nodes: tuple[str, ...], homes: NDArray[np.int16], wanted: int) -> l
 def shared_parts_of(nodes: tuple[str, ...], homes: NDArray[np.int16], wanted: int, offers: int) -> list[NodeRequest]:
     """Divide a request whose first ``wanted`` candidates are the job's own, and the next ``offers`` were offered.
 
-    Each node delivers as many as it has of the job's own.
+    Each node delivers as many items as it has of the job's own candidates.
     """
     takes = np.bincount(homes[:wanted], minlength=len(nodes))
     offered = np.bincount(homes[wanted : wanted + offers], minlength=len(nodes))
@@ -140,7 +140,7 @@ class Scatter:
             indices: the candidates.
             wanted: how many to deliver.
             ask: sends one request.
-            offers: how many of the candidates after the first ``wanted`` a gateway offered; ``None``: all are equal.
+            offers: how many candidates after the first ``wanted`` a gateway offered; ``None`` if all candidates are equal.
 
         Raises:
             RequestRefused: a node refused the request.
@@ -215,7 +215,7 @@ class Scatter:
         if result.error is None:
             return
         if isinstance(result.error, Busy | UnexpectedAnswer):
-            whole.error = result.error  # the node works, so another one would not do better
+            whole.error = result.error  # the node works, so another node would not do better
         else:
             self._move(whole, part)
 

@@ -30,9 +30,9 @@ from larder.reading.samples import SampleReader
 
 DatasetName = str | os.PathLike[str] | DatasetInfo
 OUTAGE = 120.0
-"""Seconds that a training job waits for a gateway that is away, such as during a restart."""
+"""Seconds that a training job waits for an unreachable gateway, such as during a restart."""
 _ASIDE = 5.0
-"""Seconds of silence after which a question that training can do without fails."""
+"""Seconds of silence after which an optional request fails."""
 _WHOLE = -1
 """Offset of an item that is a whole object."""
 
@@ -58,7 +58,7 @@ class ItemReader(Protocol):
 
 @runtime_checkable
 class SharingReader(ItemReader, Protocol):
-    """Reads items of a gateway that offers what other jobs load, and knows orders by name."""
+    """Reads items from a gateway that offers items which other jobs load, and knows orders by name."""
 
     def fetch(
         self,
@@ -98,12 +98,12 @@ class ResidentSource(Protocol):
     """A source that knows how much of its dataset is cached."""
 
     def resident(self, info: DatasetInfo) -> Mapping[str, float]:
-        """The share of the items that is cached now, from 0 to 1: under the empty name, or of each dataset of a mixture under its
-        name; without entries that are not known."""
+        """The share of items cached now, from 0 to 1: under the empty name, or for each dataset of a mixture under its name.
+        Unknown shares are left out."""
 
 
 def least_reads(source: object, info: DatasetInfo) -> dict[str, float | None]:
-    """The share of an epoch's items that must be read from the origin, if the epoch begins now, see `Stats.begin_epoch`."""
+    """The share of an epoch's items that must be read from the origin if it begins now, see `Stats.begin_epoch`."""
     cached = source.resident(info) if isinstance(source, ResidentSource) else {}
     if not isinstance(info, MixtureInfo):
         return {"": 1 - cached[""] if "" in cached else None}
@@ -117,7 +117,7 @@ class SizedSource(Protocol):
     """A source that knows the lengths of its items."""
 
     def lengths(self, info: DatasetInfo) -> NDArray[np.int64]:
-        """The length of each item, or sample, in bytes; -1 where it is not known."""
+        """The length of each item, or sample, in bytes; -1 if unknown."""
 
 
 def lengths_of(source: object, info: DatasetInfo) -> NDArray[np.int64]:
@@ -159,7 +159,8 @@ class Access:
         retry: repetition of requests without progress. If left out, and without ``fallback``, requests for batches and item
             keys are repeated until two minutes pass without progress; a gateway that is unreachable at the start fails at once.
         fallback: as for `BatchReader`: ``"origin"`` reads directly from S3 while the gateway is unavailable.
-        digest_file: of the dataset, for ``fallback`` and for registering it again; not needed if the dataset is given by it.
+        digest_file: of the dataset, for ``fallback`` and for registering it again; not needed if the dataset is given by its
+            digest file.
         caching: mode for registering a digest file: ``auto``, ``full``, ``part`` or ``none``.
         split: request items directly from their home nodes, if the fleet has several and all are reachable.
         request_payer: register a digest file as one whose reads accept the charges of requester-pays buckets.
@@ -190,7 +191,7 @@ class GatewaySource:
         self._access = access or Access()
         self._dataset = dataset
         settings = self._access
-        # A gateway that is unreachable at the start fails at once; a job that has begun waits for it.
+        # An unreachable gateway is an error at once at the start; a job that has begun waits for it.
         self._in_training = (
             Retry(outage=OUTAGE) if settings.retry is None and settings.fallback is None else settings.retry
         )
@@ -245,7 +246,7 @@ class GatewaySource:
         return reader if info.members == 1 else SampleReader(reader, lambda: self._member_names(info))
 
     def resident(self, info: DatasetInfo) -> dict[str, float]:
-        """The cached share of the dataset, asked of the gateway once; empty if it does not answer."""
+        """The cached share of the dataset, requested from the gateway once; empty if it does not answer."""
         try:
             known = self._brief_client.dataset(info.id)
         except LarderError:
@@ -260,7 +261,7 @@ class GatewaySource:
         )
 
     def locations(self, info: DatasetInfo, start: int = 0, count: int | None = None) -> Iterable[ItemLocation]:
-        """Locations of the items, from the gateway; of samples, those of their first members."""
+        """Locations of the items, from the gateway; for samples, those of their first members."""
         if info.members == 1:
             return self._locations(info, start, count)
         members = self._locations(info, start * info.members, None if count is None else count * info.members)
@@ -268,14 +269,14 @@ class GatewaySource:
         return (replace(location, index=location.index // info.members) for location in first)
 
     def lengths(self, info: DatasetInfo) -> NDArray[np.int64]:
-        """The lengths of the items, from the gateway; of samples, those of their members together."""
+        """The lengths of the items, from the gateway; for samples, the sums over their members."""
         sizes = (_WHOLE if place.size is None else place.size for place in self._locations(info, 0, None))
         lengths = np.fromiter(sizes, np.int64, info.samples * info.members).reshape(-1, info.members)
         return np.where((lengths < 0).any(axis=1), _WHOLE, lengths.sum(axis=1))
 
     def _member_names(self, info: DatasetInfo) -> tuple[str, ...]:
         members = [split_name(location.key)[1] for location in self._locations(info, 0, info.members)]
-        # The parts of one object have one key: they are numbered.
+        # Parts of one object share a key, so they are numbered.
         return tuple(members) if len(set(members)) == len(members) else tuple(map(str, range(len(members))))
 
     def _locations(self, info: DatasetInfo, start: int, count: int | None) -> Iterator[ItemLocation]:
@@ -288,7 +289,7 @@ class GatewaySource:
                     yield location
                 return
             except UnknownDataset:
-                # Behind a balancer, the next node may not have learned of the registration yet.
+                # Behind a balancer, the next node may not know the registration yet.
                 pause = patience.pause("registration")
                 if pause is None or isinstance(self._dataset, DatasetInfo) or not is_file(self._dataset):
                     raise
@@ -297,7 +298,7 @@ class GatewaySource:
                 time.sleep(pause)
 
     def _listed_as(self, info: DatasetInfo) -> str:
-        # Equal items may be registered under several names, in several places.
+        # Equal items may be registered under several names, with several locations.
         with suppress(UnknownDataset):
             if self._patient_client.dataset(info.name).id == info.id:
                 return info.name
@@ -319,7 +320,7 @@ class Item:
         data: its bytes, a part of the batch's buffer, which lives as long as any reference to it.
         name: bucket and key, if the dataset has ``keys=True``.
         dataset: name of its dataset, as given, in a `larder.Mix`.
-        offset: its first byte in its object, if the dataset has ``keys=True`` and the item is a part; of a sample, that of its
+        offset: its first byte in its object, if the dataset has ``keys=True`` and the item is a part; for a sample, that of its
             first member.
     """
 
@@ -339,7 +340,7 @@ class Item:
         from the first dot on, in lower case, such as ``jpg`` and ``cls``.
 
         Raises:
-            ValueError: the item is no sample.
+            ValueError: the item is not a sample.
         """
         try:
             return sample_members(self.data)
@@ -368,7 +369,7 @@ class Item:
         return self._named()[1]
 
     def _named(self) -> tuple[str, str]:
-        # An empty string would turn into wrong labels, silently.
+        # An empty string would silently produce wrong labels.
         if self.name is None:
             raise LarderError("items have bucket and key only if the dataset is created with keys=True")
         return self.name
@@ -383,7 +384,7 @@ class ItemPlace(NamedTuple):
 
 
 def item_at(index: int, data: memoryview, place: ItemPlace | None, dataset: str = "") -> Item:
-    """An item whose place is known if the dataset has ``keys``."""
+    """An item, with its place if the dataset has ``keys``."""
     if place is None:
         return Item(index, data, None, dataset)
     return Item(index, data, (place.bucket, place.key), dataset, place.offset)
@@ -435,5 +436,5 @@ def name_of(dataset: DatasetName) -> str:
 
 
 def is_file(dataset: str | os.PathLike[str]) -> bool:
-    """Whether this names a digest file rather than a registered dataset."""
+    """Whether a name means a digest file rather than a registered dataset."""
     return not isinstance(dataset, str) or "/" in dataset or dataset.endswith((".parquet", ".digest"))

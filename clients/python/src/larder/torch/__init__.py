@@ -1,8 +1,8 @@
 """Larder for PyTorch: datasets at a gateway, for torch's `DataLoader`.
 
 `CachedDataset` yields whole batches, each item exactly once per epoch over all ranks and workers. `CachedMapDataset` is a
-map-style dataset, for any sampler; `ImportanceSampler` is one that trains on what teaches. `PipelineDataset` has the batches
-of a `larder.pipeline`. `watch` wraps a loader that has workers, so that it can be saved and resumed within an epoch.
+map-style dataset, for any sampler; `ImportanceSampler` is a sampler that prefers important items. `PipelineDataset` has the
+batches of a `larder.pipeline`. `watch` wraps a loader that has workers, so that it can be saved and resumed within an epoch.
 """
 
 try:

@@ -17,10 +17,10 @@ class _Dataclass(Protocol):
 
 
 def collate(samples: list[Any]) -> Any:
-    """A batch of samples, as ``torch.utils.data.default_collate`` makes it; dataclasses too are batched by member.
+    """A batch of samples, like that of ``torch.utils.data.default_collate``; dataclasses are batched by member, too.
 
     Raises:
-        TypeError: a part of the samples is nothing that PyTorch collates.
+        TypeError: PyTorch cannot collate a part of the samples.
         RuntimeError: tensors have different shapes, or lists different lengths.
     """
     return collate_by_type(samples, collate_fn_map=_BY_TYPE)

@@ -33,7 +33,7 @@ _OWN_OPTIONS = ("transform", "collate", "on_error", "seeded", "keys", "rank", "w
 
 
 class DatasetOptions(LoaderOptions, total=False):
-    """Everything about a `CachedDataset` that has a default, in addition to `LoaderOptions`.
+    """The options of a `CachedDataset` that have a default, in addition to `LoaderOptions`.
 
     Args:
         transform: turns an `Item` into a sample. If left out, a sample is the item's ``bytes``.
@@ -41,7 +41,7 @@ class DatasetOptions(LoaderOptions, total=False):
             itself.
         on_error: for a transform that raises: ``"raise"`` `ItemUntransformable` (default), or ``"skip"`` the item and count it.
         seeded: whether the generators of ``random``, numpy and PyTorch are seeded for each transform by ``seed``, epoch and
-            item, and put back after the batch (``True``): a sample is the same whatever the number of workers and ranks, the
+            item, and restored after the batch (``True``): a sample is the same whatever the number of workers and ranks, the
             batch size, and after a resume. Other generators are not seeded.
         keys: whether items have bucket and key (``False``), which each process requests from the gateway once.
         rank: rank of this training process, if neither ``torch.distributed`` nor the environment has it.
@@ -91,7 +91,7 @@ class CachedDataset(IterableDataset[Any]):
     Accelerate, do not pass the loader to ``prepare``, which raises `ValueError` when iteration begins. Lightning leaves loaders
     of iterable datasets unchanged.
 
-    Sends no request before it is needed. Can be forked, sent to workers by spawn and forkserver, pickled and deep-copied; a copy
+    Sends no request before one is needed. Can be forked, sent to workers by spawn and forkserver, pickled and deep-copied; a copy
     has its own epoch.
 
     Args:
@@ -210,7 +210,7 @@ class CachedDataset(IterableDataset[Any]):
         self.seek(state, unless_workers=True)
 
     def skip_batches(self, batches: int) -> None:
-        """Pass over the next batches of this rank without reading them: the next iteration begins after them.
+        """Skip the next batches of this rank without reading them: the next iteration begins after them.
 
         Raises:
             StateError: as ``state_dict`` and ``load_state_dict``.
@@ -227,12 +227,12 @@ class CachedDataset(IterableDataset[Any]):
         return self._context.loader.batches_after(self.state_dict())
 
     def stats(self) -> Stats:
-        """Counts of this process; of a watched loader, those of the batches that the loop has received."""
+        """Counts of this process; for a watched loader, those of the batches that the loop has received."""
         watcher = self._watching()
         return self._context.loader.stats if watcher is None else watcher.stats()
 
     def seek(self, state: Mapping[str, Any], *, unless_workers: bool = False) -> None:
-        """`load_state_dict` for the dataset itself, also of a watched loader."""
+        """`load_state_dict` for the dataset itself, even of a watched loader."""
         if isinstance(state, Mapping) and "worker" in state:
             raise StateError("this is the state of one DataLoader worker; load it into a StatefulDataLoader")
         self._context.info()
@@ -283,7 +283,7 @@ class CachedDataset(IterableDataset[Any]):
 
 
 def _refuse_batches_of_batches() -> None:
-    """Refuse a `DataLoader` that has a batch size: it would collect batches into lists, without an error.
+    """Refuse a `DataLoader` with a batch size: it would silently collect batches into lists.
 
     A dataset does not know its loader, but the loader's fetcher, which begins the iteration, does.
     """

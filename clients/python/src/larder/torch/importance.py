@@ -1,4 +1,4 @@
-"""A sampler that trains on what teaches: items whose losses rank high come more often (SHADE, FAST 2023).
+"""A sampler by importance: items whose losses rank high come more often (SHADE, FAST 2023).
 
 ::
 
@@ -13,8 +13,9 @@
             sampler.update(ids, losses)
             ...
 
-`larder.planner.importance` decides; here are torch's loader, ranks and tensors. Ranks of ``torch.distributed`` exchange what they
-learned when an iteration begins, which is a collective call: every rank iterates equally often, as in all distributed training.
+`larder.planner.importance` decides; this module connects it to torch's loader, ranks and tensors. Ranks of ``torch.distributed``
+exchange their scores when an iteration begins. That is a collective call: every rank must iterate equally often, as in all
+distributed training.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _MAX_ITEMS = (1 << 32) - 1
 
 
 class ImportanceOptions(TypedDict, total=False):
-    """Everything about an `ImportanceSampler` that has a default.
+    """The options of an `ImportanceSampler` that have a default.
 
     Args:
         seed: of the lists (0); the same in all ranks.
@@ -66,12 +67,12 @@ class ImportanceOptions(TypedDict, total=False):
 class ImportanceSampler(Sampler[Any]):
     """Samples the items of a map-style dataset by importance, for torch's `DataLoader`.
 
-    Every iteration is an epoch of as many entries as the dataset has items. The first one has every item once. If nothing of
+    Every iteration is an epoch of as many entries as the dataset has items. The first epoch has every item once. If no entry of
     an epoch was trained, the next iteration repeats it.
 
-    With a `CachedMapDataset` that has a `larder.Job`, rank 0 tells the gateways the scores and the list of each epoch. Ranks that
-    cannot exchange scores know their own items only: each tells of them if it has a job of its own (``ranks=1``), and none does
-    if they share one, as the cache would then keep the items of one rank and refuse those of all others.
+    With a `CachedMapDataset` that has a `larder.Job`, rank 0 sends the gateways the scores and the list of each epoch. Ranks that
+    cannot exchange scores know only their own items. Each sends them if it has a job of its own (``ranks=1``). If they share a
+    job, none does, because the cache would keep the items of one rank and refuse those of all others.
 
     Args:
         dataset: anything with a length; items are its indices.
@@ -111,7 +112,7 @@ class ImportanceSampler(Sampler[Any]):
         return f"ImportanceSampler(unseen={unseen!r}, seed={self._seed})"
 
     def __iter__(self) -> Iterator[Any]:
-        # The epoch begins with the first item: frameworks make iterators that they never use.
+        # The epoch begins with the first item, because frameworks make iterators that they never use.
         share = self._begin().tolist()
         size = self._batch_size
         if size is None:
@@ -122,7 +123,7 @@ class ImportanceSampler(Sampler[Any]):
         self._complete = True
 
     def __len__(self) -> int:
-        """Number of items of a whole epoch for this rank, or of batches if it makes batches."""
+        """Number of items in a whole epoch for this rank, or of batches if the sampler makes batches."""
         entries = -(-len(self._dataset) // self._world().world)
         if self._batch_size is None:
             return entries
@@ -131,27 +132,27 @@ class ImportanceSampler(Sampler[Any]):
     def update(self, ids: Any, losses: Any) -> None:
         """Score the samples of a mini-batch by their losses. Call it for every mini-batch of the loader, in order.
 
-        Losses on a GPU are copied, which waits for them. Values that are not finite are left out and counted.
+        Losses on a GPU are copied, which waits for the GPU. Values that are not finite are left out and counted.
 
         Args:
-            ids: of the samples, as the loader gave them: a tensor, an array or a list.
+            ids: of the samples, in the loader's form: a tensor, an array or a list.
             losses: one for each sample; gradients are ignored. See `larder.torch.per_sample`.
 
         Raises:
             TypeError: ``ids`` are missing or not whole numbers, or ``losses`` are not numbers.
-            ValueError: ``ids`` and ``losses`` are not one number per sample each.
+            ValueError: ``ids`` and ``losses`` do not each have one number per sample.
             IndexError: there is no such item.
         """
         self._plan.update(_array(ids), _array(losses))
 
     def weights(self, ids: Any) -> torch.Tensor:
-        """p/q of Eq. 1 for samples of the current epoch: a mean of losses times these weights has the expectation of the mean
-        over all items. On the device of ``ids``, float32.
+        """p/q of Eq. 1 for samples of the current epoch: the mean of losses times these weights has the same expectation as the
+        mean over all items. The result is float32, on the device of ``ids``.
 
         Raises:
             TypeError: ``ids`` are not whole numbers.
             ValueError: ``ids`` are not one number per sample.
-            IndexError: there is no such item, or it is not among those that this rank draws from.
+            IndexError: there is no such item, or this rank does not draw from it.
         """
         weights = torch.from_numpy(self._plan.weights(_array(ids)))
         return weights.to(ids.device) if isinstance(ids, torch.Tensor) else weights
@@ -161,15 +162,16 @@ class ImportanceSampler(Sampler[Any]):
         return self._plan.scores.copy()
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the number of the next iteration's epoch, as for `DistributedSampler`. Optional; the rest of a loaded one stays."""
+        """Set the number of the next iteration's epoch, as for `DistributedSampler`. Optional; the rest of a loaded epoch
+        stays."""
         self._wanted = whole_number("epoch", epoch, 0)
 
     def stats(self) -> dict[str, Any]:
-        """The current epoch and what is known, see `ImportancePlan.stats`; ``unseen``: share of items that it leaves out."""
+        """Facts about the current epoch, see `ImportancePlan.stats`; ``unseen``: share of items that it leaves out."""
         return self._plan.stats()
 
     def state_dict(self) -> dict[str, Any]:
-        """The state to save, of JSON types: what is left of the epoch after the last update, and the scores.
+        """The state to save, of JSON types: the rest of the epoch after the last update, and the scores.
 
         About three MB for a million items. Between two epochs, or without ``torch.distributed``, ranks differ: save each
         rank's, or only rank 0's, which every rank can load, also with another number of ranks.
@@ -177,7 +179,7 @@ class ImportanceSampler(Sampler[Any]):
         return self._plan.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue with the next iteration, which has what is left of the saved epoch. All ranks load a state of the same step.
+        """Resume with the next iteration, which has the rest of the saved epoch. All ranks must load states of the same step.
 
         Raises:
             StateError: the state is damaged, or of another dataset.
@@ -206,7 +208,7 @@ class ImportanceSampler(Sampler[Any]):
             self._resumed = self._complete = False
             rest = plan.rest(rank, world)
             if len(rest) >= (self._batch_size or 1 if self._drop_last else 1):
-                return rest  # of a state that was saved after the last batch, nothing is left
+                return rest  # a state saved after the last batch has no rest
         if together and plan.epoch != NEVER:
             plan.absorb(gathered)
         self._resumed = self._complete = False
@@ -218,7 +220,7 @@ class ImportanceSampler(Sampler[Any]):
     def _report(self, rank: int, *, apart: bool) -> None:
         dataset = self._dataset
         job = dataset.job if isinstance(dataset, CachedMapDataset) else None
-        # A loop that stopped updating lets the gateways' scores grow old, so that they forget them.
+        # If the loop stops updating, the gateways' scores age, and gateways forget them.
         if self._plan.silent or not (isinstance(dataset, CachedMapDataset) and isinstance(job, Job)):
             return
         if job.ranks == 1 if apart else rank == 0:

@@ -56,7 +56,7 @@ class IterationContext(NamedTuple):
     with_keys: bool
 
     def info(self) -> DatasetInfo:
-        """The dataset's description; one worker requests it for all."""
+        """The dataset's description; one worker requests it for all workers."""
         if self.loader.known is None:
             self.loader.info = restored_info(self.rounds.once("dataset", lambda: asdict(self.loader.info)))
         return self.loader.info
@@ -75,7 +75,7 @@ class WorkerState:
 
     Args:
         worker: number of the worker.
-        workers: number of workers; the state loads only in the same worker of as many.
+        workers: number of workers; the state loads only in the same worker of equally many.
         epoch: epoch in progress.
         start: the rank's saved state with which the epoch began, if any.
         own: this worker's progress; ``None`` before its first batch.
@@ -173,7 +173,7 @@ class Iteration:
                 samples = self._complete(run, batch, self._samples(run.numbers, batch.data))
                 made = self._context.pipeline.batch(samples) if samples else None
             except BaseException:
-                run.undo_last()  # a state that is saved now still has this batch to come
+                run.undo_last()  # a state saved now does not include this batch
                 raise
             if run.over:
                 self._finish()
@@ -189,7 +189,7 @@ class Iteration:
         """The samples of a batch; failed ones are replaced by repetitions if it must be full or other ranks deliver it too.
 
         Raises:
-            LarderError: of several ranks, this one has no sample for the batch.
+            LarderError: this one of several ranks has no sample for the batch.
         """
         loader = self._context.loader
         together = self._shard.world > 1
@@ -207,26 +207,26 @@ class Iteration:
         return samples + list(islice(cycle(repeated), missing))
 
     def _repetition(self, run: EpochRun) -> list[Any]:
-        """Samples of other items of the epoch; none only if all fail."""
+        """Samples of other items of the epoch; empty only if all fail."""
         made = (self._samples(other.numbers, other.data) for other in run.repetitions(1))
         return next(filter(None, made), [])
 
     def cancel(self, why: str) -> None:
-        """End the iteration: asking for another batch raises `StateError`. One that is complete stays complete."""
+        """End the iteration: asking for another batch raises `StateError`. A complete iteration stays complete."""
         if self._run is None or not self._run.over:
             self._cancelled = why
         if self._run is not None:
             self._run.close()
 
     def take_tag(self) -> Tag:
-        """The tag of the latest batch, with the counts since the one before."""
+        """The tag of the latest batch, with the counts since the previous one."""
         counts = self._context.loader.stats.counts()
         self.tag.counts = {name: more for name, count in counts.items() if (more := count - self._counted.get(name, 0))}
         self._counted = counts
         return self.tag
 
     def rank_state(self) -> dict[str, Any]:
-        """The rank's state; this must be its only worker."""
+        """The rank's state, if this is its only worker."""
         run = self._run or self._begin()
         return run.state_dict()
 

@@ -30,7 +30,7 @@ except ImportError:
 
 
 class ImportanceCallback(Callback):  # type: ignore[misc]
-    """Updates a sampler with what the training step returns. Needs the package ``lightning``, or ``pytorch_lightning``.
+    """Updates a sampler with the training step's result. Needs the package ``lightning``, or ``pytorch_lightning``.
 
     Args:
         sampler: of the training loader.

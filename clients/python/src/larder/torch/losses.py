@@ -1,8 +1,8 @@
 """The loss of each sample of a mini-batch, from a loss module that gives one number.
 
-Importance needs the loss of single samples. Modules of torch have them, with ``reduction="none"``, but one for each element:
-each pixel, each token. Here the elements of a sample become one number, as the module would have reduced them: their mean,
-without those that the module ignores, or their sum if the module sums.
+Importance needs the loss of single samples. With ``reduction="none"``, torch's modules give a loss for each element: each pixel,
+each token. Here the elements of a sample become one number in the module's own way: the mean of the elements that it does not
+ignore, or the sum if it sums.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ _REDUCTIONS = ("none", "mean", "sum", "batchmean")
 
 
 def per_sample(loss: nn.Module) -> Callable[..., torch.Tensor]:
-    """A function that is called as the module is, and gives one loss for each sample, with gradients.
+    """A function with the module's arguments that returns one loss per sample, with gradients.
 
     ::
 
         losses_of = per_sample(torch.nn.CrossEntropyLoss(ignore_index=255))
         losses = losses_of(model(images), masks)  # (batch,), from (batch, classes, height, width) and (batch, height, width)
 
-    The first dimension of inputs and targets is the batch. ``losses.mean()`` is what the module gives, except for modules
-    that ignore elements or weigh classes: these divide by the mini-batch's sum of weights, which would make a sample's loss
-    depend on the others. The weights of classes stay in the losses; elements with ``ignore_index`` leave the mean, and a
-    sample in which all are ignored has the loss 0.
+    The first dimension of inputs and targets is the batch. ``losses.mean()`` equals the module's result, except for modules that
+    ignore elements or weight classes: these divide by the mini-batch's sum of weights, which would make a sample's loss depend on
+    other samples. The losses include the weights of classes; elements with ``ignore_index`` are left out of the mean, and a
+    sample with only such elements has the loss 0.
 
     Args:
-        loss: a module with a ``reduction``, of torch or one that follows it. Later changes of its weights count.
+        loss: a module with a ``reduction``, of torch or like torch's. Later changes of its weights count.
 
     Raises:
         TypeError: not a module, or one without ``reduction``.
-        ValueError: its ``reduction`` is unknown. When called: what the module gives is not a loss for each sample.
+        ValueError: its ``reduction`` is unknown. When called: the module's result is not a loss for each sample.
     """
     if not isinstance(loss, nn.Module):
         raise TypeError(f"expected a loss module such as torch.nn.CrossEntropyLoss(), not {type(loss).__name__}")
@@ -75,7 +75,7 @@ def _require_batch(name: str, outputs: torch.Tensor, elements: object) -> None:
 
 
 def _counted(targets: tuple[Any, ...], elements: torch.Tensor, ignored: int | None) -> torch.Tensor | None:
-    """For each sample, how many elements its mean is over; ``None`` if none is ignored."""
+    """For each sample, the number of elements in its mean; ``None`` if none is ignored."""
     if ignored is None or not targets or targets[0].shape != elements.shape or elements.dim() == 1:
         return None  # class probabilities as targets cannot be ignored
     target: torch.Tensor = targets[0]

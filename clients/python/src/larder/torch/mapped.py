@@ -28,7 +28,7 @@ _NOT_SET = -1
 
 
 class MapOptions(TypedDict, total=False):
-    """Everything about a `CachedMapDataset` that has a default.
+    """The options of a `CachedMapDataset` that have a default.
 
     Args:
         transform: turns an `Item` into a sample. If left out, a sample is the item's ``bytes``.
@@ -37,7 +37,7 @@ class MapOptions(TypedDict, total=False):
         keys: whether items have bucket and key (``False``).
         ids: whether samples are pairs ``(id, sample)``, so that batches are ``(ids, samples)`` after collation (``False``).
         seed: seeds the generators of ``random``, numpy and PyTorch for each transform, together with the epoch of
-            ``set_epoch`` and the item, as `CachedDataset` does; an item that comes again in an epoch has the same numbers again.
+            ``set_epoch`` and the item, as `CachedDataset` does; an item that repeats within an epoch gets the same numbers.
             If left out (``None``), transforms use the generators of their process.
         job: the training run, a `larder.Job` or only its name, for the gateway's decisions ("").
         access: credentials, timeouts and fallback.
@@ -105,10 +105,10 @@ class CachedMapDataset(Dataset[Any]):
         return self._samples([index], skip=False)[0]
 
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[Any]:
-        """The samples of these items, in this order, with one request; an index may come more than once.
+        """The samples of these items, in this order, by one request; an index may come more than once.
 
-        If all of them are skipped, the next item of the dataset that makes a sample takes their place: a batch of nothing
-        would end the loop, or leave other ranks waiting.
+        If all of them are skipped, the next item of the dataset that yields a sample takes their place: an empty batch would end
+        the loop, or leave other ranks waiting.
 
         Raises:
             IndexError: no such item.
@@ -118,7 +118,7 @@ class CachedMapDataset(Dataset[Any]):
         return samples if samples or not len(indices) else self._another(self._checked(indices[0]))
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch that seeds transforms, before its iteration begins; persistent workers learn it too.
+        """Set the epoch that seeds transforms, before its iteration begins; persistent workers get it too.
 
         Raises:
             ValueError: the epoch is not a whole number of at least 0.
@@ -140,7 +140,7 @@ class CachedMapDataset(Dataset[Any]):
         return self._loader.stats
 
     def take_tag(self) -> Tag:
-        """The tag of this process's latest batch, with the counts since the one before."""
+        """The tag of this process's latest batch, with the counts since the previous one."""
         counts = self._loader.stats.counts()
         more = {name: count - self._counted.get(name, 0) for name, count in counts.items()}
         self._counted = counts

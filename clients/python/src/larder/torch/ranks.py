@@ -1,8 +1,8 @@
 """Ranks and workers: the share of this process, and the rules across the ranks of a training run.
 
 Ranks share the items of an epoch, so each must deliver its own share completely, and all must have equally many batches left. Two
-mistakes break this silently: a framework that divides the batches among ranks again, and saved states of different steps, which
-a crash between two checkpoints leaves behind. The rank with more batches left then waits in an all-reduce indefinitely.
+mistakes break this silently: a framework that divides the batches among ranks again, and saved states of different steps, which a
+crash between two checkpoints leaves behind. Then the rank with more batches left waits in an all-reduce forever.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _DIVIDING_WRAPPERS = {
     ("transformers", "IterableDatasetShard"),
 }
 _loads: Counter[str] = Counter()
-"""States loaded by this process, by dataset: the n-th load of one rank belongs to the n-th load of the others."""
+"""States loaded by this process, by dataset: the n-th load of one rank corresponds to the n-th load of the others."""
 
 
 class Worker(NamedTuple):
     """Place of a process among the workers of a `DataLoader`; ``base_seed`` is the same in all of them.
 
-    ``inside`` is false in the training process, which is its own only worker if the loader has none.
+    ``inside`` is false in the training process, which acts as the only worker if the loader has none.
     """
 
     number: int
@@ -63,7 +63,7 @@ def refuse_division(ranks: Ranks) -> None:
     """Refuse to iterate under a wrapper that divides batches among ranks again.
 
     A dataset does not know its loader, but the wrapper is on the call stack: in the training process, and in a worker that was
-    forked from it. For workers that are started otherwise, this is called when the dataset is sent to them.
+    forked from it. For workers started in another way, this is called when the dataset is sent to them.
 
     Raises:
         ValueError: there is such a wrapper, and the dataset serves only this rank's share already.
@@ -88,7 +88,7 @@ def refuse_disagreement(progress: Progress, batches: int) -> None:
     """Compare the loaded state with those of the other ranks. Every rank loads a state and calls this.
 
     Compares the ranks of ``torch.distributed`` only. They exchange a few bytes through its key-value store rather than by a
-    collective, so that a rank that never loads a state is named instead of blocking the others.
+    collective, so that a rank that never loads a state is reported instead of blocking the others.
 
     Args:
         progress: loaded state of this rank.

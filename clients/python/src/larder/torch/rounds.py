@@ -1,23 +1,23 @@
 """Agreement on the epoch of an iteration among the workers of a `DataLoader`, without help from the training loop.
 
 Every item comes exactly once only if all workers of a loader order the same epoch. Workers are restarted or kept for each
-iteration, start at different times, and the fastest may end before the slowest starts. So the decision is recorded where all of
-them can read it: in an unlinked file (memory, on systems with `memfd_create`) that workers inherit by fork, or receive by spawn
-and forkserver. It holds one *round* per training process: its epoch, and which workers have joined and finished it. A POSIX
+iteration, start at different times, and the fastest may end before the slowest starts. So the decision is recorded where all
+workers can read it: in an unlinked file (memory, on systems with `memfd_create`) that workers inherit by fork, or receive by
+spawn and forkserver. It holds one *round* per training process: its epoch, and which workers have joined and finished it. A POSIX
 record lock guards the file. The lock ends with its process, so a killed worker leaves neither a lock nor a file behind. It does
-not exclude threads of one process, such as one that saves checkpoints; a lock of the process does.
+not exclude threads of the same process, such as one that saves checkpoints; a lock within the process does.
 
 Rules. An iteration of a loader is one round. A worker calls `join` once per iteration, with a tag that all workers of the
 iteration share. If the current round has this tag and the worker has not joined it, the worker joins it. Otherwise it opens the
 next round. The next epoch is one higher if all workers of the previous round have finished; otherwise the epoch is repeated.
 
-Why all workers of an iteration get the same epoch: the first to join finds a round with another tag or, if two iterations happen
-to share a tag, one that it has joined already. It opens a round. Every other worker finds this round with its tag and has not
-joined it, however late it comes: no other round can open before the next iteration, because each worker joins once per
+Why all workers of an iteration get the same epoch: the first worker to join sees a round with another tag or, if two iterations
+happen to share a tag, a round that it has already joined. It opens a new round. Every other worker, however late, sees this round
+with its own tag, which it has not joined: no other round can open before the next iteration, because each worker joins once per
 iteration. The first worker to join decides once, under the lock, so a late `finish` of the previous round changes nothing:
 `finish` counts only for the current round. (The tag consists of the loader's random base seed, the number of workers, and the
-number of iterations that the worker has served. Two iterations share a tag only if torch is seeded equally before both. Then
-the argument requires that each worker joined the first; if one was killed before it joined, the epoch is repeated.)
+number of iterations that the worker has served. Two iterations share a tag only if torch is seeded equally before both. Then the
+argument requires that each worker joined the first; if one was killed before it joined, the epoch is repeated.)
 
 A worker cannot know whether the training loop received its batches. A round is finished when every worker has made its last
 batch, so a loop that breaks off while the last batches wait in the loader may count as complete. `larder.torch.watch` knows,
@@ -47,8 +47,8 @@ T = TypeVar("T")
 _HEADER = struct.Struct("<QQ")
 """Offset and length of the content."""
 _OFFSETS = (1 << 12, 1 << 24)
-"""Bytes: two places for the content that take turns. The header is written last and atomically, so a worker that is killed while
-it writes leaves the previous content."""
+"""Bytes of the file: two alternating places for the content. The header is written last and atomically, so a worker that is
+killed while it writes leaves the previous content."""
 _ONCE_LOCK = 1 << 40
 """Offset, beyond the end of the file, of the lock for `Rounds.once`."""
 _KEPT_VALUES = 4
@@ -68,7 +68,7 @@ class Round:
         workers: number of workers.
         joined: numbers of the workers that have joined.
         finished: numbers of those that have made their last batch.
-        nothing_left: numbers of those that joined with a saved state in which they had nothing left to do.
+        nothing_left: numbers of those whose saved state had nothing left to do.
     """
 
     number: int = 0
@@ -163,9 +163,9 @@ class Rounds:
             return now
 
     def settle(self, joined: Round) -> int:
-        """The final epoch of a joined round, when the first batch is requested.
+        """Determine the final epoch of a joined round, when the first batch is requested.
 
-        Workers that restored states have all joined by then. If each had nothing left to do, the states were saved at the end
+        By then, all workers that restored states have joined. If none had anything left to do, the states were saved at the end
         of an epoch, and this iteration is the next epoch.
         """
         with self._locked() as rounds:
@@ -186,7 +186,7 @@ class Rounds:
                 rounds[self._owner()] = now
 
     def once(self, name: str, make: Callable[[], T]) -> T:
-        """A value of JSON types, made by one of the sharing processes while the others wait.
+        """A value of JSON types, computed by one of the sharing processes while the others wait.
 
         Values whose names share the part before a ``/`` form a family; the newest few of a family are kept.
         """
@@ -219,7 +219,7 @@ class Rounds:
         own = rounds.get(self._owner())
         if own is not None:
             return Round(**own)
-        # A process that received the dataset and trains alone continues from where the sender was.
+        # A process that received the dataset and trains alone continues at the sender's position.
         origin = rounds.get(str(self._sender))
         return Round() if origin is None else Round(epoch=origin["epoch"], start=origin["start"])
 
@@ -233,7 +233,7 @@ class Rounds:
 
     @contextmanager
     def _alone(self, lock: int = 0) -> Iterator[None]:
-        """Exclude the other threads of this process, and the other processes, from one byte of the file."""
+        """Lock one byte of the file against other threads of this process and against other processes."""
         with self._threads[lock]:
             fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, lock)
             try:

@@ -19,7 +19,7 @@ from larder.torch.collation import collate
 
 
 class ItemNames(NamedTuple):
-    """Bucket and key of items: of all in ``keys``, if the dataset loads them; of a single one by ``locate``. Of a mixture, also
+    """Bucket and key of items: all of them in ``keys`` if the dataset loads them, a single one by ``locate``. For a mixture, also
     their datasets."""
 
     keys: Keys | None
@@ -60,7 +60,7 @@ class SamplePipeline(NamedTuple):
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> SamplePipeline:
-        """A checked pipeline from the options of a dataset that concern it.
+        """A checked pipeline from a dataset's options.
 
         Args:
             options: ``transform``, ``collate``, ``on_error`` and ``seeded``, each optional; others are ignored.
@@ -90,7 +90,7 @@ class SamplePipeline(NamedTuple):
             data: their bytes, aligned.
             names: bucket and key of the items.
             stats: counts time and failures.
-            seed: what seeds each transform together with the item's number, unless the pipeline is not ``seeded``.
+            seed: seeds each transform together with the item's number, if the pipeline is ``seeded``.
 
         Raises:
             ItemUntransformable: the transform raised, and ``on_error`` is ``"raise"``.

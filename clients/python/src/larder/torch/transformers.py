@@ -11,8 +11,8 @@
     trainer.train(resume_from_checkpoint=...)
 
 The Trainer keeps the state in ``trainer_state.json``, which the first rank writes: the states of all ranks are merged, and a
-checkpoint resumes with any number of them. ``ignore_data_skip=True`` is needed: otherwise the Trainer would pass over as many
-batches once more.
+checkpoint resumes with any number of ranks. ``ignore_data_skip=True`` is needed: otherwise the Trainer would skip as many batches
+once more.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class LoaderState(TrainerCallback, ExportableState):  # type: ignore[misc]
         """Called by the Trainer, after it has read a checkpoint.
 
         Raises:
-            ValueError: the Trainer would pass over batches itself.
+            ValueError: the Trainer would skip batches itself.
             TypeError: its loader is not watched.
             StateError: the checkpoint has no state of a loader, or one of another dataset.
         """

@@ -32,7 +32,7 @@ _Watchable = CachedDataset | CachedMapDataset
 def watch(loader: DataLoader[Any]) -> WatchedLoader:
     """Wrap a loader so that it can be saved and resumed at any batch, and has counts in the training process.
 
-    The batches are those of the loader, which stays unchanged; iterate over the returned one.
+    The loader stays unchanged, and the batches are the same; iterate over the returned loader.
 
     Raises:
         TypeError: its dataset is neither a `CachedDataset` nor a `CachedMapDataset`.
@@ -120,7 +120,7 @@ class WatchedLoader:
             self._current.cancel("a state was loaded while this iteration was under way; begin a new one")
 
     def skip_batches(self, batches: int) -> None:
-        """Pass over the next batches of this rank without reading them: the next iteration begins after them, the current one
+        """Skip the next batches of this rank without reading them: the next iteration begins after them, and the current one
         raises `StateError`.
 
         Raises:
@@ -209,7 +209,7 @@ class _WatchedIterator:
                 self._stats.add(name, value)
 
     def cancel(self, why: str) -> None:
-        """End the iteration: asking for another batch raises `StateError`. Workers that do not persist are stopped."""
+        """End the iteration: asking for another batch raises `StateError`. Non-persistent workers are stopped."""
         if not self.ended:
             self._cancelled = why
         self._iterator = None
@@ -224,18 +224,18 @@ class _EpochIterator(_WatchedIterator):
         super().__init__(loader, stats)
         self.session = uuid.uuid4().hex
         self._dataset = dataset
-        # The latest iteration that began: it knows whether its epoch was complete.
+        # The latest started iteration, which knows whether its epoch was complete.
         self._before: _EpochIterator | None = before if before is None or before.begun else before.predecessor
         self._epoch = 0
         self._start: Mapping[str, Any] | None = None
         self._tracker: Tracker | None = None
 
     def begin(self) -> None:
-        """Set the epoch: only here is it known whether the training loop received the whole previous one."""
+        """Set the epoch, because only here it is known whether the training loop received the whole previous epoch."""
         making = self._dataset.context
         self._epoch, self._start = _upcoming(making.rounds.now(), self._before)
         if self._before is not None and self._before.complete:
-            self._before.end()  # a loop may leave with the last batch
+            self._before.end()  # a loop may end with the last batch, without asking for another
         self._before = None
         making.rounds.seek(self._epoch, self._start, session=self.session)
         making.info()
@@ -262,7 +262,8 @@ class _EpochIterator(_WatchedIterator):
         self._stats.add_to_epoch(tag.epoch, tag.counts)
 
     def state_dict(self) -> dict[str, Any]:
-        """The received batches; at the end of the epoch, the start of the next. A state loaded in between takes precedence."""
+        """The state after the received batches; at the end of an epoch, the start of the next one. A state loaded meanwhile takes
+        precedence."""
         now = self._dataset.context.rounds.now()
         if self._tracker is None or now.session != self.session:
             return self._dataset.state_of(*_upcoming(now, self._before))
@@ -273,7 +274,7 @@ class _EpochIterator(_WatchedIterator):
 
     @property
     def epoch(self) -> int:
-        """Its epoch, once it has begun."""
+        """The iteration's epoch, once it has begun."""
         return self._epoch
 
     @property
@@ -291,7 +292,7 @@ class _EpochIterator(_WatchedIterator):
 
     @property
     def beginning(self) -> tuple[int, Mapping[str, Any] | None]:
-        """The epoch and the state that it began with."""
+        """The epoch and the state with which the iteration began."""
         return self._epoch, self._start
 
 
@@ -328,7 +329,7 @@ class _Tagging:
         return _Tagged(batch, dataset.take_tag() if isinstance(dataset, _Watchable) else None)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A worker has the dataset already; a second copy would be another dataset.
+        # A worker already has the dataset; a second copy would be a separate dataset.
         return {"_collate": self._collate, "_dataset": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

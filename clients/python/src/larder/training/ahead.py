@@ -2,10 +2,10 @@
 
 Best effort: without it, items are read on request.
 
-- Where items are stored: while batches are not all hits, the items of the next `BATCHES` batches are announced, each once. At the
-  gateway, fetches of announced items and of batches join, so that the origin is read once.
-- Where loads are not stored, because nothing is or because the dataset's space is full, announcements are useless. Instead the
-  next batches are requested beside the current one, if batches are smaller than what the gateway reads at once. They wait in the
+- If items are stored: while batches have misses, the items of the next `BATCHES` batches are announced, each once. At the
+  gateway, a batch joins the fetches of announced items, so that the origin is read once.
+- If loads are not stored, because nothing is stored or the dataset's space is full, announcements are useless. Instead the next
+  batches are requested beside the current one, if they are small enough for the gateway to read several at once. They wait in the
   client until their turn. With one request at a time, the store would idle for a round trip after each batch.
 """
 
@@ -32,13 +32,13 @@ from larder.reading.source import ItemReader, SharingReader
 from larder.training.sharing import SharedReads
 
 BATCHES = 4
-"""Batches whose items are announced, the current one included."""
+"""Batches whose items are announced, including the current one."""
 AT_ONCE = 32
-"""Items of one request, or of all announcements, that a gateway reads from the origin concurrently."""
+"""The most items of one request, or of all announcements, that a gateway reads from the origin concurrently."""
 TOGETHER = 8
-"""Items of a request ahead of its turn, at least: smaller batches share one."""
+"""The least items of a request ahead of its turn: smaller batches share a request."""
 LEAST = 4 * AT_ONCE
-"""Items that are announced at least: a few small batches would not keep the gateway busy."""
+"""The least number of announced items: a few small batches would not keep the gateway busy."""
 _MAX_FUTILE = 3
 """Consecutive announcements without effect (refused, or too late) after which an epoch makes no more."""
 
@@ -50,10 +50,10 @@ class RunContext(NamedTuple):
         reader: reads the items.
         stats: counters of the loader.
         background: thread that fetches the next batch; ``None``: batches are fetched on request only.
-        caching: caching mode of a dataset of which nothing is cached yet: its items are announced from the first batch on. Empty
-            if unknown; then the first answer decides.
+        caching: caching mode of a dataset that is not cached yet, whose items are announced from the first batch on. Empty if
+        unknown: then the first answer decides.
         numbering: of the items of a mixture; ``None`` for a single dataset.
-        shared: reads what other jobs on the dataset load; ``None`` if the order must be followed exactly.
+        shared: reads items that other jobs on the dataset load; ``None`` if the order must be followed exactly.
         workers: of the rank; several keep the store busy by themselves.
         order: name of the order that is followed exactly; empty if there is none, or gateways do not know it.
         names: of the datasets of a mixture.
@@ -98,7 +98,7 @@ class LookAhead:
 
     @property
     def beside(self) -> int:
-        """Batches that are requested ahead of their turn, and have come or are on their way."""
+        """Number of batches requested ahead of their turn, arrived or not."""
         items = len(self._kept) + sum(len(indices) for indices, _ in self._beside)
         return -(-items // self._batch_size)
 
@@ -122,7 +122,7 @@ class LookAhead:
             self._count(futile=self._unstored)
 
     def fetch(self, plan: EpochPlan, offered: Candidates, *, epoch: int, job: str) -> Fetched:
-        """Items for the current batch, kept ones or else by a request. Raises as `BatchReader.fetch`."""
+        """Items for the current batch: kept ones, or else by a request. Raises as `BatchReader.fetch`."""
         request = partial(self._exactly, epoch=epoch, job=job)
         self._receive(offered)
         self._request_beside(plan, offered, request)
@@ -156,7 +156,7 @@ class LookAhead:
     def _request_beside(
         self, plan: EpochPlan, offered: Candidates, request: Callable[[NDArray[np.uint32]], Fetched]
     ) -> None:
-        """Request the batches after this one, each once and in a thread of its own, if what they load is not stored."""
+        """Request the batches after this one, each once and in its own thread, if their loads are not stored."""
         shared = self._context.shared is not None and self._context.shared.others
         if not (self._threads and self._unstored) or shared or offered.padding:
             return
@@ -181,7 +181,7 @@ class LookAhead:
         return replace(offered, indices=offered.indices[~taken])
 
     def _receive(self, offered: Candidates) -> None:
-        """Keep what was requested beside earlier batches and belongs to this one. What failed is requested with the batch."""
+        """Keep the items of this batch that were requested beside earlier ones. Failed ones are requested with the batch."""
         while self._beside and np.isin(self._beside[0][0], offered.indices[: offered.take]).any():
             _, answer = self._beside.popleft()
             try:
@@ -207,9 +207,10 @@ class LookAhead:
         )
 
     def _learn(self, fetched: Fetched) -> None:
-        """Learn from a batch whether the gateway stores items, has them all already, and whether announcements had an effect.
+        """Learn from a batch whether the gateway stores items, whether it has all of them, and whether announcements had an
+        effect.
 
-        An item that was read ahead for this epoch is an origin read of it. So as many announced items as were missing then lose
+        An item read ahead for this epoch counts as one of its origin reads. So as many announced items as were missing then lose
         their flags.
         """
         self._caching = fetched.directives.caching
@@ -240,7 +241,7 @@ class LookAhead:
 
 
 def _announced(context: RunContext, indices: NDArray[np.uint32], epoch: int) -> dict[str, int]:
-    """Announce items; the gateway's counts, empty if the request failed."""
+    """Announce items; returns the gateway's counts, empty if the request failed."""
     try:
         return context.reader.prefetch(indices, epoch=epoch)
     except LarderError:

@@ -82,7 +82,8 @@ class JobDirectives:
 class PipelineDirective(NamedTuple):
     """The fleet's instructions for a rank's pipeline: ``workers``, and the mark to store and read from the next epoch on.
 
-    ``workers`` and ``cache`` are ``None`` for no number and no mark; ``reason`` of the latter is empty before it is decided.
+    ``workers`` is ``None`` without a number, ``cache`` without a mark; ``reason`` explains ``cache``, and is empty before the
+    decision.
     """
 
     workers: int | None = None
@@ -233,7 +234,7 @@ class HeartbeatThread:
                 return
 
     def beat(self, profile: Mapping[str, object] | None = None) -> None:
-        """Register if needed, then send one heartbeat; with this profile, or with the one that waits for it."""
+        """Register if needed, then send one heartbeat, with this profile or the pending one."""
         self.join()
         try:
             document = self._post("heartbeat", self._report(profile))
@@ -299,7 +300,7 @@ class HeartbeatThread:
             self._failed(error)
 
     def _failed(self, error: Exception) -> None:
-        """Count a failure. Permanent ones, such as a refusal, are also logged, each kind once."""
+        """Count a failure; log a permanent one, such as a refusal, once per kind."""
         self.counts["failed"] += 1
         self.last_error = str(error) or type(error).__name__
         kind = error.code if isinstance(error, RequestRefused) else type(error).__name__
@@ -377,7 +378,8 @@ class HeartbeatThread:
 
 
 def answer_of(api: Api, method: str, path: str, **request: Any) -> dict[str, Any]:
-    """The JSON object that a gateway answers. Raises as `Api.exchange`; expired credentials are looked up again, as Busy."""
+    """The JSON object of a gateway's answer. Raises as `Api.exchange`; expired credentials are looked up again, and raise
+    Busy."""
     try:
         with api.exchange(method, path, **request) as response:
             return api.parsed(response.status, response.read())

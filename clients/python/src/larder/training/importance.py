@@ -1,9 +1,9 @@
 """Sends a job's importance to the gateways: scores as they change, and the list of the next epoch.
 
-Each node of the fleet gets the items that it is home of. It keeps them in memory, so it may have forgotten what the next part
-continues; then it answers 409 and gets its whole part. Everything happens in the heartbeat thread: the training loop only leaves
-a report behind, which replaces one that was not sent yet. A failed part is sent again after each heartbeat, until a newer report
-replaces it and includes its changes.
+Each node of the fleet gets the items whose home it is. It keeps them in memory, so it may have forgotten the part that the next
+one continues; then it answers 409 and gets a whole part. All sending happens in the heartbeat thread: the training loop only
+leaves a report, which replaces an unsent one. A failed part is sent again after each heartbeat, until a newer report replaces it
+and includes its changes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from larder.training.importance_wire import MEDIA_TYPE, ImportancePart, coarse, 
 _HEADERS = {"Content-Type": MEDIA_TYPE}
 _UNKNOWN_BASE = 409
 _ONE_ADDRESS = ""
-"""Stands for the job's gateway, if the nodes cannot be reached directly: it gets everything and passes it on."""
+"""Stands for the job's gateway if the nodes cannot be reached directly: it gets everything and passes it on."""
 
 
 class ImportanceReport(NamedTuple):
@@ -66,7 +66,7 @@ class ImportanceSender:
         base = heartbeat.api.connection
         self._fleet = Fleet(Api(base.endpoint, credentials=base.credentials, timeout=base.timeout), dataset)
         self._offered: ImportanceReport | None = None
-        # A restarted job must not repeat the numbers of its earlier life, which the gateways would take for repetitions.
+        # A restarted job must not reuse its earlier numbers, which the gateways would take for repetitions.
         self._sequence = time.time_ns() // 1_000_000
         self._known = np.full(dataset.items, np.nan, np.float16)
         self._changed = np.zeros(dataset.items, np.uint64)  # by item: number of the report that changed its score
@@ -82,7 +82,7 @@ class ImportanceSender:
         self._offered = report
 
     def send(self) -> None:
-        """Send what is due, one part for each node. Raises the last part's error, after trying the rest."""
+        """Send the parts that are due, one per node. Raises the last error after trying all of them."""
         offered, self._offered = self._offered, None
         if offered is not None:
             self._adopt(offered)
@@ -113,14 +113,15 @@ class ImportanceSender:
         self.counts["reports"] += 1
 
     def _restart(self) -> None:
-        """Send the latest report to every node, whole, under a new number: a node may hold another share under the old one."""
+        """Send the latest report to every node, whole and under a new number: a node may hold another share under the old
+        number."""
         self._received = {}
         if self._report is not None:
             self._sequence += 1
             self._open = set(self._nodes)
 
     def _divide(self) -> Mapping[str, Api]:
-        """The gateways to send to. If homes have changed, every node gets its whole part."""
+        """The gateways to send to. If homes have changed, every node gets a whole part."""
         self._fleet.refresh()
         view = self._fleet.view
         nodes: tuple[str, ...] = (_ONE_ADDRESS,) if view is None else view.ring.ids

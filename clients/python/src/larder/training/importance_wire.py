@@ -9,15 +9,15 @@ count        uint8; 0: the item is not in the list; 255 stands for more
 ===========  ===========================================================================================
 
 Columns follow each other, each in byte planes: all lowest bytes, then all second bytes. Scores do not repeat, but some bytes are
-frequent, and planes put these together. zlib looks for runs of one byte only, which is quick and takes the least.
+frequent, and planes put these together. zlib only looks for runs of one byte, which is fast and gives the smallest result.
 
-Ids take more with every home: one home has all items, whose differences are 1; eight homes learn which items are their own, which
-takes 4.4 bits an item. `coarse` scores make room for that. They leave the order of items whose ranks in a mini-batch differ by
-more than 2 %, and only decide what the cache keeps: the list was drawn by exact ones.
+Ids take more space with every home: one home has all items, whose differences are 1; with eight homes, the ids of each take 4.4
+bits per item. `coarse` scores make room for that. They keep the order of items whose ranks in a mini-batch differ by more than 2
+%, and only decide what the cache keeps: the list is drawn from exact scores.
 
-A *whole* body replaces all that was sent before; any other changes what the part with number ``base`` left, except that the list
-is always complete. Parts are numbered per job, dataset and receiving node, so sending one again does nothing. A part *of all*
-homes goes to one gateway, which passes it on.
+A *whole* body replaces everything sent before. Any other body changes the state after the part with number ``base``, except that
+its list is always complete. Parts are numbered per job, dataset and receiving node, so sending one again does nothing. A part *of
+all* homes goes to one gateway, which passes it on.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ OF_ALL = 2
 """Flag: one gateway gets the items of all homes."""
 HEADER = struct.Struct("<4sHHQQIII")
 STEPS = 64
-"""Steps of a score of 1 that are sent: two bits less than a float16 has between 4 and 8."""
+"""Steps per unit of the sent scores: two bits less than a float16 has between 4 and 8."""
 UNSCORED = 0xFFFF
 """The bits that mean "no score"."""
 _MAX_COUNT = 255
@@ -57,7 +57,7 @@ class ImportancePart(NamedTuple):
         scored: ascending ids of the items whose scores follow.
         scores: of these, aligned.
         listed: ascending ids of the items in the list.
-        counts: how often each comes, aligned; at least 1.
+        counts: how often each comes, in the same order; at least 1.
         whole: whether it replaces all that was sent before.
         of_all: whether it has the items of all homes, for one gateway to pass on.
     """
@@ -75,7 +75,7 @@ class ImportancePart(NamedTuple):
 
 
 def coarse(scores: NDArray[np.float16]) -> NDArray[np.float16]:
-    """Scores as they are sent: the nearest of ``STEPS`` per unit; NaN stays."""
+    """Scores for sending, rounded to ``STEPS`` per unit; NaN stays."""
     return np.asarray(np.rint(scores.astype(np.float32) * STEPS) / STEPS, np.float16)
 
 

@@ -10,7 +10,7 @@
                 step(batch)
 
 One of the gateways decides for all jobs, from what the jobs report (Quiver, FAST 2020, sections 4.5 and 5). Heartbeats are
-advice: training does not notice when they fail. Only the registration, before the first epoch, is retried as long as a batch is,
+advisory: training does not notice when they fail. Only the registration, before the first epoch, is retried as long as a batch,
 so that no mini-batch is read before the fleet knows the job.
 """
 
@@ -48,14 +48,14 @@ _SIGN_OFF = 1.0
 
 
 class JobOptions(TypedDict, total=False):
-    """Everything about a `Job` that has a default.
+    """The options of a `Job` that have a default.
 
     Args:
         gpus: number of GPUs of all ranks together (1).
         ranks: number of training processes (1).
         rank: number of this training process (0).
         caching: ``"auto"``: the fleet measures whether the job gains from the cache. ``"on"``, ``"off"``: fixed.
-        access: as of a loader: credentials, repetition of the registration (by default for two minutes), and how a digest file
+        access: like a loader's: credentials, repetition of the registration (by default for two minutes), and how a digest file
             is registered.
         credentials: an access key of the gateway, instead of ``access``.
         retry: repetition of the registration, instead of ``access``.
@@ -91,9 +91,9 @@ class Job:
     A refusal by the fleet does not stop training unless it concerns the registration: it is logged (``larder``), each kind once,
     and ``stats()["last_error"]`` has the latest.
 
-    Copies in other processes (forked or unpickled), such as `DataLoader` workers, register if need be, but send no heartbeats.
+    Copies in other processes (forked or unpickled), such as `DataLoader` workers, register if needed, but send no heartbeats.
 
-    A run on a `larder.Mix` is a job of each of its datasets, called ``name.DATASET``; mini-batches must be watched.
+    A run on a `larder.Mix` is one job per dataset, called ``name.DATASET``; mini-batches must be watched.
 
     Args:
         endpoint: address of a gateway; ``None``: ``LARDER_ENDPOINT``, or that of AWS's tools.
@@ -156,7 +156,7 @@ class Job:
 
     @property
     def directives(self) -> JobDirectives | None:
-        """The fleet's latest directives, of a mixture those of its first dataset; ``None`` before the first answer."""
+        """The fleet's latest directives, for a mixture those of its first dataset; ``None`` before the first answer."""
         return self._heartbeat.directives
 
     @property
@@ -184,11 +184,11 @@ class Job:
         self._heartbeat.epoch = epoch
 
     def report_step(self, seconds: float, waited: float, items: int, hits: int, in_flight: int) -> None:
-        """Report a mini-batch of a `larder.pipeline`, for the fleet to find whether the job gains from the cache.
+        """Report a mini-batch of a `larder.pipeline`, so that the fleet can measure whether the job gains from the cache.
 
         Args:
             seconds: from the request for its data to the next request.
-            waited: the part of these without data.
+            waited: the part of these spent waiting for data.
             items: read in that time.
             hits: how many of them were in the cache.
             in_flight: mini-batches whose items were read, or are being read.
@@ -198,7 +198,7 @@ class Job:
         self._heartbeat.begin()
 
     def report_reads(self, stats: Stats) -> None:
-        """Report what the last whole epoch of a loader read from the origin."""
+        """Report the origin reads of a loader's last whole epoch."""
         if not self.datasets:
             self._heartbeat.finished = stats.epochs.last
         for name, part in zip(self.datasets, self._parts, strict=False):
@@ -206,7 +206,7 @@ class Job:
                 part.finished = stats.by_dataset[name].epochs.last
 
     def report_pipeline(self, batch_time: float, queue: float, workers: int, cache: int | None = None) -> None:
-        """Report what a `larder.pipeline` measured, for the fleet to find the number of its workers.
+        """Report the measurements of a `larder.pipeline`, so that the fleet can find the number of its workers.
 
         Args:
             batch_time: seconds per batch, waiting and computation.
@@ -218,7 +218,7 @@ class Job:
         self._heartbeat.begin()
 
     def report_profile(self, profile: dict[str, object]) -> None:
-        """Report what the stages of a `larder.pipeline` cost, for the fleet to find what to store.
+        """Report the costs of the stages of a `larder.pipeline`, so that the fleet can decide what to store.
 
         Args:
             profile: as `larder.pipelines.metering.ProfileMeter` makes it.
@@ -227,7 +227,7 @@ class Job:
         self._heartbeat.begin()
 
     def begin_pipeline(self, profile: dict[str, object]) -> PipelineDirective:
-        """Tell the fleet of a `larder.pipeline` that begins; returns its instructions, or the last ones if it does not answer.
+        """Report the start of a `larder.pipeline`; returns the fleet's instructions, or the last ones if it does not answer.
 
         Args:
             profile: without elements, as `larder.pipelines.metering.ProfileMeter` makes it.
@@ -265,7 +265,7 @@ class Job:
         self._heartbeat.timing.add(seconds, step.waited, step.items, step.hits)
 
     def join(self, dataset: DatasetInfo | None = None) -> str:
-        """Register the job if need be, and return the caching mode of its dataset; of a mixture ``full`` if anything is stored.
+        """Register the job if needed, and return the caching mode of its dataset; for a mixture ``full`` if anything is stored.
 
         Args:
             dataset: that the loader reads, if known.
@@ -286,8 +286,8 @@ class Job:
 
     def stats(self) -> dict[str, Any]:
         """Counts of this process: heartbeats, failures, the last failure's message, registrations (more than one if the fleet
-        forgot the job), nodes that can replace the gateway, timing by phase, and reports of importance, if any. Of a mixture the
-        sums, and ``datasets`` with those of each."""
+        forgot the job), nodes that can replace the gateway, timing by phase, and reports of importance, if any. For a mixture the
+        sums, and ``datasets`` with the counts of each."""
         if self.datasets:
             parts = {name: _stats_of(part) for name, part in zip(self.datasets, self._parts, strict=True)}
             sums = {name: sum(stats[name] for stats in parts.values()) for name in self._heartbeat.counts}
@@ -298,10 +298,10 @@ class Job:
         return stats if self._sender is None else {**stats, "importance": dict(self._sender.counts)}
 
     def report_importance(self, report: ImportanceReport, dataset: DatasetInfo) -> None:
-        """Tell the gateways which items matter and which will be read. Returns at once; failures are counted in ``stats()``.
+        """Report to the gateways how important items are and which will be read. Returns at once; ``stats()`` counts failures.
 
         Args:
-            report: what is known at the beginning of an epoch; of samples, if the dataset has such.
+            report: the scores at the beginning of an epoch; those of samples, if the dataset has samples.
             dataset: of the items.
         """
         self._refuse_mixture("importance")
@@ -317,7 +317,7 @@ class Job:
     def close(self) -> None:
         """End the job, so that the fleet forgets it at once. Takes a second at most; failures are ignored.
 
-        With several ranks, each sends its last report only: the others may still train.
+        With several ranks, each only sends its last report, because the others may still train.
         """
         if not self._heartbeat.own or self._heartbeat.stopped.is_set():
             return
@@ -385,7 +385,7 @@ def _access(options: JobOptions) -> Access:
     """The access that a job's options give.
 
     Raises:
-        ValueError: they give it twice.
+        ValueError: the options give it twice.
     """
     access, given = options.get("access"), (options.get("credentials"), options.get("retry"))
     if access is not None and given != (None, None):
@@ -423,7 +423,7 @@ class _DatasetReference:
 
 
 class _MixtureObserver:
-    """Divides what is measured of a mixture among the jobs of its datasets."""
+    """Divides the measurements of a mixture among the jobs of its datasets."""
 
     def __init__(self, names: tuple[str, ...], parts: tuple[HeartbeatThread, ...]) -> None:
         self._parts = dict(zip(names, parts, strict=True))

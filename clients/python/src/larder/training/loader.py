@@ -1,7 +1,7 @@
 """Loading a dataset in batches: each item exactly once per epoch, cached items first.
 
-Joins the pure planner (`larder.planner`), which selects what may come next, and a reader (`larder.BatchReader`), which requests
-it from the gateway. This is Quiver's Algorithm 1 (FAST 2020, section 4.7): request more candidates than a batch needs, use those
+Combines the pure planner (`larder.planner`), which selects candidates, with a reader (`larder.BatchReader`), which requests them
+from the gateway. This is Quiver's Algorithm 1 (FAST 2020, section 4.7): request more candidates than a batch needs, use those
 that are in the cache, and keep the rest for later.
 
 Without a framework::
@@ -39,7 +39,7 @@ from larder.training.sharing import SharedReads, Sharing
 __all__ = ["Batch", "EpochRun", "Loader", "LoaderOptions", "Shard"]
 
 Once = Callable[[str, Callable[[], list[Any]]], list[Any]]
-"""Returns the value, of JSON types, of a name; the first caller makes it for all processes."""
+"""Returns the value, of JSON types, for a name; the first caller computes it for all processes."""
 
 ALONE = Shard(0, 1, 0, 1)
 """A single process: one rank, one worker."""
@@ -48,9 +48,9 @@ ALONE = Shard(0, 1, 0, 1)
 class Loader:
     """Loads a dataset in batches. Sends no request until it is used; can be forked, pickled and copied.
 
-    An iteration is an epoch, for a single process: of all items. Each complete one advances the epoch. After a ``break`` the
-    next iteration repeats the same epoch, or the rest of it that a loaded state had left. One of several ranks or workers
-    calls ``epoch``.
+    An iteration is an epoch of all items, for a single process; several ranks or workers call ``epoch`` instead. Each complete
+    iteration advances the epoch. After a ``break`` the next one repeats the same epoch, or the rest that a loaded state had left
+    of it.
 
     Args:
         endpoint: address of the gateway; ``None``: ``LARDER_ENDPOINT``, or that of AWS's tools.
@@ -132,7 +132,7 @@ class Loader:
         """The lengths by which batches are made; those of the digest file are requested once, in pages of 10,000.
 
         Raises:
-            ValueError: there is not one for each item; the message has the remedy.
+            ValueError: an item has no length; the message has the remedy.
         """
         if self.settings.lengths is None:
             return None
@@ -153,7 +153,7 @@ class Loader:
         return self.info if isinstance(self.info, MixtureInfo) else None
 
     def locate(self, index: int) -> tuple[str, str]:
-        """Bucket and key of one item; of a mixture, by its number."""
+        """Bucket and key of one item; in a mixture, by its number."""
         if self._keys is not None:
             return self._keys[index % len(self._keys)]
         (location,) = self.source.locations(self.info, index, 1)
@@ -200,7 +200,7 @@ class Loader:
         self._latest, self._start = None, (start.epoch, start.to_json())
 
     def skip_batches(self, batches: int) -> None:
-        """Pass over the next batches without reading them: the next iteration begins after them.
+        """Skip the next batches without reading them: the next iteration begins after them.
 
         Raises:
             ValueError: ``batches`` is not a whole number of at least 0.
@@ -246,7 +246,7 @@ class Loader:
         return mine.settled(self.settings.batch_size, self.settings.tail)
 
     def skipped(self, state: Mapping[str, Any], batches: int) -> dict[str, Any]:
-        """A rank's saved state, moved on by ``batches``."""
+        """A rank's saved state, advanced by ``batches``."""
         settings = self.settings
         return Progress.from_json(state).skip_batches(batches, settings.batch_size, settings.tail).to_json()
 
@@ -276,12 +276,12 @@ class Loader:
         return [caching, least_reads(self.source, self.info)]
 
     def begin_epoch(self, start: Progress, stats: Stats) -> None:
-        """Count an epoch, if it is a whole one, in ``stats``, which are the loader's own or those of a training loop."""
+        """Count an epoch, if it is whole, in ``stats``, which are the loader's own or those of a training loop."""
         if not start.begun:
             stats.begin_epoch(start.epoch, self._least)
 
     def end_epoch(self, epoch: int, stats: Stats) -> None:
-        """The epoch that these counts are of is over: report to the `Job` what it read."""
+        """Report to the `Job` the reads of the ended epoch that these counts describe."""
         _end_epoch(stats, self.settings.job, epoch)
 
     def run(self, start: Progress, shard: Shard, own: Progress | None = None) -> EpochRun:
@@ -342,7 +342,7 @@ class Loader:
         return Layout(info.samples, info.partitions, info.units, kind, int(info.id[:16], 16))
 
     def __getstate__(self) -> dict[str, Any]:
-        # Copies with shared counters would count twice, and a reader counts into its own.
+        # Copies with shared counters would count twice, and a reader counts into its own counters.
         return {**self.__dict__, "stats": Stats(), "_reader": None, "_start": self._upcoming(), "_latest": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -358,10 +358,10 @@ def _source(endpoint: str | None, dataset: DatasetName | Mix, access: Access | N
 
 
 def checked_shard(shard: Shard) -> Shard:
-    """The shard, if there is such a one.
+    """The shard, if it is valid.
 
     Raises:
-        ValueError: it is no rank and worker.
+        ValueError: it is not a valid rank and worker.
     """
     if not isinstance(shard, tuple) or len(shard) != len(Shard._fields):
         raise ValueError(f"shard must be a larder.Shard(rank, world, worker, workers), not {shard!r}")
@@ -381,7 +381,7 @@ def _directly(name: str, make: Callable[[], list[Any]]) -> list[Any]:
 
 
 def _refuse_other_ranks(job: Job, start: Progress) -> None:
-    """Refuse ranks that would each read everything: every item would come several times, without an error."""
+    """Refuse ranks that would each read everything: every item would silently come several times."""
     if job.ranks > 1 and start.world != job.ranks:
         raise ValueError(
             f"the job {job.name!r} has {job.ranks} ranks, but this is rank {start.rank} of {start.world}: give the loader's "

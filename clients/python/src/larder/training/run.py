@@ -1,7 +1,7 @@
 """One worker's run of an epoch: fetches batches, one ahead of its use, and tracks what was delivered.
 
-The planner knows what was fetched, the state what was delivered. They differ by the batch that waits, and by one that an error
-left half filled: neither is in the state, and both are delivered if the run continues.
+The planner counts fetched items, the state delivered ones. They differ by the waiting batch, and by one that an error left half
+filled: neither is in the state, and both are delivered if the run continues.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Batch:
         indices: its items' indices in the dataset, ``uint32``, in the order of the epoch.
         data: their bytes, aligned; parts of larger buffers, which live as long as any part.
         epoch: epoch of the batch.
-        flags: aligned; ``larder.reading.frames.HIT``: from the cache, ``JOINED``: another reader was fetching it already.
-        datasets: aligned; of a `larder.Mix`, the dataset of each item, from 0. ``None`` without.
+        flags: aligned; ``larder.reading.frames.HIT``: from the cache, ``JOINED``: another reader was already fetching it.
+        datasets: aligned; for a `larder.Mix`, the dataset of each item, from 0; otherwise ``None``.
     """
 
     indices: NDArray[np.uint32]
@@ -97,7 +97,7 @@ class Tracker:
         self._skipped = self._padded = 0
 
     def add(self, places: NDArray[np.int64], skipped: int, padded: int) -> None:
-        """Add a batch: places in the rank's share, the number of these that were skipped, and of slots that no item filled."""
+        """Add a batch: places in the rank's share, the number of skipped ones, and of slots that no item filled."""
         self._places.add(places)
         self._skipped += skipped
         self._padded += padded
@@ -133,7 +133,7 @@ class Delivered(NamedTuple):
 
 
 class Repetition(NamedTuple):
-    """Items that come again: as the plan numbers them, and their bytes."""
+    """Repeated items: the plan's numbers of them, and their bytes."""
 
     numbers: NDArray[np.uint32]
     data: list[memoryview]
@@ -142,7 +142,7 @@ class Repetition(NamedTuple):
 class EpochRun:
     """An iterator over the batches of one worker's share of an epoch.
 
-    ``delivered`` and ``numbers`` are of the latest batch: its additions to the state, and its items as the plan numbers them.
+    ``delivered`` and ``numbers`` describe the latest batch: its additions to the state, and the plan's numbers of its items.
 
     Args:
         plan: selects the items.
@@ -192,7 +192,8 @@ class EpochRun:
         return self._context.stats
 
     def state_dict(self) -> dict[str, Any]:
-        """The state to save, of JSON types; for a run that is a rank's only worker. After the last batch, the next epoch's."""
+        """The state to save, of JSON types, if this is a rank's only worker. After the last batch, it is the next epoch's
+        state."""
         return self.progress.settled(self._settings.batch_size, self._settings.tail).to_json()
 
     def __iter__(self) -> EpochRun:
@@ -219,9 +220,9 @@ class EpochRun:
         return batch
 
     def repetitions(self, count: int) -> Iterator[Repetition]:
-        """Items to repeat in place of delivered ones that turned out to be unusable: at most ``count`` at a time, each once.
+        """Items to repeat in place of delivered but unusable ones: at most ``count`` at a time, each once.
 
-        Repetitions are no part of the state, which has counted the items that they replace.
+        Repetitions are not in the state, which has counted the items that they replace.
         """
         tried = 0
         while tried < self._plan.items:
@@ -244,7 +245,7 @@ class EpochRun:
         return fetched
 
     def _by_turns(self, call: Callable[[], T]) -> T:
-        """The result of a call that uses the plan and the reader, which the background thread uses as well."""
+        """The result of a call that uses the plan and the reader, taking turns with the background thread."""
         background = self._context.background
         return call() if background is None else background.submit(call).result()
 
@@ -261,7 +262,7 @@ class EpochRun:
     def _wait(self) -> _PartialBatch | None:
         if self._next is None:
             return self._fill()
-        # Only then is it taken: a signal may raise when the batch has come, and the next call returns it.
+        # Taken only now: if a signal raises after the batch has arrived, the next call returns it.
         wait((self._next,))
         come, self._next = self._next, None
         return come.result()

@@ -19,7 +19,7 @@ BYTES = "bytes"
 _SUBSTITUTE = 10
 """Candidates per item of a batch in random order."""
 _ALIKE = 2
-"""The same of batches by length: more candidates would differ more in length."""
+"""The same for batches by length: more candidates would differ more in length."""
 _CHOICES = {
     "order": ("random", "sequential"),
     "tail": ("short", "drop", "pad"),
@@ -35,14 +35,14 @@ _SEQUENTIAL: dict[str, tuple[str | int | None, ...]] = {
 
 
 class LoaderOptions(TypedDict, total=False):
-    """Everything about a `Loader` that has a default.
+    """The options of a `Loader` that have a default.
 
     Args:
         order: ``"random"`` (default), or ``"sequential"`` for evaluation: the order of the dataset, and the same batches with any
             number of workers; every item once, unless ``tail`` says otherwise. With several ranks, item ``i`` goes to rank ``i %
             world``.
         substitute: candidates per item of a batch (10; with ``lengths`` 2). More candidates find more items in the cache; 1
-            follows the order of the epoch exactly, as sequential ones do.
+            follows the order of the epoch exactly, as sequential orders do.
         seed: seed of the order (0). Runs with the same seed read an epoch in the same order.
         tail: end of an epoch. ``"short"`` (default): the last batch is smaller; ``"drop"``: full batches only; ``"pad"``: the
             last batch is filled with repetitions. Every rank gets equally many batches; where that is impossible with
@@ -127,7 +127,7 @@ class Settings:
         return self.substitute
 
     def check_mix(self, dataset: DatasetName | Mix) -> None:
-        """Refuse options that a mixture of datasets cannot have, and a job of others.
+        """Refuse options that a mixture of datasets cannot have, and a job of other datasets.
 
         Raises:
             ValueError: one is given; the message names it.

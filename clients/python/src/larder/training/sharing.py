@@ -1,9 +1,9 @@
-"""Reading what other jobs on the dataset load, so that one read of the origin serves all of them.
+"""Reads items that other jobs on the dataset load, so that one read of the origin serves all of them.
 
-A gateway that holds a part of a dataset evicts first what fewest jobs still need in their epochs. So a job reads its own uniform
-order, but replaces items that it would have to wait for by items that other jobs have just read: those are cached, and will be
-evicted soon. The gateway names them (`BatchReader.offers`), the plan picks those of its own share (`EpochPlan.offer`), and each
-comes once per epoch as always. A job that is alone follows its order exactly.
+A gateway that holds a part of a dataset first evicts the items that the fewest jobs still need in their epochs. So a job reads
+its own uniform order, but replaces items that it would have to wait for by items that other jobs have just read: those are
+cached, and will be evicted soon. The gateway names them (`BatchReader.offers`), the plan picks those of its own share
+(`EpochPlan.offer`), and each still comes once per epoch. A single job follows its order exactly.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from larder.reading.merging import Fetched
 from larder.reading.source import ItemReader, SharingReader
 
 PER_ITEM = 4
-"""Offers that are asked for, per item of a batch and reader that divides the epoch with others."""
+"""Offers to request, per item of a batch and per reader among which the epoch is divided."""
 
 
 @dataclass(slots=True)
 class Sharing:
     """A loader's knowledge of the other jobs on its dataset.
 
-    ``jobs``: how many there are, by the last answer; -1 while no gateway has said that it makes offers.
+    ``jobs``: their number, by the last answer; -1 until a gateway has stated that it makes offers.
     """
 
     jobs: int = -1
@@ -36,9 +36,9 @@ class SharedReads:
     Args:
         reader: reads the items.
         sharing: of the loader.
-        shard: the worker, which can use its own share of the offers only.
+        shard: the worker, which can only use its own share of the offers.
         job: name of the training run.
-        offers: whether to ask for offers.
+        offers: whether to request offers.
     """
 
     def __init__(self, reader: ItemReader, sharing: Sharing, shard: Shard, job: str, *, offers: bool = True) -> None:
@@ -50,7 +50,7 @@ class SharedReads:
 
     @property
     def others(self) -> bool:
-        """Whether other jobs read the dataset, so that it is better to take what they load than to announce items."""
+        """Whether other jobs read the dataset, so that taking their loads is better than announcing items."""
         return self._sharing.jobs > 0
 
     def ask(self, plan: EpochPlan, batch_size: int, epoch: int) -> None:
@@ -63,7 +63,7 @@ class SharedReads:
             return  # the batch itself reports the error
 
     def fetch(self, offered: Candidates, epoch: int) -> Fetched | None:
-        """The items of a batch; ``None`` if the gateway knows no offers, or there is no choice."""
+        """The items of a batch; ``None`` if the gateway makes no offers, or if there is no choice."""
         if self._reader is None or self._sharing.jobs < 0 or len(offered.indices) == offered.take:
             return None
         return self._reader.fetch_shared(
@@ -71,6 +71,6 @@ class SharedReads:
         )
 
     def learn(self, fetched: Fetched) -> None:
-        """Remember what an answer said of other jobs."""
+        """Record an answer's information about other jobs."""
         if fetched.directives.caching:
             self._sharing.jobs = fetched.directives.sharing if fetched.directives.partly else -1

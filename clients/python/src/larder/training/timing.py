@@ -71,14 +71,14 @@ class Timing:
 
 
 Counts = Mapping[str, tuple[int, int]]
-"""Items and cache hits: of all under the empty name, and of each dataset of a mixture."""
+"""Items and cache hits: the totals under the empty name, and those of each dataset of a mixture."""
 
 
 def divided(seconds: float, waited: float, counts: Counts) -> dict[str, tuple[float, float]]:
-    """The time of a mini-batch of a mixture as each dataset has it: seconds and waiting.
+    """Each dataset's share of a mixture's mini-batch time: seconds and waiting.
 
-    Only what was not cached is waited for, so waiting is divided by misses; the time of computing is that of all. So what the
-    datasets gain adds up to what the job gains.
+    Only uncached items cause waiting, so waiting is divided by misses; each dataset has the whole computing time. So the
+    datasets' gains add up to the job's gain.
     """
     weights = {name: items - hits for name, (items, hits) in counts.items()}
     if not any(weights.values()):
@@ -89,15 +89,15 @@ def divided(seconds: float, waited: float, counts: Counts) -> dict[str, tuple[fl
 
 
 class Observer(Protocol):
-    """Receives what a `TimedLoader` measures.
+    """Receives the measurements of a `TimedLoader`.
 
-    ``epoch`` is the one that the loop reads.
+    ``epoch`` is the epoch that the loop reads.
     """
 
     epoch: int
 
     def begin(self, in_flight: int | None = None) -> None:
-        """An iteration begins, with so many mini-batches in flight when a phase changes."""
+        """An iteration begins; ``in_flight`` mini-batches are in flight at a change of phase."""
 
     def step(self, seconds: float, waited: float, counts: Counts, in_flight: int) -> None:
         """A mini-batch has ended; ``in_flight`` are in flight now."""
@@ -107,7 +107,7 @@ class Observer(Protocol):
 def watched(dataset: object, loader: Any) -> Any:
     """The loader, wrapped so that it knows which batches the training loop has received.
 
-    Packages that define dataset classes register their wrapper here; other loaders stay as they are.
+    Packages that define dataset classes register their wrapper here; other loaders stay unchanged.
 
     Args:
         dataset: of the loader; its class selects the wrapper.
