@@ -38,7 +38,7 @@ class Stock:
         return f"/{self.rows[index].bucket}/{self.rows[index].key}"
 
     def register(self, running: Running, caching: str = "full", key: Key = GWA) -> None:
-        """Have a gateway know it."""
+        """Register the dataset at a gateway."""
         reply = register(running, self.name, self.file.read_bytes(), key, f"?caching={caching}")
         assert reply.status in (200, 201), reply.body
 
@@ -56,7 +56,7 @@ class Stock:
         return ask(running, "POST", path, packed(indices), key, headers)
 
     def read(self, running: Running, indices: Sequence[int], query: str = "", key: Key = GWA) -> dict[int, bytes]:
-        """Bytes by position; every failure is a mistake of the test."""
+        """Bytes by position; any failure is a mistake of the test."""
         reply = self.ask(running, indices, query, key)
         assert reply.status == 200, reply.body
         received = decoded(indices, reply.body)
@@ -68,7 +68,7 @@ class Stock:
         return {position: self.bodies[index] for position, index in enumerate(indices)}
 
     def missing(self, running: Running) -> list[int]:
-        """The items that the gateway does not say are in its cache."""
+        """The items that the gateway does not report as cached."""
         reply = self.ask(running, range(len(self.bodies)), what="lookup")
         assert reply.status == 200, reply.body
         bits = np.unpackbits(np.frombuffer(reply.body, np.uint8), count=len(self.bodies), bitorder="little")
@@ -81,7 +81,7 @@ def packed(indices: Iterable[int]) -> bytes:
 
 
 def decoded(indices: Iterable[int], body: bytes) -> Received:
-    """An answer, which must be whole."""
+    """Decode an answer, which must be whole."""
     return Decoder(np.array(list(indices), dtype=np.uint32)).decode(io.BytesIO(body))
 
 
@@ -102,7 +102,7 @@ def stock(origin: FakeOrigin, home: Path, name: str, bodies: Sequence[bytes], su
 
 
 def bytes_of(count: int, size: int, seed: object) -> list[bytes]:
-    """Items that no other seed gives."""
+    """Items that are unique to the seed."""
     chance = random.Random(f"{seed}/{count}/{size}")
     return [chance.randbytes(size) for _ in range(count)]
 

@@ -1,4 +1,4 @@
-"""A client that hides nothing: one connection, every request signed, and answers that know whether they came whole."""
+"""A client that hides nothing: one connection, signed requests, and answers that state whether they came whole."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Got:
 
 
 class Client:
-    """One connection, kept open between requests; ``key`` of ``""`` signs nothing."""
+    """One connection, kept open between requests; an empty ``key`` signs nothing."""
 
     def __init__(self, endpoint: str, key: str = "GWA", secret: str = "gateway-secret-a") -> None:
         self._address = urlsplit(endpoint)
@@ -69,7 +69,7 @@ class Client:
         self.connection.request(method, path, body or None, dict(request.headers.items()))
 
     def begin(self) -> http.client.HTTPResponse:
-        """The head of the answer; the body is for the caller to read."""
+        """Read the head of the answer; the caller reads the body."""
         return self.connection.getresponse()
 
     def answer(self) -> Got:
@@ -116,13 +116,13 @@ def children(pid: int, named: str) -> list[int]:
 
 
 def workers_of(running: Running) -> list[int]:
-    """The worker processes of a gateway that has several: they are forked, so they have its command line."""
+    """The worker processes of a gateway with several workers: they are forked, so they have its command line."""
     supervisor = running.process.pid
     return [child for child in descendants(supervisor) if _command_line(child) == _command_line(supervisor)]
 
 
 def gone(pid: int) -> bool:
-    """True if a process has ended, reaped or not."""
+    """Whether a process has ended, reaped or not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -131,7 +131,7 @@ def gone(pid: int) -> bool:
 
 @contextmanager
 def paused(*pids: int) -> Iterator[None]:
-    """Processes that stand still for a while; one that is killed meanwhile does not go on."""
+    """Pause processes until the block ends; a process killed meanwhile does not continue."""
     try:
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
@@ -144,7 +144,7 @@ def paused(*pids: int) -> Iterator[None]:
 
 @contextmanager
 def client_of_each_worker(running: Running, **who: Any) -> Iterator[dict[int, Client]]:
-    """A connection to every worker of a gateway, by pid: who else could accept stands still while it is made."""
+    """A connection to every worker of a gateway, by pid: the other workers are paused while it is made."""
     workers = workers_of(running) or [running.process.pid]
     clients: dict[int, Client] = {}
     try:

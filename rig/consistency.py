@@ -11,14 +11,14 @@ def files_of(root: Path) -> dict[str, int]:
     """Digests (hex) and sizes of the blob files."""
     sizes = {}
     for path in (root / "blobs").glob("*/*"):
-        # Another worker's keeper may remove one at this very moment.
+        # Another worker's keeper may remove a file at this moment.
         with suppress(FileNotFoundError):
             sizes[path.parent.name + path.name] = path.stat().st_size
     return sizes
 
 
 def assert_index_equals_disk(root: Path) -> None:
-    """Every blob has a file and every file a blob; ties, objects, grants and the pools' counts fit together."""
+    """Check that every blob has a file and every file a blob, and that ties, objects, grants and the pools' counts match."""
     connection = sqlite3.connect(root / "index.db", timeout=10)
     try:
         rows = dict(connection.execute("SELECT lower(hex(digest)), size FROM blobs").fetchall())

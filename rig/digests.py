@@ -33,7 +33,7 @@ class Row(NamedTuple):
 
 
 def rows_of(count: int, *, seed: int = 0, bucket: str = "data", length: int | None = 100) -> list[Row]:
-    """Items that no other seed gives."""
+    """Items that are unique to the seed."""
     return [Row(sha(f"{seed}/{number}"), bucket, f"items/{number:07d}.bin", None, length) for number in range(count)]
 
 
@@ -48,7 +48,7 @@ def id_of(rows: Iterable[Row]) -> str:
 
 
 def write(path: Path, rows: Sequence[Row], schema: pa.Schema = SCHEMA, **options: Any) -> Path:
-    """A digest file with these rows."""
+    """Write a digest file with these rows."""
     columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in schema]
     table = pa.table([pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema)
     pq.write_table(table, path, **options)
@@ -56,18 +56,18 @@ def write(path: Path, rows: Sequence[Row], schema: pa.Schema = SCHEMA, **options
 
 
 def write_columns(path: Path, columns: Mapping[str, pa.Array], **options: Any) -> Path:
-    """A Parquet file with these columns."""
+    """Write a Parquet file with these columns."""
     pq.write_table(pa.table(dict(columns)), path, **options)
     return path
 
 
 def columns_of(rows: Sequence[Row]) -> dict[str, pa.Array]:
-    """The columns of a digest file, to be tampered with."""
+    """The columns of a digest file, for tests to modify."""
     return {field.name: pa.array([getattr(row, field.name) for row in rows], field.type) for field in SCHEMA}
 
 
 def write_many(path: Path, count: int, seed: int = 1) -> Path:
-    """A digest file of many items with keys as ImageNet has them, made of random digests."""
+    """Write a digest file of many items, with keys like ImageNet's and random digests."""
     random = np.random.default_rng(seed)
     with pq.ParquetWriter(path, SCHEMA) as writer:
         for start in range(0, count, 250_000):

@@ -1,8 +1,8 @@
 """Gateways of tests are forked from a process that has imported them: a start takes 0.2 s of processor time instead of 2.
 
 The process is the fork server of multiprocessing, one for each worker of pytest. The first test that needs a gateway starts it.
-All that it forks has one hash seed. A gateway of several workers forks them from its supervisor. The gateways of tests/server,
-tests/cli and tests/docs are new interpreters.
+All its children have the same hash seed. A gateway of several workers forks them from its supervisor. The gateways of
+tests/server, tests/cli and tests/docs are new interpreters.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FORKING.set_forkserver_preload([__name__, "rig.preloaded"])
 
 
 class Forked:
-    """A process of ``python -m gateway``, with what tests use of ``subprocess.Popen``."""
+    """A process of ``python -m gateway``, with the parts of ``subprocess.Popen`` that tests use."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Forked:
 
     @property
     def pid(self) -> int:
-        """Of the gateway; with several workers, of their supervisor."""
+        """The process id of the gateway; with several workers, of their supervisor."""
         assert self._process.pid is not None
         return self._process.pid
 
@@ -87,12 +87,12 @@ class Forked:
     def send_signal(self, number: int) -> None:
         """Send a signal, unless it has ended."""
         if self.poll() is None:
-            with suppress(ProcessLookupError):  # it has ended since
+            with suppress(ProcessLookupError):  # it has ended meanwhile
                 os.kill(self.pid, number)
 
 
 class _Worker(ForkProcess):
-    """A worker whose metrics are as if they had been made after PROMETHEUS_MULTIPROC_DIR was set."""
+    """A worker whose metrics behave as if they had been made after PROMETHEUS_MULTIPROC_DIR was set."""
 
     def run(self) -> None:
         """Share the metrics, and serve."""
@@ -104,7 +104,7 @@ class _Worker(ForkProcess):
 
 
 def _count_in_files(metric: MetricWrapperBase) -> None:
-    """Take new values for a metric that was made before PROMETHEUS_MULTIPROC_DIR was set."""
+    """Replace the values of a metric that was made before PROMETHEUS_MULTIPROC_DIR was set."""
     each: Any
     for each in (metric, *getattr(metric, "_metrics", {}).values()):
         if each._is_observable():
@@ -143,7 +143,7 @@ def _become_gateway(
 
 
 def _read_at_import(environ: Mapping[str, str]) -> bool:
-    """True if a new Python would run a ``sitecustomize`` that a forked process has not run."""
+    """Whether a new Python would run a ``sitecustomize`` that a forked process has not run."""
     folders = environ.get("PYTHONPATH", "").split(os.pathsep)
     return any((Path(folder) / "sitecustomize.py").exists() for folder in folders)
 

@@ -117,7 +117,7 @@ class Running:
         return s3_client(self.endpoint, key, secret, **config)
 
     def connection(self) -> http.client.HTTPConnection:
-        """A plain connection to it; the certificate of a gateway that has one is not looked at."""
+        """A plain connection to the gateway; its certificate, if any, is not verified."""
         if self.endpoint.startswith("https:"):
             return http.client.HTTPSConnection(
                 "127.0.0.1", self.port, timeout=10, context=ssl._create_unverified_context()
@@ -139,12 +139,12 @@ class Running:
         return total
 
     def kill(self) -> None:
-        """kill -9 of the gateway and its workers, as the machine's failure would."""
+        """kill -9 the gateway and its workers, as a failure of the machine would."""
         kill_tree(self.process.pid)
         self.process.wait(STOP_WITHIN)
 
     def stop(self) -> int:
-        """SIGTERM, and the exit status; one that does not end is killed."""
+        """Send SIGTERM, and kill the gateway if it does not end; returns the exit status."""
         self.process.send_signal(signal.SIGTERM)
         try:
             return self.process.wait(STOP_WITHIN)
@@ -181,7 +181,7 @@ def start(
 
     ``files`` limits the descriptors of each of its processes; 0 leaves the limit unchanged. ``module`` is the module to run.
     ``isolated`` makes it read digest files in child processes, as in production. ``program`` is run in a new interpreter instead
-    of a forked one; then limit, module and isolation are its own. ``environ`` is added to the environment.
+    of a forked one; then its own limit, module and isolation apply. ``environ`` is added to the environment.
     """
     home.mkdir(parents=True, exist_ok=True)
     config = home / "larder.toml"
@@ -231,7 +231,7 @@ def _readiness(running: Running) -> int:
 
 @contextmanager
 def gateway(settings: Settings, home: Path, **how: Any) -> Iterator[Running]:
-    """A gateway for the time of a test; ``how`` is as for ``start``."""
+    """A gateway for the duration of a test; ``how`` is as for ``start``."""
     running = start(settings, home, **how)
     try:
         yield running
@@ -258,13 +258,13 @@ def fleet(
     endpoints: Mapping[int, str] = MappingProxyType({}),
     **settings: Any,
 ) -> Iterator[list[Running]]:
-    """Gateways that form one fleet until the block ends; each sees all as READY.
+    """Gateways that form one fleet until the block ends; each sees all others as READY.
 
     Args:
         origin_endpoint: of the store behind all of them.
         redis_url: of the Redis that they share.
         count: the number of gateways.
-        home: parent of the nodes' folders ``node-N``, which hold their caches; ids are ``node-N`` too, from 0 on.
+        home: parent of the nodes' folders ``node-N``, which have their caches; ids are also ``node-N``, from 0.
         endpoints: other addresses of the store, for nodes that reach it differently.
         settings: further ``Settings``; ``fleet`` overrides secret, id and the quick heartbeat.
     """
@@ -294,7 +294,7 @@ def fleet_node(origin_endpoint: str, redis_url: str, number: int, home: Path, **
 def wait_for_fleet(nodes: Sequence[Running], states: Mapping[str, str]) -> None:
     """Wait until each of these gateways reports these states of the fleet's nodes.
 
-    A gateway of several workers is asked several times in a row, because each worker learns separately.
+    A gateway of several workers is asked several times in a row, because each worker has its own view.
     """
     wait_until(
         lambda: all(members(node) == dict(states) for node in nodes for _ in range(_answers(node))),
@@ -331,7 +331,7 @@ def fleet_document(node: Running) -> Any:
 def cache_status(response: Mapping[str, Any]) -> str:
     """The x-larder-cache header of a boto3 answer: ``HIT``, ``MISS; reason=cold``, ...
 
-    Reads the body, if there is one: an answer that is left unread keeps its connection open.
+    Reads the body, if there is one: an unread answer keeps its connection open.
     """
     if "Body" in response:
         response["Body"].read()

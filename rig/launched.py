@@ -12,7 +12,7 @@ PROGRAM = Path(sys.executable).with_name("larder-gateway")
 
 
 class Launched:
-    """A process of ``larder-gateway``, with what ``rig.forked.Forked`` has.
+    """A process of ``larder-gateway``, with the interface of ``rig.forked.Forked``.
 
     Args:
         command: program and arguments.
@@ -30,7 +30,7 @@ class Launched:
 
     @property
     def pid(self) -> int:
-        """Of the gateway; with several workers, of their supervisor."""
+        """The process id of the gateway; with several workers, of their supervisor."""
         return self._process.pid
 
     def poll(self) -> int | None:

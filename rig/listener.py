@@ -1,8 +1,8 @@
 """A TCP server in its own thread and event loop, for relays that tests cut.
 
 ``asyncio.start_server`` starts a connection's handler one turn after accepting it. A relay that closes in between leaves the
-connection open: it stays alive, or the loop ends with an unclosed transport, which fails the test that runs when it is
-collected. Here a connection belongs to the server from the moment it is accepted.
+connection open: it stays alive, or the loop ends with an unclosed transport, which fails whatever test runs at its garbage
+collection. Here a connection belongs to the server from the moment it is accepted.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Listener:
         self.open()
 
     def stop(self) -> None:
-        """Close, and end the thread."""
+        """Close the listener, and end the thread."""
         self.close()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -56,7 +56,7 @@ class Listener:
         self._do(self._drop())
 
     def call(self, work: Callable[[], object]) -> None:
-        """Have the event loop do something soon."""
+        """Schedule a call in the event loop."""
         self._loop.call_soon_threadsafe(work)
 
     def _do(self, work: Coroutine[Any, Any, _Value]) -> _Value:
@@ -93,7 +93,7 @@ class Listener:
     async def _handle(self, accepted: socket.socket) -> None:
         reader = asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(reader)
-        with suppress(OSError):  # the client left while it was greeted
+        with suppress(OSError):  # the client left during the handshake
             transport, _ = await self._loop.connect_accepted_socket(lambda: protocol, accepted, ssl=self._tls)
             writer = asyncio.StreamWriter(transport, protocol, reader, self._loop)
             try:

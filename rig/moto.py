@@ -26,7 +26,7 @@ def moto_server() -> Iterator[str]:
 
 
 def _serve() -> None:
-    """Say at which port of 127.0.0.1 requests are answered, and answer them until the process is ended."""
+    """Report the port of 127.0.0.1, and answer requests until the process is ended."""
     # Imported here, in the process that serves: it takes a second.
     from moto.moto_server.werkzeug_app import MotoRequestHandler, create_backend_app
     from werkzeug.serving import make_server

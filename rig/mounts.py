@@ -1,4 +1,4 @@
-"""Small file systems, for disks that fill up, turn read-only or hang, and an index that is locked."""
+"""Small file systems that fill up, turn read-only or hang, and a locked index."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 @contextmanager
 def mounted(path: Path, *options: str) -> Iterator[Path]:
-    """A tmpfs at ``path``. Raises RuntimeError where mounting is not permitted."""
+    """A tmpfs at ``path``. Raises RuntimeError if mounting is not permitted."""
     path.mkdir(parents=True, exist_ok=True)
     command = ["mount", "-t", "tmpfs", "-o", ",".join(options), "larder-test", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -55,7 +55,8 @@ def block_device(path: Path, size: str = "256M", *options: str) -> Iterator[Path
 
 @contextmanager
 def hung(path: Path) -> Iterator[None]:
-    """A file system that answers no write: ``write``, ``open`` for creation and page faults wait until the end (FIFREEZE)."""
+    """A file system on which every write hangs: ``write``, ``open`` for creation and page faults wait until the end
+    (FIFREEZE)."""
     _do("fsfreeze", "--freeze", str(path))
     try:
         yield

@@ -1,6 +1,6 @@
-"""Digest files read in the process that registers them: another one costs more than most tests that need a dataset.
+"""Reads digest files in the process that registers them: a separate process costs more than most tests that need a dataset.
 
-Files that end or limit their reader are read as a gateway reads them, in processes of their own: in
+Files that kill their reader or exceed its limits are read like in a gateway, in separate processes: in
 tests/store/test_datasets_convert.py, and by gateways in tests/api/test_v1_datasets_failures.py and test_v1_datasets_quota.py.
 """
 

@@ -1,8 +1,8 @@
 """A small S3 server in the test's own process: real HTTP, real signatures, objects in memory, faults on demand.
 
-It answers as S3 does (tests/contracts/test_origin_contract.py holds it to that, next to moto and radosgw), records every
-request, and does whatever ``inject`` told it to. It runs in the event loop that called ``start``; ``OriginThread`` gives
-it a loop of its own for tests that use a blocking S3 client.
+It answers like S3 (tests/contracts/test_origin_contract.py checks that, for moto and radosgw too), records every request, and
+injects the faults given to ``inject``. It runs in the event loop that called ``start``; ``OriginThread`` gives it a separate loop
+for tests with a blocking S3 client.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class SeenRequest:
 
 
 class FakeOrigin:
-    """An S3 server on 127.0.0.1; ``port`` is kept over ``stop`` and ``start``.
+    """An S3 server on 127.0.0.1; ``port`` stays the same over ``stop`` and ``start``.
 
     Args:
         users: who may sign; unsigned requests are refused outside ``public``.
@@ -72,9 +72,9 @@ class FakeOrigin:
         self.seen: list[SeenRequest] = []
         self.public: list[str] = []
         self.owners: dict[str, User] = {}
-        """The owners of buckets whose requesters pay: requests of other users that do not accept the charges are refused."""
+        """The owners of requester-pays buckets: other users' requests that do not accept the charges are refused."""
         self.paces: dict[str, SendingPace] = {}
-        """Set the pace of bodies below a raw path prefix; faults inside a body are for those without a pace."""
+        """The pace of bodies below a raw path prefix; faults inside a body only apply to bodies without a pace."""
         self._denied: list[tuple[str, str]] = []
         self._faults: list[Fault] = []
         self._runner: web.ServerRunner | None = None
@@ -93,7 +93,7 @@ class FakeOrigin:
         self.port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:
-        """Refuse connections and drop those that are open. Objects and records stay."""
+        """Refuse new connections and drop open ones. Objects and records stay."""
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -106,15 +106,15 @@ class FakeOrigin:
         await self.stop()
 
     def put(self, bucket: str, key: str, body: bytes, headers: Sequence[tuple[str, str]] = ()) -> Stored:
-        """Store an object without any client's request."""
+        """Store an object without a client's request."""
         return self.buckets.put(bucket, key, body, headers)
 
     def delete(self, bucket: str, key: str) -> None:
-        """Delete an object without any client's request."""
+        """Delete an object without a client's request."""
         self.buckets.objects[bucket].pop(key, None)
 
     def deny(self, access_key_id: str, pattern: str) -> None:
-        """Refuse a user everything below ``bucket/key`` globs (``*`` crosses "/"); ``""`` means unsigned requests."""
+        """Refuse a user everything below ``bucket/key`` globs (``*`` crosses "/"); an empty user means unsigned requests."""
         self._denied.append((access_key_id, pattern))
 
     def allow_again(self) -> None:
@@ -122,16 +122,16 @@ class FakeOrigin:
         self._denied.clear()
 
     def inject(self, fault: _F) -> _F:
-        """Let a fault happen to the next requests that it fits; returns it."""
+        """Inject a fault into the next matching requests; returns the fault."""
         self._faults.append(fault)
         return fault
 
     def heal(self) -> None:
-        """Forget every fault that has not happened yet."""
+        """Forget all faults that have not happened yet."""
         self._faults.clear()
 
     def count(self, method: str = "", path: str = "/") -> int:
-        """Number of requests of a method (any, when empty) that arrived below a raw path prefix."""
+        """Number of requests of a method (empty for any) that arrived below a raw path prefix."""
         return sum(1 for seen in self.seen if method in ("", seen.method) and seen.raw_path.startswith(path))
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -262,7 +262,7 @@ def _reset(request: web.BaseRequest) -> None:
 
 
 class OriginThread:
-    """A FakeOrigin with a thread and an event loop of its own: ``with OriginThread() as origin``."""
+    """A FakeOrigin with its own thread and event loop: ``with OriginThread() as origin``."""
 
     def __init__(self, users: Sequence[User] = (ALICE, BOB)) -> None:
         self._origin = FakeOrigin(users)

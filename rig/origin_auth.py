@@ -1,4 +1,4 @@
-"""Signature and rights of a request to the fake origin, written down independently of gateway/model/s3/sigv4.py."""
+"""Signature and rights of a request to the fake origin, implemented independently of gateway/model/s3/sigv4.py."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class OriginRequest:
 
 @dataclass(frozen=True)
 class User:
-    """A user of the fake origin; ``session_token`` must come with every request when it is not empty."""
+    """A user of the fake origin; a ``session_token`` must come with every request if it is not empty."""
 
     access_key_id: str
     secret_access_key: str
@@ -61,7 +61,7 @@ class User:
 
 
 def authenticate(asked: OriginRequest, users: Sequence[User]) -> str:
-    """The access key that signed the request, or ``""`` for an unsigned one. Raises Refused for a bad signature."""
+    """The access key that signed the request, or ``""`` for an unsigned one. Raises OriginRefusal for a wrong signature."""
     parameters = asked.parameters
     authorization = asked.header("authorization")
     if authorization:

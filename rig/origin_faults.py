@@ -1,4 +1,4 @@
-"""Faults of an origin, as values that a test hands to ``FakeOrigin.inject``."""
+"""Faults of an origin, as values for ``FakeOrigin.inject``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Gate:
     """A point where the origin waits until the test releases it; usable from any thread and any event loop.
 
     ``await gate.reached()`` (or ``gate.arrival.result(timeout)`` without a loop) returns when a request waits at the gate;
-    ``gate.open()`` lets it, and all that come later, pass.
+    ``gate.open()`` lets this and all later requests pass.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Gate:
 
 @dataclass(kw_only=True)
 class Fault:
-    """Something that happens to the next ``times`` requests of ``method`` (any, when empty) below ``path``.
+    """Something that happens to the next ``times`` requests of ``method`` (empty for any) below ``path``.
 
     ``path`` is a prefix of the raw ``/bucket/key``; ``left`` counts down from ``times``.
     """
@@ -66,7 +66,7 @@ class DieAfter(Fault):
 
 @dataclass(kw_only=True)
 class DieBeforeHeaders(Fault):
-    """The connection is closed instead of an answer; clients repeat a GET once, so ``times`` must be 2 to be seen."""
+    """The connection is closed instead of an answer; clients repeat a GET once, so ``times`` must be 2 to have an effect."""
 
 
 @dataclass(kw_only=True)
@@ -98,7 +98,7 @@ class Trickle(Fault):
 
 @dataclass(kw_only=True)
 class WrongContentRange(Fault):
-    """A 206 claims a range that was not asked for."""
+    """A 206 claims a range that was not requested."""
 
     value: str = "bytes 0-0/1"
 

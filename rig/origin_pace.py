@@ -1,4 +1,4 @@
-"""A limit on what an origin sends: bytes per second for all its readers together, and a delay before each answer."""
+"""Limits an origin's sending: bytes per second for all readers together, and a delay before each answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ PIECE = 16 * 1024
 
 
 class SendingPace:
-    """The sending side of a narrow road.
+    """The sending side of a slow link.
 
     Args:
         bandwidth: bytes per second.
@@ -22,12 +22,12 @@ class SendingPace:
         self._free_at = 0.0
 
     async def before_answer(self) -> None:
-        """Wait as long as an answer takes to begin."""
+        """Wait for the latency of an answer."""
         if self._latency:
             await asyncio.sleep(self._latency)
 
     async def send(self, size: int) -> None:
-        """Wait for the turn of ``size`` bytes, and until they are through."""
+        """Wait until ``size`` bytes have had their turn and are sent."""
         now = asyncio.get_running_loop().time()
         self._free_at = max(now, self._free_at) + size / self._bandwidth
         await asyncio.sleep(self._free_at - now)

@@ -27,7 +27,7 @@ _OVERRIDES = ("content-type", "content-language", "expires", "cache-control", "c
 
 @dataclass(frozen=True)
 class Stored:
-    """One object; ``headers`` are those to replay, ``checksums`` those that need ``x-amz-checksum-mode``."""
+    """One object; ``headers`` are replayed, ``checksums`` are the headers sent only with ``x-amz-checksum-mode``."""
 
     body: bytes = field(repr=False)
     etag: str
@@ -48,7 +48,7 @@ class _Upload:
 
 @dataclass
 class OriginAnswer:
-    """An answer; ``length`` counts the body that a HEAD does not send."""
+    """An answer; ``length`` is that of the body, even if a HEAD does not send it."""
 
     status: int
     headers: list[Header]
@@ -71,19 +71,19 @@ class Buckets:
 
     def __init__(self) -> None:
         self.page = 1000
-        """Most keys and common prefixes of a listing's page."""
+        """The most keys and common prefixes of a listing's page."""
         self.objects: dict[str, dict[str, Stored]] = {}
         self.pages: dict[str, str] = {}
-        """By bucket, the origin whose pages its CORS rules allow to read."""
+        """By bucket, the web origin whose pages its CORS rules allow to read."""
         self._uploads: dict[str, _Upload] = {}
 
     def put(self, bucket: str, key: str, body: bytes, headers: Sequence[Header] = ()) -> Stored:
-        """Store an object as if it had been uploaded; creates the bucket when it is not there."""
+        """Store an object as if it had been uploaded; creates a missing bucket."""
         etag = f'"{hashlib.md5(body).hexdigest()}"'
         return self._store(bucket, key, body, etag, headers)
 
     def answer(self, asked: OriginRequest) -> OriginAnswer:
-        """Perform one authenticated request. Raises Refused."""
+        """Perform one authenticated request. Raises OriginRefusal."""
         if not asked.bucket:
             return self._list_buckets()
         return self._for_object(asked) if asked.key else self._for_bucket(asked)
@@ -121,7 +121,7 @@ class Buckets:
         if method == "GET" and parameters.get("list-type") == "2":
             return _list(asked.bucket, objects, parameters, self.page)
         if method in ("PUT", "DELETE") and parameters.keys() <= _RIGHTS:
-            return OriginAnswer(204, [])  # taken, and without effect: tests say who is refused by ``FakeOrigin.deny``
+            return OriginAnswer(204, [])  # accepted without effect: tests refuse users by ``FakeOrigin.deny``
         raise OriginRefusal(501, "NotImplemented")
 
     def _for_object(self, asked: OriginRequest) -> OriginAnswer:
@@ -284,7 +284,7 @@ def _read(asked: OriginRequest, stored: Stored) -> OriginAnswer:
 
 
 def _part(asked: OriginRequest, stored: Stored, headers: list[Header], number: int) -> OriginAnswer:
-    """One part, as AWS gives it: 206, with a number of parts only if there was a multipart upload."""
+    """One part in AWS's form: 206, with a number of parts only after a multipart upload."""
     if asked.header("range"):
         raise OriginRefusal(400, "InvalidRequest", "Cannot specify both Range header and partNumber query parameter")
     sizes = stored.parts or (len(stored.body),)
@@ -330,7 +330,7 @@ def _date(value: str) -> float | None:
 
 
 def _span(value: str, size: int) -> tuple[int, int] | None:
-    """First and last byte; first > last when unsatisfiable; ``None`` when there is no single, valid byte range."""
+    """First and last byte; first > last if unsatisfiable; ``None`` without a single, valid byte range."""
     unit, _, spec = value.partition("=")
     first, dash, last = spec.partition("-")
     if unit.lower() != "bytes" or not dash or "," in value or not (first + last).isdigit():

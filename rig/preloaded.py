@@ -1,4 +1,4 @@
-"""Imports of the fork server of ``rig.forked``, so that forked gateways need not repeat them."""
+"""Imports for the fork server of ``rig.forked``, so that forked gateways need not repeat them."""
 
 from types import SimpleNamespace
 

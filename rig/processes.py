@@ -21,13 +21,13 @@ MARK = "TESTS_OF_RUN"
 
 
 _PORTS = range(10_000, 32_768)
-"""Ports below those that Linux gives to sockets without one: nothing takes one of these between its choice and its use."""
+"""Ports below those that Linux assigns by itself, so nothing takes a port between its choice and its use."""
 _serial = itertools.count(199 * os.getpid())
-"""Processes that run at the same time begin at different places."""
+"""Concurrent processes begin at different places."""
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nothing listens on, another one each time."""
+    """A TCP port of 127.0.0.1 that nothing listens on, a different one each time."""
     while True:
         port = _PORTS[next(_serial) % len(_PORTS)]
         with socket.socket() as probe, suppress(OSError):
@@ -45,7 +45,7 @@ def wait_until(condition: Callable[[], bool], within: float, what: str) -> None:
 
 
 def speaks_http(endpoint: str) -> bool:
-    """True if an address answers by HTTP, even with an error."""
+    """Whether an address answers by HTTP, even with an error."""
     try:
         urllib.request.urlopen(endpoint, timeout=5).close()
     except urllib.error.HTTPError as error:
@@ -61,7 +61,7 @@ def missing(programs: Sequence[str]) -> list[str]:
 
 
 def alive(pid: int) -> bool:
-    """True if the process exists."""
+    """Whether the process exists."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -70,7 +70,7 @@ def alive(pid: int) -> bool:
 
 
 def open_files(folder: Path) -> list[str]:
-    """The targets of this process's descriptors below a folder; a file that was unlinked counts."""
+    """The targets of this process's descriptors below a folder, including unlinked files."""
     targets = []
     for descriptor in os.listdir("/proc/self/fd"):
         with suppress(FileNotFoundError):

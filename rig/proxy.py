@@ -1,4 +1,4 @@
-"""A TCP proxy that a test controls: a link that can be cut, stand still, be slow, or lead elsewhere from now on."""
+"""A TCP proxy that a test controls: a link that can be cut, silent, slow or redirected."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ class Proxy:
             self._refusing = False
 
     def lose_reply(self, after: int = 0) -> None:
-        """Disconnect instead of passing on the next reply, or one later; the other side has done what it was asked."""
+        """Disconnect instead of passing on the next reply, or a later one; the other side has carried out the request."""
         self.losing = after
 
     @contextmanager
     def silent(self) -> Iterator[None]:
-        """Connections stay open and are made, and nothing arrives, as behind a firewall that drops packets."""
+        """Connections stay open and new ones succeed, but nothing arrives, as behind a firewall that drops packets."""
         self._listener.call(self._flowing.clear)
         try:
             yield
@@ -72,7 +72,7 @@ class Proxy:
 
     @contextmanager
     def slow(self, seconds: float) -> Iterator[None]:
-        """Everything arrives so much later."""
+        """Delay everything."""
         self._delay = seconds
         try:
             yield

@@ -1,9 +1,9 @@
 """A real radosgw for the tests: an S3 server that verifies signatures, dates and rights.
 
 A one-node Ceph cluster in memory: one monitor, one OSD with a memory store, one gateway. There is no manager: it only reports,
-and takes more of the processor than the others together. Debian's packages are radosgw, ceph-mon, ceph-osd and ceph-common. All
-daemons belong to one process, this module run as a program, which ends them, by their ids, on request or when the watched
-process ends. So a killed test run leaves no cluster behind, and the workers of pytest-xdist can share one.
+and takes more processor time than all others together. Debian's packages are radosgw, ceph-mon, ceph-osd and ceph-common. All
+daemons belong to one process, this module run as a program. It ends them, by their ids, on request or when the watched process
+ends. So a killed test run leaves no cluster behind, and the workers of pytest-xdist can share a cluster.
 
     python -m rig.radosgw DIRECTORY PORT WATCHED_PID
 """
@@ -130,13 +130,13 @@ class _Cluster:
         self._launch("radosgw", *self._conf, "-n", "client.rgw", "-f")
 
     def tend(self) -> None:
-        """Start radosgw again when it died: version 16 aborts on some requests (UploadPartCopy of a key with "%25")."""
+        """Restart radosgw if it has died: version 16 aborts on some requests (UploadPartCopy of a key with "%25")."""
         if self._daemons[-1].poll() is not None:
             self._daemons.pop()
             self.launch_gateway()
 
     def stop(self) -> None:
-        """End the daemons. They keep nothing, so there is nothing to wait for."""
+        """End the daemons. They keep no data, so there is nothing to wait for."""
         for daemon in reversed(self._daemons):
             daemon.kill()
             daemon.wait()
@@ -169,7 +169,7 @@ def shared_radosgw(run_directory: Path, watched_pid: int) -> Radosgw:
 
     Args:
         run_directory: common to all workers of the run.
-        watched_pid: the process whose end is the end of the cluster.
+        watched_pid: the process with which the cluster ends.
     """
     if absent := missing(PROGRAMS):
         raise RuntimeError(f"radosgw cannot start, {', '.join(absent)} not found: run `make setup` (Debian, as root)")
@@ -183,7 +183,7 @@ def shared_radosgw(run_directory: Path, watched_pid: int) -> Radosgw:
 
 
 def stop_radosgw(gateway: Radosgw) -> None:
-    """End the cluster now; it would otherwise end with the process that it watches."""
+    """End the cluster now; otherwise it ends with the watched process."""
     if alive(gateway.pid):
         os.kill(gateway.pid, signal.SIGTERM)
         os.waitpid(gateway.pid, 0)
@@ -208,7 +208,7 @@ def _start(watched_pid: int) -> Radosgw:
     wait_until(lambda: ready.exists() or owner.poll() is not None, _READY_WITHIN, "the start of radosgw")
     if owner.poll() is not None:
         raise RuntimeError(f"radosgw did not start; see {directory}")
-    # The child is waited for in stop_radosgw, by its id; Popen must not warn about it at exit.
+    # stop_radosgw waits for the child by its id; Popen must not warn about it at exit.
     owner.returncode = 0
     return Radosgw(f"http://127.0.0.1:{port}", owner.pid)
 

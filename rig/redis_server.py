@@ -18,7 +18,7 @@ from rig.world import SOON
 
 
 class RedisServer:
-    """Keeps nothing on disk; the port stays the same over restarts."""
+    """A redis-server without persistence; the port stays the same over restarts."""
 
     def __init__(self) -> None:
         self.port = free_port()
@@ -44,9 +44,9 @@ class RedisServer:
     def start(self) -> None:
         """Start it and wait until it answers."""
         options = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-        # Otherwise it waits five seconds for more replicas to come before it copies itself to the first.
+        # Otherwise it waits five seconds for more replicas before it copies its data to the first.
         options += ["--repl-diskless-sync-delay", "0", "--repl-diskless-load", "on-empty-db"]
-        # A title would overwrite its environment, by which it is found when pytest is killed.
+        # A title would overwrite its environment, which identifies it after pytest is killed.
         options += ["--set-proc-title", "no"]
         self._process = subprocess.Popen(
             [find_server(), *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -62,12 +62,12 @@ class RedisServer:
 
     @property
     def pid(self) -> int:
-        """Of the running process."""
+        """The id of the running process."""
         assert self._process is not None
         return self._process.pid
 
     def paused(self) -> AbstractContextManager[None]:
-        """Let it stand still: connections stay open and nothing is answered."""
+        """Pause the server: connections stay open, but nothing is answered."""
         return paused(self.pid)
 
     def ask(self, *command: str) -> Any:
@@ -76,7 +76,7 @@ class RedisServer:
             return client.execute_command(*command)
 
     def flush(self) -> None:
-        """Let it forget everything."""
+        """Delete all data."""
         self.ask("FLUSHALL")
 
     @contextmanager
@@ -92,12 +92,12 @@ class RedisServer:
                 client.config_set("requirepass", "")
 
     def follow(self, other: RedisServer) -> None:
-        """Become another's replica, and wait until it has all that the other has."""
+        """Become another server's replica, and wait until it has all of the other's data."""
         self.ask("REPLICAOF", "127.0.0.1", str(other.port))
         wait_until(lambda: "master_link_status:up" in self._replication(), SOON, "the replica's first copy")
 
     def caught_up(self, other: RedisServer) -> bool:
-        """Wait until this replica has every write made at the other before this call."""
+        """Wait until this replica has every write made at the primary before this call."""
         other.ask("SET", "replicated", token := str(time.monotonic_ns()))
         wait_until(lambda: self.ask("GET", "replicated") == token, SOON, "the replica's agreement")
         return True

@@ -50,7 +50,7 @@ class ClientSigner:
         request = self._request(method, url, headers, b"", more)
         HmacV1QueryAuth(self._credentials, expires=expires).add_auth(request)
         sent = arrived(request)
-        # The signer leaves its Date header behind, which no client sends with a presigned address.
+        # The signer leaves a Date header, which no client sends with a presigned address.
         sent.headers = [pair for pair in sent.headers if pair[0] != b"date" and not pair[0].startswith(b"x-amz-")]
         return sent
 
@@ -72,5 +72,5 @@ def arrived(request: AWSRequest) -> WireRequest:
 
 
 def with_headers(request: WireRequest, *headers: RawHeader) -> WireRequest:
-    """The request with header lines that its signer did not see."""
+    """The request with additional, unsigned header lines."""
     return replace(request, headers=[*request.headers, *headers])

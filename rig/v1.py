@@ -31,7 +31,7 @@ class Reply:
 
     @property
     def code(self) -> str:
-        """The code of a problem document, which must be one."""
+        """The code of the answer, which must be a problem document."""
         assert self.headers["content-type"] == "application/problem+json", self.body
         document = self.json
         assert {"type", "title", "status", "code", "detail"} <= document.keys()

@@ -46,7 +46,7 @@ class Origin:
         return self.s3.endpoint
 
     def go_away(self) -> None:
-        """Refuse connections and drop those that are open."""
+        """Refuse new connections and drop open ones."""
         self._thread.run(self.s3.stop)
 
     def come_back(self) -> None:
@@ -73,11 +73,11 @@ class Origin:
         return self.s3.inject(fault)
 
     def hang(self, path: str, after: int = -1, times: int = 1, method: str = "GET") -> Hang:
-        """Let reads of an object wait at a gate, before the head of the answer or after so many bytes."""
+        """Make reads of an object wait at a gate, before the head of the answer or after some bytes."""
         return self.inject(Hang(path=path, after=after, times=times, method=method))
 
     def heal(self) -> None:
-        """Let nothing more go wrong."""
+        """Remove all faults."""
         self.s3.heal()
 
     def count(self, method: str, path: str = "/") -> int:
@@ -85,13 +85,13 @@ class Origin:
         return self.s3.count(method, path)
 
     def reads(self, path: str) -> int:
-        """Reads of objects so far, without the questions for one byte that find out what a refused HEAD means."""
+        """Reads of objects so far, without the requests for one byte that explain a refused HEAD."""
         asked = [seen for seen in self.s3.seen if seen.method == "GET" and seen.raw_path.startswith(path)]
         return sum(seen.header("range") != "bytes=0-0" for seen in asked)
 
 
 def content(size: int, seed: object = 0) -> bytes:
-    """Bytes that no other seed gives."""
+    """Bytes that are unique to the seed."""
     return random.Random(f"{seed}/{size}").randbytes(size)
 
 
@@ -128,7 +128,7 @@ def used_by(cache: Path) -> int:
 
 
 def await_index_equals_disk(cache: Path) -> None:
-    """Wait until index and disk agree; raise the last difference if they do not."""
+    """Wait until index and disk agree; otherwise raise the last difference."""
     differences: list[AssertionError | sqlite3.Error] = []
 
     def equal() -> bool:
@@ -157,7 +157,7 @@ def verify(running: Running) -> str:
 
 @contextmanager
 def doomed(settings: Settings, home: Path) -> Iterator[Running]:
-    """A gateway that the test kills; it is killed here if the test did not get so far."""
+    """A gateway that the test kills; if the test fails before that, it is killed here."""
     running = start(settings, home)
     try:
         yield running
@@ -168,7 +168,7 @@ def doomed(settings: Settings, home: Path) -> Iterator[Running]:
 
 
 def eventually(probe: Callable[[], Any], wanted: Callable[[Any], bool], what: str) -> Any:
-    """Ask again until the answer is as wanted; gives the answer."""
+    """Ask again until the answer is the wanted one; returns it."""
     answers: list[Any] = []
 
     def satisfied() -> bool:

@@ -141,7 +141,7 @@ def ghost_window(blobs: int) -> int:
 
 
 def order_named(name: str) -> EvictionOrder:
-    """The order of that name; ``lru`` for one that this version does not know, as a newer one may have written it."""
+    """The order of that name; ``lru`` for an unknown name, which a newer version may have written."""
     return ORDERS.get(name) or ORDERS[LeastRecentlyUsed.name]
 
 

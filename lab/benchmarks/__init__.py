@@ -1,1 +1,1 @@
-"""Side-by-side measurements: ``python -m lab.benchmarks`` runs those that compare servers and writes lab/benchmarks/results."""
+"""Side-by-side measurements: ``python -m lab.benchmarks`` runs those of servers and writes lab/benchmarks/results."""

@@ -1,6 +1,6 @@
 """All comparisons, one after the other: ``make bench``; or those that are named: ``python -m lab.benchmarks s3_reads batches``.
 
-It ends with how long each took, the budgets that were missed, and the figures that are worse than in the run before.
+At its end it prints the duration of each, missed budgets, and figures that are worse than in the previous run.
 """
 
 import sys
@@ -45,8 +45,8 @@ LONG = (
     "fleet_large",
     "index_large",
 )
-"""Benchmarks that only their name starts: other caches, loaders and formats in environments of their own, trainings, hit ratios,
-counts of messages, and an index of 12 GB."""
+"""Benchmarks that run only by name: other caches, loaders and formats in separate environments, trainings, hit ratios, counts of
+messages, and an index of 12 GB."""
 
 
 def main(names: Sequence[str]) -> None:

@@ -64,15 +64,15 @@ LEVEL = 0.05
 LEARNING_RATE = 0.05
 PROCESSES = 2
 LOW = 0.9
-"""Share of its capacity that a cache always keeps (gateway/policies/watermarks.py); of a dataset in part it keeps 0.99."""
+"""Share of its capacity that a cache always keeps (gateway/policies/watermarks.py); for a dataset held in part it is 0.99."""
 
 
 @dataclass(frozen=True)
 class Arm:
     """One way to get the images.
 
-    ``cached`` is the fraction of the training data that the cache holds, ``ahead`` the part of an epoch that a second job is
-    ahead; ``None``: there is no second job.
+    ``cached`` is the fraction of the training data that the cache holds, ``ahead`` how far a second job is ahead, in epochs;
+    ``None`` without a second job.
     """
 
     caching: str
@@ -93,7 +93,7 @@ ARMS = {"uniform": Arm("full", 1, 2.0)} | {
 class Result:
     """Results of one arm and seed: accuracies in percent after each epoch, and the loader's counts.
 
-    ``origin_reads`` are the job's own, per item and epoch; ``correlation`` is of the ranks of neighbouring epochs.
+    ``origin_reads`` are the job's own, per item and epoch; ``correlation`` is the rank correlation of consecutive epochs.
     """
 
     arm: str
@@ -141,7 +141,7 @@ def _network() -> nn.Module:
 
 
 def _companion(address: str, ahead: float, seed: int) -> Iterator[None]:
-    """A second job on the dataset: reads one batch at a time, the first ones at once."""
+    """A second job on the dataset. It reads its first batches at once, then one batch at a time."""
     access = Access(credentials=CREDENTIALS)
     with Job(address, "companion", "digits", batch_size=BATCH, credentials=CREDENTIALS) as job:
         loader = Loader(address, "digits", batch_size=BATCH, seed=seed + 1000, job=job, access=access)

@@ -43,11 +43,11 @@ CACHED = 0.2
 STEP = 1.0
 """Seconds of a mini-batch in the simulation."""
 ARMS: dict[str, float | None] = {"uniform": None, "alone": 0.0, "in step": 0.0, "out of step": 0.5}
-"""By how much of an epoch a second job is ahead, where there is one."""
+"""How far a second job, if any, is ahead, in epochs."""
 
 
 class Recorded(Managed):
-    """The fleet's caching, which records what the job that trains is given."""
+    """The fleet's caching, which records the items delivered to the training job."""
 
     def __init__(self, space: SimulatedSpace, clock: Clock, managing: Managing, jobs: Sequence[JobRun]) -> None:
         super().__init__(clock, space, managing, jobs)
@@ -98,7 +98,7 @@ def sequences(arm: str, seed: int) -> NDArray[np.int64]:
 
 
 def correlation(epochs: NDArray[np.int64]) -> float:
-    """The rank correlation of neighbouring epochs that is furthest from 0."""
+    """The rank correlation of consecutive epochs that is furthest from 0."""
     correlations = order.rank_correlations(np.argsort(epochs, axis=1))
     return float(correlations[np.argmax(np.abs(correlations))])
 

@@ -60,7 +60,7 @@ Samples = dict[str, list[dict[str, float]]]
 
 @dataclass(frozen=True)
 class Servers:
-    """The gateway that is measured, with all objects in its cache; ``ids`` are the datasets' by name of the size."""
+    """The measured gateway, with all objects in its cache; ``ids`` are the datasets' ids by name of the size."""
 
     nginx: Running
     larder: Running
@@ -90,12 +90,12 @@ def _start(stack: ExitStack, directory: Path, source: Running, root: Path) -> Se
     return Servers(nginx, larder, keys, ids)
 
 
-# --- what the servers use
+# --- costs of the servers
 
 
 @dataclass(frozen=True)
 class Load:
-    """One way to load one server: over so many connections, for items of ``length`` bytes."""
+    """One kind of load on one server: over some connections, for items of ``length`` bytes."""
 
     case: str
     server: Running
@@ -142,11 +142,11 @@ def _server_cpu(load: Load) -> dict[str, float]:
     return {"cpu_us": used / items * 1e6, "items_per_second": items / outcome.seconds}
 
 
-# --- what one Python process gets
+# --- speed of one Python process
 
 
 def _readings(stack: ExitStack, servers: Servers, root: Path) -> Iterator[tuple[str, Callable[[], dict[str, float]]]]:
-    """Every case and how to measure it; processes are started once, and a first reading of each warms it."""
+    """Every case with its measurement. Processes are started once, and a first reading warms each."""
     directory = str(root / BUCKET)
     keys = {_slug(size): names for size, names in servers.keys.items()}
     for reader in (*OURS, *PEERS):
@@ -163,7 +163,7 @@ def _reading(process: Process, name: str, batch: int) -> Callable[[], dict[str, 
     return lambda: process.measure(name, batch, SECONDS)
 
 
-# --- what a batch costs that is not in the cache
+# --- cost of an uncached batch
 
 
 def _misses(server: Running, source: Running, root: Path) -> dict[str, float]:
@@ -231,7 +231,7 @@ async def _get_all(source: Running, keys: list[str]) -> None:
 
 
 def run() -> dict[str, float]:
-    """Measure and write the results; the ratios that have a budget."""
+    """Measure and write the results; returns the ratios that have a budget."""
     # Without isal the client's CRCs take zlib five times as long.
     where = {**machine(), **{name: version(name) for name in ("boto3", "s3torchconnector", "torch", "isal")}}
     cpu: Samples = {}

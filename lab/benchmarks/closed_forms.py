@@ -44,7 +44,7 @@ SUBSTITUTES = (1, 10, 100)
 LOW = 0.9
 _without_streams = partial(gateway, extra="[streams]\nenabled = false\n")
 """The closed forms of plain reads are those of LRU; a recognised stream of random reads is evicted in another order."""
-"""Share of the capacity at which a static cache stops, and down to which the others evict (gateway/policies/watermarks.py)."""
+"""Share of the capacity at which a static cache stops, and down to which other caches evict (gateway/policies/watermarks.py)."""
 EPOCHS = {0.1: 7, 0.2: 7, 0.5: 7}
 SAMPLE_EVERY = 20
 SIMULATED_ITEMS = 2000
@@ -57,9 +57,9 @@ CLASSES = (10, 100, 1000)
 def lru_hit_ratio(fraction: float) -> float:
     """The hit ratio of an LRU cache when every epoch is a new permutation.
 
-    A place that is the fraction ``x`` into an epoch is hit if fewer than the cache's items were read since: with ``y`` where
-    the item was in the epoch before, those are ``1 - y`` of the old epoch and ``x`` of this one, of which ``(1 - y) x`` are the
-    same. Integrating over both gives the formula.
+    An item at the fraction ``x`` of an epoch is a hit if fewer distinct items than the cache holds were read since its last read.
+    If that was at the fraction ``y`` of the previous epoch, they are ``1 - y`` of the old epoch and ``x`` of this one, of which
+    ``(1 - y) x`` are the same. Integrating over both gives the formula.
     """
     return fraction + (1 - fraction) * math.log(1 - fraction) if fraction < 1 else 1.0
 
@@ -154,7 +154,7 @@ class Reads:
         self._socket.close()
 
     def hit(self, number: int) -> bool:
-        """Read an object whole; whether it came from the cache."""
+        """Read a whole object; returns whether it came from the cache."""
         head, _ = self._ask(self._requests[number])
         return b"\nx-larder-cache: hit" in head
 
@@ -223,7 +223,7 @@ def gateway_places(there: System, caching: str, epochs: int, substitute: int) ->
 
 
 def simulated_qualities() -> dict[str, dict[str, Any]]:
-    """Of truly random epochs, and of two caches, with a cache of a fifth."""
+    """Order quality of truly random epochs, and of two caches that hold a fifth of the data."""
     found = {"random permutations": order.quality(order.random_places(SIMULATED_EPOCHS, SIMULATED_ITEMS))}
     for name, rotating in (("first in, first out", True), ("static cache", False)):
         layout = Layout(SIMULATED_ITEMS, 10, 10, "shuffled", order.ORDER_SEED)

@@ -35,7 +35,7 @@ from rig.origin_pace import SendingPace
 ITEMS = 600
 LENGTH = 20_000
 LATENCIES = {0.02: 2, 0.2: 1}
-"""Seconds until the origin answers, and pairs that are measured: what waits for a distant origin hardly varies."""
+"""Seconds until the origin answers, and the number of measured pairs: waits for a distant origin hardly vary."""
 THREADS = 16
 BATCHES = (8, 64)
 CAPACITIES = {"full": ITEMS * LENGTH * 4, "part": ITEMS * LENGTH * 3 // 10, "none": ITEMS * LENGTH}
@@ -71,7 +71,7 @@ def distant_origin(
     """An origin in a separate process: its port, and a connection that takes a latency and returns the number of reads so far.
 
     Args:
-        objects: makes what the bucket has, in the other process; a function of a module.
+        objects: makes the bucket's content, in the other process; a module-level function.
         counted: method (any, when empty) and path prefix of the requests that count as reads.
     """
     here, there = multiprocessing.get_context("spawn").Pipe()
@@ -104,7 +104,7 @@ def s3_client(port: int, access_key: str, secret_key: str) -> Any:
 
 
 def with_boto3(client: Any, keys: Sequence[str]) -> Cost:
-    """These objects in random order; the processor time is the client's."""
+    """Read these objects in random order; the processor time is the client's."""
     keys = np.random.default_rng(0).permutation(list(keys)).tolist()
     began, cpu = time.perf_counter(), time.process_time()
     with ThreadPoolExecutor(THREADS) as pool:

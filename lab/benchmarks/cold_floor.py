@@ -30,13 +30,13 @@ from lab.benchmarks.servers import BUCKET
 
 ROUNDS = 5
 TOGETHER = 50
-"""Objects of one transaction: as many as come in 30 ms."""
+"""Objects of one transaction: as many as arrive in 30 ms."""
 _MOST = 1 << 20
 _HEADERS = (("Content-Type", "application/octet-stream"), ("Accept-Ranges", "bytes"))
 
 
 class _Head:
-    """Takes what httptools finds in the head of an answer."""
+    """Receives httptools' events for the head of an answer."""
 
     def __init__(self) -> None:
         self.headers: list[tuple[bytes, bytes]] = []
@@ -47,7 +47,7 @@ class _Head:
 
 
 def _each(count: int, step: Callable[[int], object]) -> float:
-    """The microseconds of this thread for one call of ``step``, which gets another number each time: the median round."""
+    """CPU microseconds of this thread for one call of ``step``, the median over rounds; each call gets another number."""
     rounds = []
     for turn in range(ROUNDS):
         began = time.thread_time()
@@ -156,7 +156,7 @@ def measure(directory: Path, port: int, key: str, data: bytes) -> dict[str, floa
     """CPU microseconds of each step for an object.
 
     Args:
-        directory: on the disk of the cache; gets files.
+        directory: on the disk of the cache; files are created in it.
         port: of the origin.
         key: of an object of the origin's with these bytes.
         data: its bytes.

@@ -103,13 +103,13 @@ def _floor(steps: dict[str, float], alone: float) -> str:
 
 
 def _file_system(folder: Path) -> str:
-    """The type of the file system that a folder is in: an ext4 without a journal makes new files dear (decision 0030)."""
+    """The type of a folder's file system: ext4 without a journal makes new files expensive (decision 0030)."""
     mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
     return max((place, kind) for place, kind in mounts if folder.resolve().is_relative_to(place))[1]
 
 
 def run() -> float:
-    """Measure and write the results; the ratio of CPU."""
+    """Measure and write the results; returns the ratio of CPU."""
     where = machine() | {"file system of the cache": _file_system(Path(tempfile.gettempdir()))}
     samples: dict[str, list[dict[str, float]]] = {"larder": [], "aiobotocore": []}
     with tempfile.TemporaryDirectory(prefix="larder-bench-") as temporary, ExitStack() as stack:

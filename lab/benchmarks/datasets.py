@@ -14,7 +14,7 @@ CREDENTIALS = Credentials(ACCESS_KEY, SECRET_KEY)
 
 
 def write_digests(path: Path, contents: Mapping[str, bytes | Path], bucket: str = BUCKET) -> None:
-    """A digest file of whole objects, in the order given, which is the order of their indices."""
+    """A digest file of whole objects, whose indices follow the given order."""
     rows = []
     for key, content in contents.items():
         data = content.read_bytes() if isinstance(content, Path) else content

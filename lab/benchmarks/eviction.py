@@ -29,7 +29,7 @@ HERE = Path(__file__).resolve().parents[2]
 
 
 async def fill(root: str) -> Any:
-    """A store of the tree that is measured, with blobs of different ages."""
+    """A store of the measured tree, with blobs of different ages."""
     from gateway.base.config import CacheSettings
     from gateway.store.store import Store
 
@@ -74,7 +74,7 @@ async def measure() -> dict[str, float]:
 
 
 def hitting(store: Any) -> Callable[[bytes, float], None]:
-    """The work of a hit beside sending: record that a blob was read."""
+    """The work of a hit without sending: record that a blob was read."""
     if hasattr(store, "touch"):
         return store.touch  # type: ignore[no-any-return]
     record = store.accesses.record

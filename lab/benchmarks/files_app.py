@@ -36,7 +36,7 @@ def _look_up(path: bytes) -> tuple[int, list[tuple[bytes, bytes]]]:
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer every GET with the file of that name, and every PUT when it has come."""
+    """Answer every GET with the file of that name, and every PUT once it has arrived."""
     if scope["type"] == "lifespan":
         while (message := await receive())["type"] != "lifespan.shutdown":
             await send({"type": f"{message['type']}.complete"})

@@ -72,13 +72,13 @@ url = "redis://127.0.0.1:{redis}/0"
 secret = "{secret}"
 """
 _SETTLING, _WATCHED = 5.0, 15.0
-"""Seconds that a gateway is left alone after its start, and seconds for which it is watched then."""
+"""Seconds that a gateway idles after its start, and seconds for which it is then watched."""
 LONG = 3600.0
 """Seconds; long enough that nothing expires or repeats during the run."""
 SILENT = Timing(heartbeat=LONG, dead=LONG, connect=60.0)
 MOST_SHARE = 1.05
 GROWTH_BUDGET = 1.2
-"""Bytes of one heartbeat in the largest fleet, times that in the smallest."""
+"""Bytes of one heartbeat in the largest fleet, as a multiple of those in the smallest."""
 PLANNING_BUDGET = 1.0
 """Seconds that the leader may take for a turn: there is one each second."""
 Work = Callable[[], Awaitable[object]]
@@ -95,7 +95,7 @@ class Meter:
         self._redis = redis
 
     async def of(self, work: Work, messages: float) -> Usage:
-        """Cost of each of so many messages that ``work`` sends, without the cost of counting."""
+        """Cost of each of the messages that ``work`` sends, without the cost of counting."""
         idle = _difference(await self._look(), await self._look())
         before = await self._look()
         await work()
@@ -155,7 +155,7 @@ def _each(homes: Ring, keys: Sequence[int]) -> float:
 
 @dataclass(frozen=True)
 class Worker:
-    """The parts of one worker that speak to Redis."""
+    """The parts of one worker that use Redis."""
 
     member: Membership
     parts: Coordination
@@ -204,7 +204,7 @@ async def fleet(url: str, nodes: int, timing: Timing = SILENT) -> AsyncIterator[
 
 
 async def _subscribe(workers: Sequence[Worker]) -> None:
-    """Open the channels: only when they are used, as one on which nothing comes for some seconds counts as lost."""
+    """Open the channels. They are opened only when used, as a channel that is silent for some seconds counts as lost."""
     await asyncio.gather(*(worker.channel.start() for worker in workers))
 
 
@@ -256,14 +256,14 @@ async def _sample(worker: Worker) -> None:
 
 
 async def _write_once(worker: Worker) -> None:
-    """An object is written: announced before and after."""
+    """Write an object: announce before and after."""
     key = ObjectKey("default", "imagenet", "train/n01440764/n01440764_10026.JPEG")
     await worker.channel.announce([key])
     await worker.channel.announce([key])
 
 
 async def _channel_heartbeat(url: str) -> Usage:
-    """One channel heartbeat, from some seconds of the shipped rhythm."""
+    """One channel heartbeat, measured over some seconds at the shipped rate."""
     redis = commands(url, LONG)
     await redis.flushall()
     async with fleet(url, 2, Timing(connect=60.0)) as workers:
@@ -352,8 +352,8 @@ async def jobs(url: str) -> JobsFound:
 async def _planned(
     leader: Worker, workers: Sequence[Worker], beat: Callable[[int], Awaitable[None]]
 ) -> tuple[float, float]:
-    """Seconds of this process's CPU for a turn of the leader, and those of it for reading the jobs; medians of some turns, each
-    after news of every job."""
+    """CPU seconds of this process for a turn of the leader, and the part for reading the jobs; medians over turns, each after a
+    heartbeat of every job."""
     took, reading = [], []
     for turn in range(1, 1 + ROUNDS):
         await beat(turn)

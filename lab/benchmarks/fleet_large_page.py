@@ -11,7 +11,7 @@ from gateway.fleet.nodes.samples import EVERY
 from lab.benchmarks.report import table
 
 NODES = (4, 16, 64)
-"""Nodes of one worker each; a node of four workers counts as four, but for what the worker with the node lock does."""
+"""Nodes of one worker each; a node of four workers counts as four, except for the work of the worker with the node lock."""
 JOBS, RANKS, DATASETS = 1000, 8, 200
 KEYS = 500_000
 PACE = FleetSettings()
@@ -19,7 +19,7 @@ PACE = FleetSettings()
 
 @dataclass(frozen=True)
 class Usage:
-    """Work of Redis: commands, bytes received and sent, microseconds of CPU; of one message."""
+    """Redis' work for one message: commands, bytes received and sent, microseconds of CPU."""
 
     commands: float
     received: float

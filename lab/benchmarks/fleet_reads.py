@@ -40,7 +40,7 @@ def _sum(server: Running, pattern: re.Pattern[str]) -> float:
 
 
 def await_fleet(servers: list[Running]) -> None:
-    """Return once every node sees as many nodes."""
+    """Return once every node sees all nodes."""
     deadline = time.monotonic() + 30
     while any(_sum(server, _NODES) < len(servers) for server in servers):
         if time.monotonic() > deadline:
@@ -49,7 +49,7 @@ def await_fleet(servers: list[Running]) -> None:
 
 
 def _by_home(server: Running, keys: list[str]) -> dict[str, list[str]]:
-    """Read every key once; which of them the other node answered."""
+    """Read every key once; returns those that the other node answered."""
     found: dict[str, list[str]] = {"at home": [], "relayed": []}
     for key in keys:
         before = _sum(server, _RELAYED)

@@ -67,7 +67,7 @@ def _hdf5(path: Path) -> None:
 
 
 def _safetensors(path: Path) -> None:
-    """24 tensors of 4 MiB, none of which begins at a block of 4 MiB, and 24 of 10 KiB."""
+    """24 tensors of 4 MiB, none of them aligned to blocks of 4 MiB, and 24 of 10 KiB."""
     draw = np.random.default_rng(1)
     tensors = {f"layer.{number}.weight": draw.random((2 * ROW, 4 * ROW // 2), np.float32) for number in range(TENSORS)}
     save_file({**tensors, **{f"layer.{number}.bias": draw.random(2560, np.float32) for number in range(TENSORS)}}, path)
@@ -108,7 +108,7 @@ FILES: dict[str, Callable[[Path], None]] = {
 
 
 class Address:
-    """An object at an S3 endpoint, as the libraries want it."""
+    """An object at an S3 endpoint, in the forms that the libraries need."""
 
     def __init__(self, endpoint: str, path: str) -> None:
         self.endpoint = endpoint
@@ -176,7 +176,7 @@ def polars_filter(address: Address) -> None:
 
 
 def polars_all(address: Address) -> None:
-    """All of the table."""
+    """The whole table."""
     pl.read_parquet(address.url, storage_options=address.polars())
 
 
@@ -216,7 +216,7 @@ def zarr_random_chunks(address: Address) -> None:
 
 
 def zarr_rows(address: Address) -> None:
-    """Rows of chunks from the top to the bottom, as a training reads samples."""
+    """Rows of chunks from top to bottom, as training reads samples."""
     store = FsspecStore(address.fsspec(asynchronous=True), path=address.path)
     array = zarr.open_array(store, mode="r", zarr_format=3)
     for row in range(0, array.shape[0], array.chunks[0]):
@@ -230,20 +230,20 @@ def hdf5_number(address: Address) -> None:
 
 
 def hdf5_number_without_cache(address: Address) -> None:
-    """The same without a cache of s3fs."""
+    """The same without s3fs's cache."""
     with address.fsspec().open(address.path, cache_type="none") as file, h5py.File(file) as arrays:
         arrays["plain"][40, 5, 5]
 
 
 def hdf5_chunks(address: Address) -> None:
-    """Twelve chunks of 1 MiB in random order, without a cache of s3fs."""
+    """Twelve chunks of 1 MiB in random order, without s3fs's cache."""
     with address.fsspec().open(address.path, cache_type="none") as file, h5py.File(file) as arrays:
         for number in random.Random(5).sample(range(48), 12):
             arrays["chunked"][number]
 
 
 def _tensors(address: Address, store: s3fs.S3FileSystem) -> dict[str, tuple[int, int]]:
-    """Names and places of tensors, by the file's header: its length first."""
+    """Names and places of tensors, from the file's header; its length is read first."""
     length = int.from_bytes(store.cat_file(address.path, start=0, end=8), "little")
     header = json.loads(store.cat_file(address.path, start=8, end=8 + length))
     places = {name: entry["data_offsets"] for name, entry in header.items() if name != "__metadata__"}

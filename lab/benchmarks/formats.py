@@ -37,19 +37,19 @@ PACKAGES = (
 PROGRAM = Path(__file__).with_name("format_readers.py")
 KIB, MIB = 1024, 1024**2
 BUDGET = 1.1
-"""Most bytes of the store for each byte that a client asks for, of an object that is not cached."""
+"""The most bytes read from the store per requested byte of an uncached object."""
 NOTE = (
     "\n\nAmplification is bytes of the store for each byte that the client asked for: at most 1.1 cold. What is above reads "
     "ranges of more than two blocks, of which the first and the last are filled, or many small ranges of a block, which fill "
     "it once ([decision](../../../docs/decisions/0020-small-ranges-are-read-alone.md))."
 )
 QUIET = 1.0
-"""Seconds without a byte of the store after which nothing is being loaded."""
+"""Seconds without a byte from the store after which loading counts as finished."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A reader of ``format_readers.py`` and the file it reads. ``pattern``: how its library reads, as the store's log shows."""
+    """A reader of ``format_readers.py`` and the file it reads. ``pattern``: how its library reads, by the store's log."""
 
     what: str
     file: str
@@ -195,12 +195,12 @@ READINGS = (
 
 @dataclass(frozen=True)
 class Asked:
-    """What a store was asked for.
+    """The requests that a store received.
 
     Attributes:
         gets, heads: requests.
-        bytes: that it sent.
-        again: bytes of them that it had sent before.
+        bytes: bytes that it sent.
+        again: those of them that it had sent before.
         median: bytes of a GET.
     """
 
@@ -241,7 +241,7 @@ class Passed:
 
     @property
     def amplification(self) -> float:
-        """Bytes of the store for each byte that the client got."""
+        """Bytes from the store per byte sent to the client."""
         return self.received / self.sent
 
 
@@ -261,7 +261,7 @@ class Environment:
         subprocess.run([self._python, "-W", "ignore", PROGRAM, "make", folder], check=True)
 
     def read(self, reading: Reading, port: int, key: str) -> None:
-        """Read one, in a new process."""
+        """Read a file in a new process."""
         keys = {
             "AWS_ACCESS_KEY_ID": ACCESS_KEY,
             "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
@@ -281,7 +281,7 @@ class Environment:
 
 
 def _settled(port: int) -> dict[str, float]:
-    """The gateway's counters, once it loads nothing any more."""
+    """The gateway's counters, once it has stopped loading."""
     since, before = time.monotonic(), counted(port)
     while time.monotonic() < since + QUIET:
         time.sleep(QUIET / 10)
@@ -297,7 +297,7 @@ def _passed(environment: Environment, reading: Reading, port: int, key: str) -> 
 
 
 def measure(environment: Environment, readings: Sequence[Reading]) -> Iterator[tuple[Reading, Asked, Passed, Passed]]:
-    """Each reading: of the store, through the gateway, and again."""
+    """Measure each reading: from the store, through the gateway, and once more."""
     with tempfile.TemporaryDirectory(prefix="larder-bench-") as temporary, ExitStack() as stack:
         directory, root, log = Path(temporary), Path(temporary) / "objects", Path(temporary) / "asked"
         files = directory / "files"

@@ -89,7 +89,7 @@ async def _rounds(directory: Path) -> tuple[dict[str, list[float]], dict[str, li
                 late[side].append(quantiles(taken, n=100)[98])
                 asked[side].append((store.requests - before) / OBJECTS)
     server.close()
-    # What is late is not known at the beginning of the first round.
+    # Before the first round, the gateway does not know yet which reads are late.
     return {side: late[side][1:] for side in SIDES}, {side: asked[side][1:] for side in SIDES}
 
 

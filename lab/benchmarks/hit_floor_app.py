@@ -43,7 +43,7 @@ def _objects(root: Path) -> dict[bytes, tuple[bytes, bytes]]:
 
 
 class Verified:
-    """Answers heads of one shape, whose signatures are right."""
+    """Answers heads of one shape if their signatures are right."""
 
     def __init__(self, objects: dict[bytes, tuple[bytes, bytes]], secret: str) -> None:
         self._objects = objects
@@ -67,7 +67,7 @@ class Verified:
         return self._objects[path]
 
     def _learn(self, head: bytes) -> tuple[bytes, tuple[bytes, ...]]:
-        """Prepare what heads of this shape have in common."""
+        """Prepare the shared parts of heads of this shape."""
         fields = {}
         for line in head[head.index(b"\r\n") + 2 : -4].split(b"\r\n"):
             name, _, value = line.partition(b":")

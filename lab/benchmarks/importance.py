@@ -72,7 +72,7 @@ ARMS = {
 class Training:
     """Results of one arm and seed; lists have one entry per epoch, accuracies in percent.
 
-    ``mislabelled`` is the share of entries with a wrong label, of the set that has any.
+    ``mislabelled`` is the share of entries with a wrong label, in the data set that has such labels.
     """
 
     data: str
@@ -164,8 +164,8 @@ def _train(job: tuple[str, str, int]) -> Training:
 
 
 def _reached(results: list[Training], target: float) -> list[tuple[int, float]]:
-    """By run, the epochs until the target, and the origin reads of these epochs in datasets; runs that never reach it count
-    whole."""
+    """By run, the epochs until the target, and their origin reads in multiples of the dataset; runs that never reach it count as
+    a whole."""
     found = []
     for each in results:
         epochs = next((number for number, one in enumerate(each.accuracies, 1) if one >= target), EPOCHS)

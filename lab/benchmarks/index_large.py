@@ -41,14 +41,14 @@ def _key(number: int) -> ObjectKey:
 
 
 def _rows(objects: int) -> Iterator[tuple[int, bytes, float]]:
-    """Number, digest and rank of every blob; digests in order, as inserting them at random would take hours."""
+    """Number, digest and rank of every blob; digests are ascending, as inserting them in random order would take hours."""
     draw, step = random.Random(1), 2**64 // objects
     for number in range(objects):
         yield number, (number * step).to_bytes(8, "big") + draw.randbytes(24), draw.random() * 1e9
 
 
 def build(root: str, objects: int) -> None:
-    """An index with so many objects of one blob each."""
+    """Build an index of objects with one blob each."""
     asyncio.run(create(root))
     connection = sqlite3.connect(f"{root}/index.db", isolation_level=None)
     connection.execute("PRAGMA synchronous = OFF")

@@ -37,9 +37,9 @@ LOOKUPS = 4000
 READY_BUDGET = 5.0
 """Seconds."""
 MEMORY_BUDGET = 300.0
-"""MB more than with the small index."""
+"""The most additional MB, compared with the small index."""
 HIT_BUDGET = 1.2
-"""Times the latency with the small index; the median of one connection varies by a tenth."""
+"""The largest latency, as a multiple of that with the small index; the median of one connection varies by a tenth."""
 HEADERS = json.dumps([["Content-Type", "image/jpeg"], ["Last-Modified", "Fri, 20 Nov 2026 10:00:00 GMT"]])
 
 
@@ -85,7 +85,7 @@ def build(root: str, objects: int) -> None:
 
 
 def _make_file(folder: str, name: str, first: dict[str, str]) -> None:
-    """A sparse file: the first of a folder is made, the others are its hard links, which takes a fifth of the time."""
+    """Make a sparse file: all files of a folder are hard links to its first, which takes a fifth of the time."""
     path = f"{folder}/{name}"
     if folder in first:
         os.link(first[folder], path)
@@ -137,7 +137,7 @@ async def measure(root: str, objects: int) -> dict[str, float]:
 
 
 def measure_gateway(top: Path, cache: Path) -> dict[str, float]:
-    """A real gateway on that cache: until it is ready, its memory, and the latency of a hit."""
+    """A real gateway on that cache: seconds until it is ready, its memory, and the latency of a hit."""
     directory = top / f"gateway-{cache.name}"
     root = directory / "objects"
     directory.mkdir()
@@ -160,7 +160,7 @@ def measure_gateway(top: Path, cache: Path) -> dict[str, float]:
 
 
 def _wait_until_idle(server: Running) -> None:
-    """Recovery compares index and disk in the background after a start."""
+    """Wait for the end of recovery, which compares index and disk in the background after a start."""
     busy = 1.0
     while busy > 0.05:
         before = server.cpu_seconds()

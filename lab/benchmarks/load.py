@@ -39,9 +39,9 @@ delay = function()
   return math.floor({milliseconds} + math.random())
 end
 """
-"""A pause of every connection before each request; whole milliseconds, right on average."""
+"""A pause of every connection before each request, in whole milliseconds, which are exact on average."""
 _ESCAPED = [chr(byte) if chr(byte).isascii() and chr(byte).isalnum() else f"\\{byte:03d}" for byte in range(256)]
-"""Bytes as a Lua string has them."""
+"""Bytes as a Lua string."""
 
 
 def raw_request(port: int, key: str, byte_range: tuple[int, int] | None = None) -> bytes:
@@ -77,7 +77,7 @@ def _signed(method: str, port: int, target: str, body: bytes, headers: Mapping[s
 
 @dataclass(frozen=True)
 class Outcome:
-    """Figures of one run of wrk; latencies in seconds; ``bytes`` are those of answers that were not read to their end, too."""
+    """Figures of one run of wrk; latencies in seconds; ``bytes`` include those of answers not read to their end."""
 
     requests: int
     seconds: float

@@ -54,7 +54,7 @@ def _counted(server: Running, read: Measure) -> dict[str, float]:
 
 
 def _s5cmd(server: Running, keys: list[str], folder: Path) -> dict[str, float]:
-    """One run of s5cmd that downloads all objects into a folder; its start is in it."""
+    """One run of s5cmd that downloads all objects into a folder; its start is included."""
     commands = folder / "commands"
     commands.write_text("".join(f"cp s3://{BUCKET}/{key} {folder}/out-{key}\n" for key in keys))
     environ = {
@@ -89,7 +89,7 @@ def run() -> None:
             for _ in range(OBJECTS // batch + 1):
                 process.measure("warm", batch, 0.01)
             measures[name] = _bound(process, "warm", batch, SECONDS)
-            # One step of at most COLD objects, none of which is read twice. The first two steps warm the process.
+            # Steps of at most COLD objects, each read once. The first two steps warm the process.
             process.measure(f"cold{number}", min(batch, COLD), _ONE_STEP)
             measures[f"{name}: cold"] = _bound(process, f"cold{number}", min(batch, COLD), _ONE_STEP)
         if shutil.which("s5cmd") is not None:

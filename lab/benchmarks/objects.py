@@ -1,4 +1,4 @@
-"""The objects that are read."""
+"""The objects for the benchmarks."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from gateway.policies.items.batch import choose
 from larder.planner import EpochOrder, EpochPlan, Layout, Shard
 
 Places = NDArray[np.float64]
-"""By epoch and item, where in the epoch the item came: 0 at its beginning, 1 at its end."""
+"""By epoch and item, the item's place in the epoch: 0 is its beginning, 1 its end."""
 ORDER_SEED = 0x1A2D32
 _ALONE = Shard(0, 1, 0, 1)
 
@@ -39,7 +39,7 @@ class SimulatedCache:
         self._loaded: deque[int] = deque()
 
     def take(self, candidates: NDArray[np.uint32], take: int) -> tuple[NDArray[np.uint32], int]:
-        """The candidates that a batch gets, and the number of hits among them; the others are loaded."""
+        """The candidates for a batch, and the number of hits among them; the others are loaded."""
         here = self.resident[candidates]
         choice = choose(self._random.permutation(len(candidates)), here, np.zeros(len(candidates), np.bool_))
         hits = min(take, len(choice.resident))
@@ -66,7 +66,7 @@ def simulate(
     substitute: int,
     seed: int = 0,
 ) -> tuple[Places, list[float]]:
-    """One job alone over the cache: the places of all items, and the hit ratio of each epoch.
+    """Simulate a single job over the cache; returns the places of all items, and the hit ratio of each epoch.
 
     Args:
         layout: of the dataset.
@@ -85,7 +85,7 @@ def simulate(
         while (offered := plan.candidates()) is not None:
             got, from_cache = cache.take(offered.indices, offered.take)
             plan.deliver(got)
-            # A batch is given out in the order of the epoch, whichever order it arrived in.
+            # A batch is delivered in the order of the epoch, whatever the order of arrival.
             got = offered.indices[np.isin(offered.indices, got)]
             places[epoch, got] = (delivered + np.arange(len(got)) + 0.5) / layout.items
             delivered += len(got)
@@ -140,13 +140,14 @@ def class_mix(sequence: NDArray[np.uint32], classes: int, batch_size: int) -> di
 
 
 def random_places(epochs: int, items: int, seed: int = 0) -> Places:
-    """Figures of truly random epochs: the yardstick."""
+    """Figures of truly random epochs, for comparison."""
     generator = np.random.default_rng(seed)
     return np.array([(generator.permutation(items) + 0.5) / items for _ in range(epochs)])
 
 
 def quality(places: Places) -> dict[str, Any]:
-    """Mean and largest distance from uniform places, and correlation of neighbouring epochs: mean, and mean of its size."""
+    """Mean and largest distance from uniform places; mean correlation of consecutive epochs, and the mean of its absolute
+    value."""
     distances, correlations = kolmogorov(places), rank_correlations(places)
     return {
         "ks_mean": float(distances.mean()),

@@ -1,7 +1,7 @@
 """Other caches in front of an S3 store, each configured as its own documentation recommends.
 
 The files of results/peers/NAME are the whole configuration. Words between at signs are filled in; then ``before.sh`` prepares,
-``start.sh`` becomes the server, and ``after.sh`` does what needs the server running.
+``start.sh`` becomes the server, and ``after.sh`` runs the steps that need a running server.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _LUA_MODULE = "libnginx-mod-http-lua"
 
 @dataclass(frozen=True)
 class Peer:
-    """A cache that is measured beside Larder.
+    """A cache to measure beside Larder.
 
     Attributes:
         name: of its folder.
-        title: for people.
+        title: the name to display.
         version: a command that prints its version.
         needs_redis: its metadata is in Redis, whose processor time is counted with its own.
     """
@@ -51,7 +51,7 @@ PEERS = (
 
 
 def version_of(peer: Peer) -> str:
-    """The first number with two dots, or else one, that its command prints."""
+    """The first number with two dots, or else with one dot, that its command prints."""
     ran = subprocess.run(peer.version, capture_output=True, text=True, check=True)
     match = re.search(r"\d+\.\d+\.\d+", ran.stdout + ran.stderr) or re.search(r"\d+\.\d+", ran.stdout + ran.stderr)
     if match is None:

@@ -43,7 +43,7 @@ LARDER = "Larder"
 
 
 def objects() -> dict[str, bytes]:
-    """What the bucket has: items that are read cold, and objects that are read warm."""
+    """The bucket's content: items for cold reads, and objects for warm reads."""
     generator = random.Random(30)
     warm = {key: generator.randbytes(SIZES[size]) for size in WARM for key in warm_keys(size)}
     return contents() | warm
@@ -56,12 +56,12 @@ def warm_keys(size: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Side:
-    """A cache that is measured.
+    """A cache to measure.
 
     Attributes:
-        title: for people.
+        title: the name to display.
         version: of its program.
-        servers: the one that is asked, then others whose processor time counts.
+        servers: the one that gets the requests, then others whose processor time counts.
     """
 
     title: str
@@ -70,7 +70,7 @@ class Side:
 
     @property
     def port(self) -> int:
-        """Where it is asked."""
+        """The port for requests."""
         return self.servers[0].port
 
     def cpu_seconds(self) -> float:
@@ -97,7 +97,7 @@ def all_sides(directory: Path, origin_port: int) -> Iterator[list[Side]]:
 
 
 def verifies(side: Side) -> bool:
-    """Ask with one digit of the signature changed, and see whether it is refused."""
+    """Whether a request is refused after one digit of its signature was changed."""
     request = raw_request(side.port, warm_keys("4 KiB")[0])
     place = request.index(b"Signature=") + len(b"Signature=")
     other = b"1" if request[place : place + 1] == b"0" else b"0"
@@ -147,12 +147,12 @@ def cpu_of(side: Side, script: Path) -> float:
 
 
 def latency_of(side: Side, script: Path) -> float:
-    """The median, in milliseconds, of one connection that asks again as soon as it was answered."""
+    """The median, in milliseconds, of one connection that sends its next request after each answer at once."""
     return run_wrk(script, side.port, 1, 1).median_latency * 1e3
 
 
 def measure_warm(directory: Path, sides: list[Side]) -> dict[str, dict[str, Rounds]]:
-    """All rounds by row, by what is measured, by side."""
+    """All rounds by row, figure and side."""
     scripts = {side.title: write_scripts(directory, side) for side in sides}
     measured: dict[str, dict[str, Rounds]] = {}
     for row in ROWS:
@@ -180,7 +180,7 @@ def measure_cold(sides: list[Side], ask: Connection) -> dict[str, list[dict[str,
 
 
 def _asked(ask: Connection, latency: float) -> int:
-    """Set the origin's latency; the number of requests that it has had."""
+    """Set the origin's latency; returns the number of requests so far."""
     ask.send(latency)
     count: int = ask.recv()
     return count

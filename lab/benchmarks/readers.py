@@ -35,9 +35,9 @@ class Setting:
     Args:
         endpoint: of the server.
         root: directory of the objects' bucket, for those that read files.
-        keys: by name of the set, in the order of the items' indices.
+        keys: of the objects, by name of the set, in the order of the items' indices.
         access_key: to sign with; every run has a new secret.
-        secret_key: of it.
+        secret_key: of the access key.
     """
 
     endpoint: str
@@ -48,7 +48,7 @@ class Setting:
 
 
 Reader = Callable[[Setting, str, int], Steps]
-"""Reads a set of keys, in batches of so many where it has batches."""
+"""Reads a set of keys, in batches of this size if it has batches."""
 
 
 def _random_batches(count: int, batch: int) -> Iterator[np.ndarray[Any, np.dtype[np.uint32]]]:
@@ -72,17 +72,17 @@ def fetch(setting: Setting, name: str, batch: int) -> Steps:
 
 
 def tcp(setting: Setting, name: str, batch: int) -> Steps:
-    """``BatchReader.fetch`` by TCP, from a gateway that has a unix socket."""
+    """``BatchReader.fetch`` by TCP, from a gateway with a unix socket."""
     yield from _one_way(setting, name, batch, "")
 
 
 def socket_bytes(setting: Setting, name: str, batch: int) -> Steps:
-    """The same over the unix socket, as root, who gets bytes."""
+    """The same over the unix socket as root, which gets bytes."""
     yield from _one_way(setting, name, batch, "socket/user")
 
 
 def socket_files(setting: Setting, name: str, batch: int) -> Steps:
-    """The same as another user, who gets open files."""
+    """The same as another user, which gets open files."""
     if os.geteuid() != _NOBODY:
         next(tcp(setting, name, batch))  # imports everything: the other user may not be able to read it
         os.setgroups([])
@@ -92,7 +92,7 @@ def socket_files(setting: Setting, name: str, batch: int) -> Steps:
 
 
 def _one_way(setting: Setting, name: str, batch: int, way: str) -> Steps:
-    """Batches that must come in one way, by its name in ``Stats.by_way``; empty: TCP."""
+    """Batches that must come in one way, by its name in ``Stats.by_way``; empty for TCP."""
     from larder import BatchReader, Client, Credentials, Stats
 
     credentials = Credentials(setting.access_key, setting.secret_key)
@@ -111,7 +111,7 @@ def _one_way(setting: Setting, name: str, batch: int, way: str) -> Steps:
 
 
 def loader(setting: Setting, name: str, batch: int) -> Steps:
-    """The loader without a framework, as it comes: 10 candidates for each item, one batch fetched ahead."""
+    """The loader without a framework, with its defaults: 10 candidates for each item, one batch fetched ahead."""
     from larder import Credentials
     from larder.reading.source import Access
     from larder.training.loader import Loader
@@ -154,7 +154,7 @@ def _boto3_client(setting: Setting, connections: int) -> Any:
 
 
 def boto3(setting: Setting, name: str, batch: int) -> Steps:
-    """One ``get_object`` after the other."""
+    """One ``get_object`` after another."""
     client = _boto3_client(setting, 1)
     for key in cycle(setting.keys[name]):
         yield 1, len(client.get_object(Bucket=BUCKET, Key=key)["Body"].read())
@@ -174,7 +174,7 @@ def boto3_threads(setting: Setting, name: str, batch: int) -> Steps:
 
 
 def get_many(setting: Setting, name: str, batch: int) -> Steps:
-    """``larder.ManyReader.get`` of so many objects at a time."""
+    """``larder.ManyReader.get`` of a batch of objects at a time."""
     from larder import Credentials, ManyReader
 
     reader = ManyReader(setting.endpoint, credentials=Credentials(setting.access_key, setting.secret_key))
@@ -273,7 +273,7 @@ READERS: dict[str, Reader] = {
 
 
 def _measure(steps: Steps, seconds: float) -> dict[str, float]:
-    """Read for a while. A step that had begun is finished, and counts."""
+    """Read for a while. The last step is finished, and counts."""
     items = size = 0
     cpu, began = time.process_time(), time.perf_counter()
     while (elapsed := time.perf_counter() - began) < seconds:
@@ -290,13 +290,13 @@ def _measure(steps: Steps, seconds: float) -> dict[str, float]:
 
 
 class Process:
-    """A reader's process, seen from the benchmark."""
+    """The benchmark's view of a reader's process."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
     def measure(self, name: str, batch: int, seconds: float) -> dict[str, float]:
-        """Read for so long: items and bytes per second, and the reader's CPU microseconds per item."""
+        """Read for some seconds; returns items and bytes per second, and the reader's CPU microseconds per item."""
         answer: dict[str, float] = json.loads(self._ask({"name": name, "batch": batch, "seconds": seconds}))
         return answer
 

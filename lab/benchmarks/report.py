@@ -17,7 +17,7 @@ from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
 WORSE = 0.1
-"""Share of the previous figure by which one of an unknown deviation must be worse to be marked in the summary."""
+"""The summary marks a figure of unknown deviation if it is worse than the previous one by this share."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Ratio:
         what: a short sentence that names both sides, the same from run to run.
         value: the measured ratio.
         budget: the most that it may be, or with ``at_least`` the least.
-        deviation: standard deviation of the ratio over the rounds of the run; 0 of a count, ``None`` of a single measurement.
+        deviation: standard deviation of the ratio over the rounds of the run; 0 for a count, ``None`` for a single measurement.
     """
 
     what: str
@@ -47,11 +47,11 @@ class Ratio:
 
     @property
     def held(self) -> bool:
-        """True if the value is within its budget."""
+        """Whether the value is within its budget."""
         return self.value >= self.budget if self.at_least else self.value <= self.budget
 
     def worse_than(self, before: Ratio) -> bool:
-        """True if it is worse than in an earlier run by more than the deviations of both runs."""
+        """Whether it is worse than in an earlier run by more than the deviations of both runs."""
         change = before.value - self.value if self.at_least else self.value - before.value
         if self.deviation is None or before.deviation is None:
             return change > WORSE * before.value
@@ -65,7 +65,8 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Judged:
-    """A figure with a budget in the newest result of a benchmark, in that before it on this machine, and on another machine."""
+    """A figure with a budget: in the newest result of a benchmark, in the previous one on this machine, and on another
+    machine."""
 
     benchmark: str
     ratio: Ratio
@@ -74,7 +75,7 @@ class Judged:
 
     @property
     def worse(self) -> bool:
-        """True if it is worse than before by more than the deviations."""
+        """Whether it is worse than before by more than the deviations."""
         return self.before is not None and self.ratio.worse_than(self.before)
 
 
@@ -121,11 +122,12 @@ def write(
 
 
 Figures = dict[str, dict[str, float | None]]
-"""Value and deviation of figures with a budget, by what they say."""
+"""Value and deviation of figures with a budget, by their text."""
 
 
 def _earlier(name: str, where: dict[str, str]) -> tuple[Figures, dict[str, Any]]:
-    """The figures before on this machine; kernel, time and figures of the last run on another. Kernels tell machines apart."""
+    """The previous figures on this machine; kernel, time and figures of the last run on another one. Machines are distinguished
+    by kernel."""
     last = _result(name)
     if not last:
         return {}, {}

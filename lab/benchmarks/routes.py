@@ -77,9 +77,9 @@ BUDGETS = {
     "heartbeat": {"calls": 128},
     "credential-created": {"calls": 720},
 }
-"""Figures at most, by route: what was reached, which may not grow."""
+"""The most of each figure, by route: figures that were reached and must not grow."""
 GOALS = {"get-miss": {"calls": 140, "files": 30, "climbs": 12}}
-"""Figures that are not reached yet."""
+"""Goals that are not reached yet."""
 
 _CONFIG = """
 [server]
@@ -130,7 +130,7 @@ def floor(file: str) -> int:
 
 
 class Recorder:
-    """Records the calls of the thread whose event loop it was given."""
+    """Records the calls of the thread that runs the given event loop."""
 
     def __init__(self) -> None:
         self.ready = threading.Event()
@@ -139,12 +139,12 @@ class Recorder:
         self._route = Route()
 
     def found(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The application serves in this loop."""
+        """Set the loop in which the application serves."""
         self._loop = loop
         self.ready.set()
 
     def record(self, request: Callable[[], object]) -> Route:
-        """The route of what ``request`` causes; called in another thread."""
+        """The route of the work that ``request`` causes; called in another thread."""
         self._in_loop(self._begin)
         request()
         route: Route = self._in_loop(self._end)
@@ -180,7 +180,7 @@ RECORDER = Recorder()
 
 
 class _Traced:
-    """The gateway's application, which says in which loop it runs."""
+    """The gateway's application, which reports its event loop."""
 
     def __init__(self, inner: Application) -> None:
         self._inner = inner
@@ -217,14 +217,14 @@ class Requests:
         self._made = 0
 
     def signed(self, method: str, path: str, body: bytes = b"", **headers: str) -> bytes:
-        """Send a signed request; its body, which must be that of a success."""
+        """Send a signed request, which must succeed; returns the body."""
         url, _, query = path.partition("?")
         request = self._signer.header(method, self._url + path, dict(headers), body=body)
         given = {name.decode(): value.decode() for name, value in request.headers}
         return self._send(method, url + ("?" + query if query else ""), body, given)
 
     def relayed(self, path: str) -> bool:
-        """Send a signed read; whether another node has answered it."""
+        """Send a signed read; returns whether another node answered it."""
         count = RELAYED.labels("answered")._value
         before = count.get()
         self.signed("GET", path)
@@ -265,13 +265,13 @@ class Requests:
         self.signed("POST", "/-/v1/jobs", json.dumps(words).encode(), **{"Content-Type": "application/json"})
 
     def beat(self) -> None:
-        """A heartbeat of it."""
+        """Send a heartbeat of the job."""
         words = {"rank": 0, "epoch": 0, "upcoming": [], "epoch_left": 0, "phases": {}, "queue": 1}
         body = json.dumps(words).encode()
         self.signed("POST", "/-/v1/jobs/routes/heartbeat", body, **{"Content-Type": "application/json"})
 
     def create(self) -> None:
-        """A new credential."""
+        """Create a credential."""
         self._made += 1
         self.admin("POST", "/-/admin/credentials", {"access_key_id": f"routes-{self._made}"})
 
@@ -285,7 +285,7 @@ def routes(requests: Requests, root: Path, directory: Path) -> Iterator[tuple[st
     dataset = _register(requests, root, directory)
     requests.batch(dataset)
     requests.join(dataset)
-    time.sleep(2)  # what the preparation left to do in the background is done by then
+    time.sleep(2)  # by then, the preparation's background work is done
     cold, body = iter(misses), bytes(SIZE)
     plain: dict[str, Callable[[], object]] = {
         "get-hit": lambda: requests.signed("GET", hits[0]),
@@ -301,7 +301,7 @@ def routes(requests: Requests, root: Path, directory: Path) -> Iterator[tuple[st
 
 
 def shortest(request: Callable[[], object]) -> Route:
-    """The route of a request, which is sent several times."""
+    """The shortest route of a request that is sent several times."""
     sent = []
     for _ in range(TIMES):
         time.sleep(APART)
@@ -337,7 +337,7 @@ Routes = Callable[[Requests, Path, Path], Iterator[tuple[str, Route]]]
 
 
 def measure() -> dict[str, Route]:
-    """The routes by name: of a gateway alone, then of one in a fleet of two. To be called in the main thread."""
+    """The routes by name: of a single gateway, then of one in a fleet of two. Call it in the main thread."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="routes-")))
         (directory / "objects" / BUCKET).mkdir(parents=True)
@@ -357,8 +357,8 @@ def served(
 
     Args:
         directory: of its configuration, its cache and the origin's objects.
-        origin: its port.
-        common: that of Redis.
+        origin: the origin's port.
+        common: the port of Redis.
         routes: sends the requests.
         others: further nodes of its fleet.
         extra: further tables of its configuration.
@@ -419,7 +419,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Count the calls and files that one request passes through.")
     parser.add_argument("--calls", metavar="ROUTE", help="list the calls of this route instead")
     options = parser.parse_args()
-    # The server imports this module by name for its factory; the recorder must be that one's.
+    # The server imports this module by name for its factory; the recorder must belong to that module.
     from lab.benchmarks import routes as module
 
     for name, route in module.measure().items():

@@ -45,7 +45,7 @@ def _measure(server: Running, script: Path, connections: int) -> Sample:
 
 
 def _ended_children() -> float:
-    """CPU seconds of all child processes that have ended, which is wrk."""
+    """CPU seconds of all ended child processes, which are those of wrk."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

@@ -74,8 +74,8 @@ class Running:
     def cpu_seconds(self) -> float:
         """Time on a core of the whole process tree since it started.
 
-        From the scheduler's own clock, in nanoseconds: with user and system time sampled at ticks, a server that
-        works in bursts shorter than a tick may seem to use none.
+        Taken from the scheduler's own clock, in nanoseconds: user and system time are sampled at ticks, so a server that works in
+        bursts shorter than a tick may seem to use none.
         """
         return sum(_scheduled(pid) for pid in self.processes()) / 1e9
 
@@ -101,7 +101,7 @@ def _stat(pid: int) -> list[str]:
 def started(
     name: str, port: int, command: list[str], log: Path, environ: dict[str, str] | None = None
 ) -> Iterator[Running]:
-    """A server from the moment that its port is open.
+    """A server, once its port is open.
 
     Raises:
         RuntimeError: it did not start; the end of its log is in the message.
@@ -168,7 +168,7 @@ def nginx_slices(directory: Path, origin_port: int) -> AbstractContextManager[Ru
 
 
 def nginx_uploads(directory: Path, origin_port: int) -> AbstractContextManager[Running]:
-    """nginx passing uploads on as they arrive, without a temporary file."""
+    """nginx that passes uploads on as they arrive, without a temporary file."""
     return _in_front(_UPLOADS, directory, origin_port)
 
 
@@ -200,11 +200,11 @@ def gateway(
 
     Args:
         directory: parent of its new folder.
-        origin_port: where the origin listens on loopback; it must take or ignore the key "origin" with "origin-secret".
+        origin_port: where the origin listens on loopback; it must accept or ignore the key "origin" with "origin-secret".
         cache: an existing cache to use.
         capacity: of the cache, as in the configuration.
         extra: further settings of its only rule, then further tables.
-        program: the gateway, which may be that of another checkout.
+        program: the gateway, possibly that of another checkout.
         workers: its processes.
         unix_socket: path of an additional socket; empty for none.
     """

@@ -41,7 +41,7 @@ KEYS = {"AWS_ACCESS_KEY_ID": "origin", "AWS_SECRET_ACCESS_KEY": "origin-secret",
 
 @dataclass(frozen=True)
 class Epoch:
-    """Seconds, seconds on a core of the loader (and gateway), and what the store was asked: GETs and bytes."""
+    """Seconds, CPU seconds of the loader (and gateway), and the store's GETs and bytes."""
 
     seconds: float
     cpu: float
@@ -50,7 +50,7 @@ class Epoch:
 
 
 class Store:
-    """A distant store in a process of its own, with the files of a folder in the bucket."""
+    """A distant store in a separate process, with the files of a folder in the bucket."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -62,7 +62,7 @@ class Store:
         return f"http://127.0.0.1:{self.port}"
 
     def limit(self, *, on: bool) -> None:
-        """Be near, or as far and narrow as the benchmark says."""
+        """Answer without limits, or with the benchmark's latency and bandwidth."""
         self._connection.send(on)
         self._connection.recv()
 
@@ -100,7 +100,7 @@ def _serve(connection: Connection, folder: Path) -> None:
 
 
 def _bytes(header: str, size: int) -> int:
-    """How many a GET asks for, by its Range header."""
+    """The bytes that a GET requests, by its Range header."""
     bounds = re.fullmatch(r"bytes=(\d+)-(\d*)", header)
     return min(size, int(bounds[2] or size - 1) + 1) - int(bounds[1]) if bounds else size
 
@@ -120,7 +120,7 @@ def distant(folder: Path) -> Iterator[Store]:
 
 
 def installed() -> Path:
-    """The Python of the other loaders' environment, which is made once."""
+    """The Python of the other loaders' environment, which is created once."""
     python = HOME / "venv" / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", HOME / "venv"], check=True)
@@ -138,7 +138,7 @@ def installed() -> Path:
 
 
 def _read(python: Path, reader: str, arguments: list[str], home: Path, **variables: str) -> dict[str, float]:
-    """What an epoch of a reader took, as it says."""
+    """An epoch's cost, as reported by the reader."""
     home.mkdir(parents=True, exist_ok=True)
     path = f"{python.parent}:{os.environ['PATH']}"
     environment = {**os.environ, "PYTHONPATH": str(HOME / "stub"), "PATH": path, "HOME": str(home), "TMPDIR": str(home)}
@@ -218,7 +218,7 @@ def measure(python: Path, directory: Path, failures: Counter[str]) -> dict[str, 
 
 
 def _measured(store: Store, read: Callable[[Path], dict[str, float]], home: Path, failures: Counter[str]) -> Epoch:
-    """An epoch that another loader did not finish is counted and read again; one of Larder's must not fail."""
+    """If another loader does not finish an epoch, that is counted, and the epoch is read again; Larder's must not fail."""
     while True:
         try:
             return _epoch(store, read, home)

@@ -45,7 +45,7 @@ def _slow_reader(port: int, request: bytes) -> socket.socket:
 
 
 def _sip(readers: list[socket.socket], server: Running) -> tuple[int, int, float]:
-    """Read a little from everyone in turn; the most memory seen, the bytes read, and the CPU seconds used."""
+    """Read a little over each connection in turn; returns the most memory seen, the bytes read, and the CPU seconds used."""
     most = total = 0
     cpu = server.cpu_seconds()
     started = set()
@@ -68,7 +68,7 @@ def _sip(readers: list[socket.socket], server: Running) -> tuple[int, int, float
 
 
 def run() -> int:
-    """Measure and write the results; the growth in bytes."""
+    """Measure and write the results; returns the growth in bytes."""
     where = machine()
     with tempfile.TemporaryDirectory(prefix="larder-bench-") as temporary, ExitStack() as stack:
         directory, root = Path(temporary), Path(temporary) / "objects"

@@ -74,7 +74,7 @@ def python(code: str) -> Took:
 
 
 def serve(home: Path, workers: int, extra: str = "") -> Took:
-    """A gateway, until its first answer; it has started in ``home`` before."""
+    """Measure a gateway until its first answer; it has been started in ``home`` before."""
     home.mkdir(exist_ok=True)
     port = free_port()
     config = home / "larder.toml"
@@ -114,7 +114,7 @@ def run(turns: int = 3) -> None:
     }
     try:
         for start, _ in starts.values():
-            start()  # byte code, and the catalog
+            start()  # creates byte code and the catalog
         took: dict[str, list[Took]] = {name: [] for name in starts}
         for _ in range(turns):
             for name, (start, _) in starts.items():

@@ -78,7 +78,7 @@ def _gets() -> dict[str, dict[str, list[float]]]:
 
 
 def _best(work: Callable[[], object], count: int) -> float:
-    """Microseconds per operation, of the ``count`` operations of ``work``, in the fastest of some runs."""
+    """Microseconds per operation, for the ``count`` operations of ``work``, in the fastest of several runs."""
     fastest = float("inf")
     for _ in range(PARTS):
         began = time.perf_counter()

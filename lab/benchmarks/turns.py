@@ -28,10 +28,10 @@ def cpu_per_request(server: Running, script: Path, connections: int, also: Seque
     """Microseconds of CPU per request in one second of load.
 
     Args:
-        server: is asked.
+        server: gets the requests.
         script: of the requests.
         connections: to the server.
-        also: further servers that have a part in the work.
+        also: further servers that take part in the work.
 
     Raises:
         RuntimeError: a request failed.

@@ -37,7 +37,7 @@ def _local(folder: str, name: str) -> int:
 
 
 def _read(way: str, endpoint: str, folder: str) -> int:
-    """Bytes that were read."""
+    """The number of bytes read."""
     names = [f"shard-{number}" for number in range(FILES)]
     if way == "local files":
         return sum(_local(folder, name) for name in names)

@@ -28,7 +28,7 @@ CONNECTIONS = 16
 REPEATS = 5
 WORKERS = (1, 2)
 BUDGET = 2 / 1.8
-"""Two workers give 1.8 times the throughput of one if a request costs them at most this much more."""
+"""If a request costs at most this much more with two workers, they reach 1.8 times the throughput of one."""
 
 
 def run() -> None:

@@ -21,7 +21,7 @@ from lab.drill.world import World, world
 from rig.mounts import block_device
 
 MOST = 120.0
-"""Seconds until the clients must be served as before, once the fault is over."""
+"""Seconds after the end of the fault within which clients must be served as before."""
 
 
 def main() -> int:
@@ -36,7 +36,7 @@ def main() -> int:
     if unknown:
         parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(drill.name for drill in DRILLS)}")
     chosen = [drill for drill in DRILLS if drill.name in (options.names or [each.name for each in DRILLS])]
-    # A client that leaves a silent origin is the drill's own doing.
+    # The drill itself makes clients leave a silent origin.
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     console = Console(width=150)
     table = Table("drill", "what", "right", "refused", "wrong", "slowest", "health", "served again after", "verdict")
@@ -99,7 +99,7 @@ def _judge(drill: Drill, seen: Seen, recovered: float | None) -> list[str]:
 
 
 def _recovered(made: World) -> float | None:
-    """Seconds until every client was served right for two seconds in a row; ``None`` when that did not happen."""
+    """Seconds until every client was served correctly for two seconds in a row; ``None`` if that did not happen."""
     began = time.monotonic()
     while time.monotonic() - began < MOST:
         made.load.window()

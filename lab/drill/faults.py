@@ -1,7 +1,7 @@
 """The drills: each a fault, how the gateways are set up for it, and what clients may notice.
 
-``allowed`` names the kinds of request that may be refused while the fault lasts; nothing may ever be wrong. ``within`` is the
-longest that any other request may take, in seconds.
+``allowed`` names the kinds of request that may be refused while the fault lasts; no answer may ever be wrong. ``within`` is the
+longest time of any other request, in seconds.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Drill:
     """One fault.
 
     Attributes:
-        name: as ``python -m lab.drill NAME`` takes it.
+        name: the argument of ``python -m lab.drill NAME``.
         what: the fault, in a few words.
         fault: injects it, and ends it at the end of its block.
         nodes: gateways.
@@ -72,7 +72,7 @@ class Drill:
 
 @contextmanager
 def frozen_disk(world: World) -> Iterator[None]:
-    """The file system of the cache answers no write."""
+    """Every write to the cache's file system hangs."""
     with hung(_mount_of(world.cache)):
         probe = threading.Thread(target=_takes_files, args=(world.cache,))
         probe.start()
@@ -156,7 +156,7 @@ def damaged_table(world: World) -> Iterator[None]:
 
 @contextmanager
 def silent_origin(world: World) -> Iterator[None]:
-    """The origin takes connections and says nothing."""
+    """The origin accepts connections but does not answer."""
     with ExitStack() as stack:
         for link in world.origin_links:
             stack.enter_context(link.silent())
@@ -181,13 +181,13 @@ def one_without_origin(world: World) -> Iterator[None]:
 
 @contextmanager
 def one_in_a_black_hole(world: World) -> Iterator[None]:
-    """One of three nodes reaches an origin that says nothing."""
+    """For one of three nodes, the origin does not answer."""
     with world.origin_links[1].silent():
         yield
 
 
 def clients_of_the_others(world: World) -> None:
-    """Add clients of the healthy nodes only; the faulty node is the home of a third of the objects."""
+    """Add only clients of the healthy nodes; the faulty node is the home of a third of the objects."""
     others = [gateway for number, gateway in enumerate(world.gateways) if number != 1]
     world.load.add("warm", reads(others, world.warm))
     world.load.add("cold", reads(others, world.cold))
@@ -243,7 +243,7 @@ def flapping_redis(world: World) -> Iterator[None]:
 
 @contextmanager
 def hanging_redis(world: World) -> Iterator[None]:
-    """Redis stands still."""
+    """Redis hangs."""
     assert world.redis is not None
     with world.redis.paused():
         yield
@@ -259,7 +259,7 @@ def killed_node(world: World) -> Iterator[None]:
 
 @contextmanager
 def killed_worker(world: World) -> Iterator[None]:
-    """Workers of a gateway are killed, one after the other; each when the others serve."""
+    """Workers of a gateway are killed one by one, each while the others serve."""
     over, gateway, killed = threading.Event(), world.gateways[0], 0
 
     def kill() -> None:
@@ -284,7 +284,7 @@ def killed_worker(world: World) -> Iterator[None]:
 
 @contextmanager
 def idle_strangers(world: World) -> Iterator[None]:
-    """Strangers open more connections than the gateway may have descriptors, and say nothing."""
+    """Strangers open more connections than the gateway may have descriptors, and send nothing."""
     counter = "larder_unauthenticated_connections_closed_total"
     before = world.gateways[0].metric(counter)
     with ExitStack() as stack:
@@ -298,7 +298,7 @@ def idle_strangers(world: World) -> Iterator[None]:
 
 
 class Balancer:
-    """Sends each request to a gateway whose readyz answered 200 when it was last asked, as a load balancer does."""
+    """Sends each request to a gateway whose last readyz answer was 200, like a load balancer."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -347,11 +347,11 @@ def rolling_restart(world: World) -> Iterator[None]:
 
 
 def no_clients(_world: World) -> None:
-    """The fault brings its own."""
+    """Add no clients: the fault has its own."""
 
 
 def _takes_files(folder: Path) -> bool:
-    """Whether a file can be made in a folder."""
+    """Whether a file can be created in a folder."""
     probe = folder / "drill"
     try:
         with probe.open("wb") as file:
@@ -373,7 +373,7 @@ def _is_locked(index: Path) -> bool:
 
 
 def _bypasses_the_disk(world: World) -> bool:
-    """Whether the first gateway says that it does without its disk."""
+    """Whether the first gateway reports that it bypasses its disk."""
     return b"disk-down" in get(world.gateways[0], "/-/readyz").body
 
 

@@ -20,7 +20,7 @@ from rig.gateways import Running
 from rig.world import KIB, content
 
 PAUSE = 0.02
-"""Seconds between two requests of one client: the machine that is drilled also runs the clients."""
+"""Seconds between two requests of one client, as the clients run on the same machine."""
 HEALTH_EVERY = 0.2
 
 
@@ -33,7 +33,7 @@ class Seen:
     examples: list[str] = field(default_factory=list)
 
     def count(self, verdict: str, *kinds: str) -> int:
-        """Answers with this verdict: of these kinds, or of all."""
+        """Number of answers with this verdict, of these kinds or of all."""
         return sum(
             number for (kind, found), number in self.answers.items() if found == verdict and kind in (kinds or (kind,))
         )
@@ -47,7 +47,7 @@ class Seen:
 
 
 Act = Callable[[int], str]
-"""Do something, the number-th time; empty when all is right, ``wrong: ...`` or why it was refused."""
+"""Performs request number ``number``; returns an empty text if all is right, else ``wrong: ...`` or the reason of a refusal."""
 
 
 class Load:
@@ -68,7 +68,7 @@ class Load:
     def window(self) -> Seen:
         """Return the observations since the last call, and start new ones.
 
-        A request that still waits for its answer counts as slow for as long as it has waited until now.
+        A request that is still waiting counts with its waiting time so far.
         """
         seen, self.seen = self.seen, Seen()
         for kind, began in list(self._busy.values()):
@@ -99,7 +99,7 @@ class Load:
 
 @contextmanager
 def running() -> Iterator[Load]:
-    """A load for the time of a block."""
+    """A load for the duration of a block."""
     load = Load()
     try:
         yield load
@@ -108,7 +108,7 @@ def running() -> Iterator[Load]:
 
 
 def reads(gateways: Sequence[Running], stock: Stock) -> Act:
-    """Get objects, one after the other, from each gateway in turn."""
+    """Get objects one by one, from each gateway in turn."""
 
     def act(number: int) -> str:
         index = number * 7 % len(stock.rows)
@@ -146,7 +146,7 @@ def batches(gateways: Sequence[Running], stock: Stock, size: int = 16) -> Act:
 def writes(writer: Running, readers: Sequence[Running], prefix: str, keys: int = 12) -> Act:
     """Overwrite or delete a key through ``writer``, and read it through every reader.
 
-    A write that was refused may have happened or not, so the key is not compared until the next one that succeeds.
+    A refused write may have happened or not, so the key is not compared until a later write succeeds.
     """
     known: dict[str, bytes | None] = {}
 

@@ -83,7 +83,7 @@ async def _gateway(home: Path, origin: str) -> AsyncIterator[tuple[str, int]]:
 
 
 def _worker(pid: int) -> int:
-    """The Python process below ``pid`` that serves: itself when there is one worker only."""
+    """The serving Python process below ``pid``: ``pid`` itself if there is only one worker."""
     pids = [pid]
     for each in pids:
         pids += [int(child) for child in Path(f"/proc/{each}/task/{each}/children").read_text().split()]
@@ -115,7 +115,7 @@ async def _report(pid: int, traffic: Traffic, origin: Origin, every: float) -> N
 
 
 async def soak(minutes: float, rate: float, every: float = 60.0) -> int:
-    """Run it; the exit status."""
+    """Run the soak test; returns the exit status."""
     with tempfile.TemporaryDirectory(prefix="larder-soak-") as folder:
         home, origin = Path(folder), Origin()
         address = await origin.start()
@@ -137,7 +137,7 @@ async def soak(minutes: float, rate: float, every: float = 60.0) -> int:
 
 
 def main() -> int:
-    """The command."""
+    """Run the command."""
     parser = ArgumentParser(prog="python -m lab.drill.soak", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=120)
     parser.add_argument("--rate", type=float, default=60, help="steps per second (60)")

@@ -1,7 +1,6 @@
 """An object store without a disk: the bytes of a key follow from its name, so there are more objects than any cache holds.
 
-Signatures are not checked: a drill is about the gateway's. An object that was written has the bytes that were written until it
-is deleted.
+Signatures are not checked, as the drill tests the gateway's checks. A written object keeps its bytes until it is deleted.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class Origin:
     """The store; ``start`` returns its address.
 
     Attributes:
-        requests: how many have arrived.
+        requests: number of requests received.
     """
 
     def __init__(self) -> None:

@@ -39,7 +39,7 @@ _SIZES = (900, 4_000, 16_000, 60_000)
 
 
 class WrongBytes(Exception):
-    """The gateway's answer is not the object's bytes, or has another status than it should."""
+    """The gateway's answer has wrong bytes or an unexpected status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Traffic:
         endpoint: of the gateway.
         signer: one of its keys.
         folder: for digest files.
-        rate: steps per second, at most.
+        rate: the most steps per second.
 
     Attributes:
         steps: the number of steps of each kind.
@@ -77,7 +77,7 @@ class Traffic:
         self.steps: Counter[str] = Counter()
 
     async def run(self, seconds: float, lanes: int = 8) -> None:
-        """Load the gateway for so long.
+        """Load the gateway for some seconds.
 
         Raises:
             WrongBytes: an answer was wrong.
@@ -100,7 +100,7 @@ class Traffic:
                 await step()
                 self.steps[step.__name__.strip("_")] += 1
             except (TimeoutError, ClientError, OSError):
-                self.steps["late"] += 1  # says something about the machine; wrong bytes are something else
+                self.steps["late"] += 1  # depends on the machine, unlike wrong bytes
             await asyncio.sleep(pause)
 
     def _number(self) -> int:
@@ -201,7 +201,7 @@ class Traffic:
         if answer.status == 404:
             self._jobs.pop(job, None)
 
-    # --- the rest of the world
+    # --- other traffic
 
     async def _look(self) -> None:
         bearer = {"Authorization": f"Bearer {ADMIN_TOKEN}"}

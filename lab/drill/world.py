@@ -55,11 +55,11 @@ class World:
         return self.settings[0].cache
 
     def finish(self, number: int) -> None:
-        """End the gateway that runs under this number."""
+        """End the gateway with this number."""
         finish(self.gateways[number])
 
     def restart(self, number: int) -> None:
-        """Start a gateway again that has ended."""
+        """Restart a gateway that has ended."""
         home = self.home / f"again-{number}"
         self.gateways[number] = start(self.settings[number], home)
         self.stack.callback(finish, self.gateways[number])

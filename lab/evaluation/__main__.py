@@ -1,4 +1,4 @@
-"""All of it, one after the other: ``make evaluate``; or those that are named: ``python -m lab.evaluation multi_job probing``."""
+"""All evaluations in turn: ``make evaluate``; or those that are named: ``python -m lab.evaluation multi_job probing``."""
 
 import sys
 import time

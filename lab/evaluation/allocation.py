@@ -20,7 +20,7 @@ from lab.evaluation.origin import Data, Origin, origin
 from lab.evaluation.pages import machine, picture, table, write_section
 
 TIME = 0.4
-"""Seconds here for one of the paper's."""
+"""Seconds here per second of the paper."""
 BATCH = 8
 LENGTH = 4096
 PER_15_GB = 20
@@ -29,8 +29,8 @@ JOBS = 4
 BUDGETS = (100, 200, 700)
 PROBE = 6
 SETTLE, FILL, REST, MEASURE, BRIEF = 50.0, 12.0, 28.0, 60.0, 30.0
-"""Seconds: until every job was probed; with unlimited stores, so that the plan's data are cached; with limits again, until
-steady; measured; and measured for runs without probes."""
+"""Seconds until every job is probed; with unlimited stores, to cache the plan's data; with limits again, until steady; of the
+measurement; and of the measurement of runs without probes."""
 SEEDS = 4
 """Runs of the simulator: the order of the probes depends on the seed, and so do the measurements."""
 BEGIN, END = SETTLE + FILL + REST, SETTLE + FILL + REST + MEASURE
@@ -54,11 +54,11 @@ class Kind:
 
     @property
     def bandwidth(self) -> float:
-        """Of its store, such that four jobs without a cache take as long as the paper says."""
+        """The bandwidth of its store, chosen so that four jobs without a cache take as long as in the paper."""
         return JOBS * BATCH * LENGTH / (self.miss * TIME)
 
     def jobs(self, seed: int) -> list[Training]:
-        """Four of them, that run until they are stopped."""
+        """Four jobs that run until they are stopped."""
         return [
             Training(
                 name=f"{self.name}-{number}",
@@ -103,7 +103,7 @@ class Outcome:
 
 
 def capacity(budget: int) -> float:
-    """Bytes of the caches, for one of the paper's in binary gigabytes, as only so its own decisions fit."""
+    """Bytes of the caches, for a size of the paper in binary gigabytes: only with these do the paper's own decisions fit."""
     return budget * 2**30 * SCALE
 
 
@@ -218,7 +218,7 @@ def _decided(running: Fleet, names: dict[str, str]) -> dict[str, str]:
 
 
 def lru(store: Origin, directory: Path, budget: int, base: dict[str, float]) -> Outcome:
-    """All jobs as plain S3 clients of a fleet with this budget, whose cache was filled before."""
+    """All jobs as plain S3 clients of a fleet with this budget and a full cache."""
     with fleet(store, directory, capacity(budget)) as running:
         _free(store)
         together([s3_through(running, replace(job, compute=0.0), n) for n, job in enumerate(_jobs()[::JOBS])], FILL)
@@ -230,7 +230,7 @@ def lru(store: Origin, directory: Path, budget: int, base: dict[str, float]) -> 
 
 
 def simulation(since: float, until: float) -> dict[str, Outcome]:
-    """The same in virtual time: the same sizes, times, stores and settings, measured between two moments; of several seeds."""
+    """The same in virtual time, over several seeds: the same sizes, times, stores and settings, measured between two moments."""
     scenario = parse_as(Scenario, _scenario(since, until))
     found: dict[str, list[Outcome]] = {}
     for seed in range(SEEDS):

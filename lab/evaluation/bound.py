@@ -31,9 +31,9 @@ MEASURED = (0.2, 0.5, 0.8, 0.95)
 SHARES = (0.05, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95)
 """Shares that are simulated."""
 SETTLE, EPOCHS = 2, 5
-"""Epochs of the first job: those that do not count, and all."""
+"""Epochs of the first job: uncounted ones, and all."""
 CLOSE = 0.03
-"""By how much of the dataset the simulator may differ from a real run."""
+"""How far the simulator may differ from a real run, as a share of the dataset."""
 
 
 BY_NEED = "need"
@@ -45,7 +45,7 @@ WAYS = {
     "lru": ("LRU", "#c0732a"),
     "belady": ("Belady", "#3b78a8"),
 }
-"""What is simulated: names and colours in the picture."""
+"""The simulated ways: names and colours in the picture."""
 
 
 @dataclass(frozen=True)
@@ -56,14 +56,14 @@ class Case:
     starts: tuple[float, ...] = (0.0,)
     paces: tuple[int, ...] = (1,)
     limit: tuple[float, float] = (1.05, 0.05)
-    """A factor of the bound and a constant: what the jobs may read."""
+    """The most that the jobs may read: a factor of the bound, and a constant."""
     exact: bool = False
     """Whether the jobs follow their orders exactly, with ``substitute=1``."""
     earlier: tuple[str, str, str, str] = ("-", "-", "-", "-")
-    """What the build that rotated chunks read, at ``MEASURED``, by jobs with ``caching="on"``."""
+    """Reads of an earlier build with rotating chunks, at ``MEASURED``, by jobs with ``caching="on"``."""
 
     def most(self, share: float) -> float:
-        """Reads per item and epoch that are within the limit when this share is cached."""
+        """The most reads per item and epoch within the limit when this share is cached."""
         factor, constant = self.limit
         return factor * (1 - share) + constant
 
@@ -78,7 +78,7 @@ CASES = (
 
 @dataclass(frozen=True)
 class Place:
-    """Where else two of the cases are measured."""
+    """A further setting in which two of the cases are measured."""
 
     name: str
     nodes: int
@@ -91,7 +91,7 @@ PLACES = (
     Place("three gateways, items in four objects", 3, replace(DATA, name="shards", shards=4)),
 )
 PLACED = (0.2, 0.8)
-"""Shares at which these are measured."""
+"""Shares at which these settings are measured."""
 
 Real = dict[str, dict[float, float]]
 """Reads per item and epoch by the name of a case and the cached share."""
@@ -116,7 +116,7 @@ def run() -> None:
 
 
 def publish(real: Real, placed: Placed, simulated: Simulated, times: epoch_times.Times | None, where: str) -> None:
-    """Write the page. What was not measured is left out."""
+    """Write the page, without unmeasured parts."""
     rows = [
         [
             case.name,
@@ -192,12 +192,12 @@ def _trainings(case: Case, data: Data) -> list[Training]:
 
 @contextmanager
 def _process(running: Fleet, training: Training, number: int) -> Iterator[Connection]:
-    """A job in a process of its own, which says that it is ready, waits for a word, and then names each epoch that ends."""
+    """A job in a separate process. It reports that it is ready, waits for a message, and then reports the end of each epoch."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=_train, args=(there, running, training, number), daemon=True)
     process.start()
-    there.close()  # so that a job that dies is the end of its messages
+    there.close()  # so that the messages end if the job dies
     try:
         yield here
     finally:
@@ -225,7 +225,7 @@ def _per_epoch(result: RunResult) -> float:
 
 
 def room(capacity: float) -> int:
-    """Bytes that a cache full of items which replace one another holds: up to its low watermark."""
+    """Bytes held by a cache full of items that replace each other: up to its low watermark."""
     used = 0.0
     for _ in range(20):
         full = Space(used=round(used), capacity=round(capacity), free=0, reserve=0, steady=round(used))

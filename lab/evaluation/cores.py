@@ -52,7 +52,7 @@ def run() -> None:
 
 @contextmanager
 def _loads(directory: Path, store: Origin, keys: list[str], workers: int) -> Iterator[tuple[Running, dict[str, Path]]]:
-    """A gateway that has cached everything, and scripts of the requests by what they ask for."""
+    """A gateway that has cached everything, and scripts of requests by kind."""
     home = directory / f"workers-{workers}"
     home.mkdir()
     with gateway(home, store.port, workers=workers) as server:

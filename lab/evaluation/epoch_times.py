@@ -19,16 +19,16 @@ BANDWIDTH = 600_000
 LATENCY = 0.01
 SHARES = (0.2, 0.5, 0.8)
 WARM, EPOCHS = 2, 2
-"""Epochs that fill the cache, from a store without a limit, and those that are timed."""
+"""Epochs that fill the cache from an unlimited store, and timed epochs."""
 MOST = 1.10
-"""Factor of the bound that an epoch may take."""
+"""The longest time of an epoch, as a multiple of the bound."""
 Way = Callable[[Fleet, Training, int, Callable[[int], None]], Run]
 """Makes a job that reads through a fleet."""
 
 
 @dataclass(frozen=True)
 class Timed:
-    """Seconds of an epoch with a job, with a loader that names none, and by plain S3 reads, through the same gateway."""
+    """Seconds of an epoch with a job, with a loader without a job, and by plain S3 reads, through the same gateway."""
 
     job: float
     jobless: float
@@ -44,7 +44,7 @@ class Times:
 
 
 def measure() -> Times:
-    """Time the epochs, one way after the other."""
+    """Time the epochs, each way in turn."""
     training = Training(name="timed", data=DATA, batch=BATCH, epochs=1)
     with tempfile.TemporaryDirectory() as temporary, origin([DATA], BANDWIDTH, LATENCY) as store:
         without = together([straight_to(store, training)])[0].epochs[0]
@@ -64,7 +64,7 @@ def _cached(store: Origin, directory: Path, share: float, training: Training) ->
 
 
 def _epoch(store: Origin, running: Fleet, training: Training, way: Way) -> float:
-    """The mean of the epochs that are timed; the job goes on from those that filled the cache."""
+    """The mean of the timed epochs; the job continues after those that filled the cache."""
 
     def on_epoch(epoch: int) -> None:
         if epoch == WARM - 1:
@@ -77,7 +77,7 @@ def _epoch(store: Origin, running: Fleet, training: Training, way: Way) -> float
 
 
 def section(times: Times) -> tuple[str, str, str]:
-    """The part of the page: what was done, the figures, and whether they are within the limits."""
+    """The section of the page: the method, the figures, and whether they are within the limits."""
     rows = [
         [f"{share:g}", f"{1 - share:.2f}", *(_beside(seconds, times.without) for seconds in astuple(of))]
         for share, of in times.cached.items()

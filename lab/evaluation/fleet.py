@@ -30,11 +30,11 @@ class Fleet:
     nodes: tuple[Running, ...] = ()
 
     def __reduce__(self) -> tuple[type[Fleet], tuple[tuple[str, ...], Path]]:
-        """For jobs in processes of their own, which have nothing to do with the gateways' processes."""
+        """Pickle without the gateways' processes, for jobs in separate processes."""
         return Fleet, (self.endpoints, self.directory)
 
     def register(self, data: Data, caching: str = "auto") -> DatasetInfo:
-        """Let the fleet know a dataset."""
+        """Register a dataset at the fleet."""
         client = Client(self.endpoints[0], credentials=CREDENTIALS)
         return client.register(data.name, data.digests(self.directory), caching=caching)
 
@@ -53,7 +53,7 @@ def fleet(
     workers: int = 1,
     manager: Mapping[str, object] | None = None,
 ) -> Iterator[Fleet]:
-    """Some gateways, each of so many worker processes, whose caches together keep ``capacity`` bytes."""
+    """Gateways with some worker processes each, whose caches together keep ``capacity`` bytes."""
     directory.mkdir(parents=True)
     with ExitStack() as stack:
         redis = stack.enter_context(RedisServer())

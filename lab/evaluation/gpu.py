@@ -1,6 +1,6 @@
 """A GPU that trains ResNet-50 on JPEGs out of a slow bucket: does a cache that is much smaller than the data keep it busy?
 
-One job, and some that share the GPU, fed in several ways one after the other; the same training processes run all of them.
+One job, and several jobs that share the GPU, are fed in several ways in turn; the same training processes run all of them.
 A machine without a GPU trains a small network instead, prints what it measured, and leaves the page as it is.
 """
 
@@ -44,7 +44,7 @@ NAME = "photos"
 _WHOLE = 1.3
 """Bytes of a cache that holds everything, as a multiple of the data's."""
 _SAMPLE = 0.1
-"""Seconds between two looks at the GPU."""
+"""Seconds between two samples of the GPU."""
 _CELLS = 4
 """Pixels of a picture between two values of its noise."""
 
@@ -54,18 +54,18 @@ class Scale:
     """Sizes of a run.
 
     Args:
-        network: that is trained.
+        network: the network to train.
         batch: samples of a step.
         crop: pixels of a side, as trained.
         side: pixels of a side, as stored.
         items: pictures.
-        jobs: that share the GPU in the second part.
+        jobs: number of jobs that share the GPU in the second part.
         loaders: worker processes of all jobs' loaders together.
         gateway: worker processes of the gateway.
         bandwidth: of the bucket, in bytes per second.
         latency: of the bucket, in seconds before each answer.
         limit: seconds of a side of the second part.
-        skipped: the first seconds of it, which do not count.
+        skipped: the first seconds of a side, which do not count.
     """
 
     network: str = "resnet50"
@@ -88,17 +88,17 @@ SMALL = Scale("small", 8, 32, 96, 240, 2, 2, 1, 400e3, 0.005, 6.0, 1.0)
 
 @dataclass
 class Outcome:
-    """What a side came to.
+    """The result of a side.
 
     Args:
         name: of the side.
-        jobs: number of them.
+        jobs: number of jobs.
         rate: samples per second, of all jobs.
-        idle: share of the time in which a job had given the GPU nothing to do.
-        busy: share of the time in which some kernel ran, as the driver says; -1 if nobody says it.
-        reads: of the origin, for each sample that was trained on.
-        epochs: that the slowest job has trained on entirely.
-        seconds: that counted.
+        idle: share of the time in which the GPU had no work from a job.
+        busy: share of the time in which a kernel ran, by the driver; -1 if unknown.
+        reads: reads of the origin per trained sample.
+        epochs: whole epochs of the slowest job.
+        seconds: counted seconds.
         course: samples in each second.
     """
 
@@ -129,14 +129,14 @@ def run() -> None:
 
 
 def measure(scale: Scale) -> dict[str, Any]:
-    """All sides: what the page is made of."""
+    """Measure all sides, for the page."""
     with tempfile.TemporaryDirectory(prefix="larder-gpu-") as temporary, ExitStack() as stack:
         directory = Path(temporary)
         setting = Setting(scale.network, scale.batch, scale.crop, str(directory / "files" / NAME), scale.items)
         trainers = [stack.enter_context(_trainer(directory)) for _ in range(scale.jobs)]
         size = _make(setting, scale.side)
         decoded = _decoded(setting, scale.loaders)
-        for trainer in trainers:  # one after the other: cuDNN times its kernels
+        for trainer in trainers:  # one by one, because cuDNN times its kernels
             print(f"a training process on {_ask([trainer], asdict(setting))[0]['device']}", flush=True)
         store = stack.enter_context(origin_of_files(directory / "files", BUCKET, scale.bandwidth, scale.latency))
         bench = _Bench(scale, setting, size, store, directory, trainers)
@@ -167,7 +167,7 @@ def _alone(bench: _Bench) -> Iterator[Outcome]:
 
 
 def _shared(bench: _Bench) -> Iterator[Outcome]:
-    """Some jobs on one GPU and one dataset; so many seconds of each way."""
+    """Several jobs on one GPU and one dataset, for some seconds each way."""
     side = partial(bench.side, jobs=bench.scale.jobs)
     many = 1000
     yield side("synthetic data on the GPU", bench.order("synthetic", epochs=many))
@@ -181,7 +181,7 @@ def _shared(bench: _Bench) -> Iterator[Outcome]:
 
 
 class _Bench:
-    """What all sides use: the data, the store, the training processes."""
+    """Shared by all sides: the data, the store, the training processes."""
 
     def __init__(
         self,
@@ -235,17 +235,17 @@ class _Bench:
             yield running
 
     def register(self, running: Fleet, caching: str) -> None:
-        """Let the gateway know the dataset."""
+        """Register the dataset at the gateway."""
         client = Client(running.endpoints[0], credentials=CREDENTIALS)
         client.register(NAME, self._digests, caching=caching)
 
     def run(self, orders: Sequence[Order]) -> list[Answer]:
-        """Let jobs run at the same time, to their ends."""
+        """Run jobs concurrently until all end."""
         answers = _ask(self._trainers[: len(orders)], *map(asdict, orders))
         return [Answer(**answer) for answer in answers]
 
     def side(self, name: str, order: Order, jobs: int) -> Outcome:
-        """Run as many jobs; their workers are shared out."""
+        """Run some jobs, which share the workers."""
         orders = [
             Order(
                 **{
@@ -269,7 +269,7 @@ class _Bench:
 def summary(
     name: str, answers: Sequence[Answer], looks: Sequence[tuple[float, float]], batch: int, skipped: float, reads: int
 ) -> Outcome:
-    """What a side came to, while all of its jobs ran and after the first ``skipped`` seconds."""
+    """The result of a side, while all of its jobs ran and after the first ``skipped`` seconds."""
     since, until = max(of.began for of in answers) + skipped, min(of.times[-1] for of in answers)
     seconds = until - since
     ends = sorted(at for of in answers for at in of.times if since < at <= until)
@@ -326,7 +326,7 @@ def _ask(trainers: Sequence[subprocess.Popen[str]], *questions: dict[str, Any]) 
 
 @contextmanager
 def _watched_gpu() -> Iterator[list[tuple[float, float]]]:
-    """When the driver was asked, and the share of the time in which a kernel ran that it said; nothing without NVML."""
+    """Samples of the driver: the time, and the share of the time in which a kernel ran; empty without NVML."""
     looks: list[tuple[float, float]] = []
     try:
         import pynvml
@@ -355,7 +355,7 @@ def _watched_gpu() -> Iterator[list[tuple[float, float]]]:
 
 
 def _make(setting: Setting, side: int) -> int:
-    """Write the pictures with all cores; their bytes."""
+    """Write the pictures with all cores; returns their bytes."""
     Path(setting.files).mkdir(parents=True)
     paths = [str(Path(setting.files) / setting.key(number)) for number in range(setting.items)]
     with ProcessPoolExecutor() as pool:
@@ -373,7 +373,7 @@ def write_picture(side: int, number: int, path: str) -> int:
 
 
 def _decoded(setting: Setting, workers: int) -> float:
-    """Pictures per second that so many processes decode at the same time."""
+    """Pictures per second that some concurrent processes decode."""
     each = min(256, setting.items // workers)
     with ProcessPoolExecutor(workers) as pool:
         list(pool.map(partial(_decode, setting), range(workers), [1] * workers))
@@ -405,7 +405,7 @@ def _software() -> str:
 
         pynvml.nvmlInit()
         parts.append(f"driver {pynvml.nvmlSystemGetDriverVersion()}")
-    except Exception:  # it is only named
+    except Exception:  # only its name is used
         pass
     for name in ("torch", "torchvision", "pillow", "numpy", "uvloop"):
         try:

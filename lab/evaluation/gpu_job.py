@@ -1,10 +1,10 @@
 """A training process of ``lab.evaluation.gpu``: ``python -m lab.evaluation.gpu_job``.
 
 The first line on standard input is the `Setting` as JSON, each further line an `Order`; each is answered by a line. So a network
-is built and warmed up once, and all ways of feeding it find the same one.
+is built and warmed up once, and all ways of feeding use the same one.
 
-The loop is always one step ahead of the GPU: it asks for the next mini-batch while the GPU computes. The GPU's events, one before
-and one after each step, tell for how long it had nothing to do in between.
+The loop is always one step ahead of the GPU: it requests the next mini-batch while the GPU computes. The GPU's events, one before
+and one after each step, show how long it was idle in between.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _MEAN, _DEVIATION = (123.7, 116.3, 103.5), (58.4, 57.1, 57.4)
 
 @dataclass(frozen=True)
 class Setting:
-    """What all orders have in common: the network, items of a mini-batch, pixels of a side, and the files of the dataset."""
+    """The shared settings of all orders: the network, items of a mini-batch, pixels of a side, and the files of the dataset."""
 
     network: str
     batch: int
@@ -64,8 +64,8 @@ class Order:
         source: ``synthetic``, ``files``, ``s3`` or ``larder``.
         workers: processes of the ``DataLoader``.
         seed: of the order of the items.
-        epochs: after which it ends.
-        limit: seconds after which it ends at the latest.
+        epochs: number of epochs.
+        limit: the most seconds of the run.
         endpoint: of the store or gateway.
         keys: access key and secret for it.
         bucket: with the items; for the loader, the dataset's name.
@@ -89,7 +89,7 @@ class Order:
 
 @dataclass
 class Answer:
-    """When a run began and each step was over, on the machine's clock; seconds that the GPU was idle before each step."""
+    """The start of a run and the end of each step, on the machine's clock; seconds that the GPU was idle before each step."""
 
     began: float
     times: list[float] = field(default_factory=list)
@@ -104,7 +104,7 @@ class Decode:
         self._crop = crop
 
     def __call__(self, item: Any) -> tuple[Tensor, int]:
-        """Of an item of the loader."""
+        """Decode an item of the loader."""
         return self.sample(item.data, item.index)
 
     def sample(self, data: Any, number: int) -> tuple[Tensor, int]:
@@ -181,13 +181,13 @@ class Trainer:
         self.wait()
 
     def synthetic(self) -> tuple[Tensor, Tensor]:
-        """A mini-batch that is on the device already."""
+        """A mini-batch that is already on the device."""
         shape = (self._setting.batch, self._setting.crop, self._setting.crop, 3)
         images = torch.randint(256, shape, dtype=torch.uint8, device=self.device)
         return images, torch.randint(CLASSES, (self._setting.batch,), device=self.device)
 
     def step(self, images: Tensor, labels: Tensor) -> None:
-        """Train on a mini-batch; returns when all of it is in the GPU's queue."""
+        """Train on a mini-batch; returns once all work is in the GPU's queue."""
         pixels = images.to(self.device, non_blocking=True).permute(0, 3, 1, 2)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.cuda):
             scores = self._network((pixels - self._mean) / self._deviation)
@@ -197,7 +197,7 @@ class Trainer:
         self._optimizer.step()
 
     def wait(self) -> None:
-        """Until the GPU has done everything."""
+        """Wait until the GPU has finished."""
         if self.cuda:
             torch.cuda.synchronize()
 
@@ -237,7 +237,7 @@ def train(trainer: Trainer, epochs: Iterable[Iterable[Any]], limit: float) -> An
             end = trainer.event()
             marks.append((before, begin))
             if before is not None:
-                before.synchronize()  # the step before this one; this one is under way
+                before.synchronize()  # the previous step; the current one is still running
             before = end
             asked, waited = time.monotonic(), arrived - asked
             answer.times.append(asked)

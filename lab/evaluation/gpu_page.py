@@ -28,7 +28,7 @@ _COLOURS = {
 _OURS = "#1b7f5c"
 
 Side = dict[str, Any]
-"""An outcome of ``lab.evaluation.gpu``, as JSON has it."""
+"""An outcome of ``lab.evaluation.gpu``, as JSON."""
 
 
 def rows_of(sides: list[Side], size: float) -> tuple[list[str], list[list[str]]]:

@@ -36,7 +36,7 @@ keeps by importance. `unseen u` is the loader's list: all items but u once, and 
 
 
 def _hits(results: Sequence[ScoreRunResult], shares: Sequence[float]) -> str:
-    """Hits of each run by the share that is cached; everything else is beside the page."""
+    """Hits of each run by cached share; all other figures are in a file beside the page."""
     tables = {share: scores_table(results, share) for share in shares}
     columns = next(iter(tables.values()))[0]
     everything = numbers(

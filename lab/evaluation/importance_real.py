@@ -34,9 +34,9 @@ from lab.evaluation.pages import machine, numbers, picture, table, write_section
 
 SHARES = (0.1, 0.25, 0.5, 0.75)
 GOAL_SHARE = 0.2
-"""Share of the items for which the paper reports ``GOAL_HITS``."""
+"""Cached share for which the paper reports ``GOAL_HITS``."""
 GOAL_HITS, GOAL_RATIO = 0.725, 4.5
-"""Hits at ``GOAL_SHARE``, and times the hits of LRU at 10 %, that the paper reports."""
+"""Hits at ``GOAL_SHARE``, and the multiple of LRU's hits at 10 %, that the paper reports."""
 AT_ONCE = 8
 UNIFORM = ("LRU", "LFU", "random", "never evict", "MIN")
 COARSE = ("sh_lru", "sh_lfu", "sh_rand", "sh_pq", "sh_pqlfu", "sh_app")
@@ -96,7 +96,7 @@ def _theory(one: ScoreRunSpec, held: float) -> float | None:
 
 
 def _hits(found: Found, share: float) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows of all that was measured with a share of the items cached."""
+    """Columns and rows of all measurements at a cached share."""
     rows = []
     for (name, of), one in found.items():
         if of == share:
@@ -108,7 +108,7 @@ def _hits(found: Found, share: float) -> tuple[list[str], list[list[str]]]:
 
 
 def _all_hits(found: Found) -> str:
-    """Hits of each run by the share that is cached; everything else is beside the page."""
+    """Hits of each run by cached share; all other figures are in a file beside the page."""
     shares = sorted({*SHARES, GOAL_SHARE})
     tables = {share: _hits(found, share) for share in shares}
     everything = numbers(

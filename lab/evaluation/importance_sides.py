@@ -39,13 +39,13 @@ ITEMS, LENGTH, BATCH = 400, 4096, 8
 COMPUTE = 0.015
 """Seconds for a mini-batch."""
 BANDWIDTH, LATENCY = 600e3, 0.01
-"""Of each side's part of the store: bytes per second, and seconds before the first byte."""
+"""Bytes per second and seconds before the first byte of each side's part of the store."""
 EPOCHS, WARM = 4, 2
 """Epochs of a run, and how many of them do not count."""
 HEARTBEAT = 0.4
 """Seconds."""
 _LOOKS = 15
-"""Mini-batches between two looks at how much is cached."""
+"""Mini-batches between two samples of the cached share."""
 _PIXELS = 64
 _WRONG = 0.05
 """Share of items with a random label."""
@@ -58,19 +58,19 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ScoreSide:
-    """A way of sampling with a way of caching (``sim.importance.score_scenario``), and the share of the items that is cached."""
+    """A way of sampling with a way of caching (``sim.importance.score_scenario``), and the cached share of the items."""
 
     run: ScoreRunSpec
     share: float
 
     @property
     def scored(self) -> bool:
-        """True if the cache gets scores."""
+        """Whether the cache gets scores."""
         return self.run.cache in ("pq", "pq-lfu", "app", "importance")
 
     @property
     def gateway(self) -> tuple[str, bool, float]:
-        """Settings of its gateway. Sides with equal gateways use one, one after the other."""
+        """Settings of its gateway. Sides with equal settings share a gateway, one by one."""
         return self.run.cache, self.run.prefetch, self.share
 
 
@@ -105,7 +105,7 @@ class Digits(Data):
 
 
 def run_sides(sides: Sequence[ScoreSide], at_once: int) -> list[ScoreOutcome]:
-    """Run sides, so many at the same time, the first ones first."""
+    """Run sides in order, several at a time."""
     groups: dict[tuple[str, bool, float], list[ScoreSide]] = {}
     for side in sides:
         groups.setdefault(side.gateway, []).append(side)
@@ -182,13 +182,13 @@ def _gateway(side: ScoreSide, store: Origin, home: Path) -> Iterator[GatewayProc
 
 
 class _Training(Protocol):
-    """Items that a loop reads, and the losses that it computes."""
+    """The items that a loop reads, and its losses."""
 
     def batches(self, epoch: int) -> Iterator[Items]:
         """The mini-batches of an epoch."""
 
     def learn(self, epoch: int, ids: Items, losses: Floats) -> None:
-        """A mini-batch was trained."""
+        """Learn from a trained mini-batch."""
 
 
 class _Lists(_Training):
@@ -264,7 +264,7 @@ class _Loop:
         self._held: list[float] = []
 
     def run(self, epochs: Path) -> ScoreOutcome:
-        """Train; when each epoch begins is written to a file."""
+        """Train; writes the start of each epoch to a file."""
         found = ScoreOutcome(self._side)
         entries = misses = unseen = 0
         ahead = 0.0
@@ -292,7 +292,7 @@ class _Loop:
         return found
 
     def _step(self, epoch: int, ids: Items, waits: list[float]) -> int:
-        """Load and train on a mini-batch; its misses. An item that comes twice in it is read once."""
+        """Load and train on a mini-batch; returns its misses. An item that comes twice in it is read once."""
         distinct = np.unique(ids)
         stats = self._dataset.stats()
         hits, began = stats.hits, time.perf_counter()

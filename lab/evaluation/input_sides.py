@@ -78,7 +78,7 @@ def read(facts: Facts, indices: np.ndarray[Any, Any]) -> list[np.ndarray[Any, An
 
 
 Epoch = Callable[[int], int]
-"""Goes through an epoch, given its number; returns the number of images."""
+"""Runs an epoch, given its number; returns the number of images."""
 
 
 @contextmanager
@@ -168,7 +168,7 @@ SIDES: dict[str, Callable[[Facts], Any]] = {
 
 
 def cpu_seconds(root: int) -> float:
-    """CPU time of a process and all below it, with the children that they have waited for."""
+    """CPU time of a process and its descendants, including children that they have waited for."""
     parents: dict[int, list[int]] = {}
     times: dict[int, float] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):

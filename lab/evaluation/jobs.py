@@ -23,7 +23,7 @@ from larder.training.loader import Loader
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """A job: ``compute`` seconds per mini-batch, ``epochs`` of them (0: until it is stopped), begun ``start`` seconds late."""
+    """A job: ``compute`` seconds per mini-batch, ``epochs`` epochs (0: until it is stopped), started after ``start`` seconds."""
 
     name: str
     data: Data
@@ -40,7 +40,7 @@ class Training:
 
 @dataclass
 class Log:
-    """Record of a job: when each mini-batch was over, its items and how many of them were hits."""
+    """Record of a job: the end of each mini-batch, its items and its hits."""
 
     name: str
     began: float = 0.0
@@ -62,12 +62,12 @@ class Log:
         return sum(self.hits[place] for place in chosen) / max(1, sum(self.items[place] for place in chosen))
 
     def steps(self, since: float = 0.0) -> list[float]:
-        """Seconds of each mini-batch that began after a moment, from the end of the one before."""
+        """Seconds of each mini-batch that began after a moment, from the end of the previous one."""
         pairs = zip(self.times, self.times[1:], strict=False)
         return [later - earlier for earlier, later in pairs if earlier >= since]
 
     def note(self, items: int, hits: int) -> None:
-        """A mini-batch is over."""
+        """Record the end of a mini-batch."""
         self.times.append(time.monotonic())
         self.items.append(items)
         self.hits.append(hits)
@@ -78,7 +78,7 @@ Run = Callable[[threading.Event], Log]
 
 
 def together(runs: Sequence[Run], seconds: float = 0.0) -> list[Log]:
-    """Let jobs run at the same time, to their ends or for so many seconds."""
+    """Run jobs concurrently, to their ends or for some seconds."""
     stop = threading.Event()
     with ThreadPoolExecutor(len(runs)) as pool:
         begun = [pool.submit(run, stop) for run in runs]
@@ -117,7 +117,7 @@ def through_fleet(
 def without_job(
     fleet: Fleet, training: Training, number: int = 0, on_epoch: Callable[[int], None] = lambda epoch: None
 ) -> Run:
-    """A job that reads with the loader, and that no gateway knows as one."""
+    """Training with the loader, without a job that gateways know."""
     endpoint = fleet.endpoints[number % len(fleet.endpoints)]
 
     def run(stop: threading.Event) -> Log:
@@ -166,7 +166,7 @@ def _train(
 
 @dataclass(frozen=True)
 class _Plain:
-    """A mini-batch that was read object by object."""
+    """A mini-batch read object by object."""
 
     indices: np.ndarray[Any, Any]
     hits: int
@@ -197,7 +197,7 @@ def plain_reads(
 ) -> Run:
     """A job without knowledge of caches: boto3 in ``threads`` threads reads every object in its own order.
 
-    Mini-batches are read ahead by the training's depth, like in a ``DataLoader``.
+    Mini-batches are read ahead by the training's depth, as in a ``DataLoader``.
     """
     data = training.data
     client = s3_client(endpoint, *keys, connections=threads)
@@ -236,7 +236,7 @@ def straight_to(store: Origin, training: Training) -> Run:
 def s3_through(
     fleet: Fleet, training: Training, number: int = 0, on_epoch: Callable[[int], None] = lambda epoch: None
 ) -> Run:
-    """A job that reads objects through a gateway, as any S3 client does: the cache is plain LRU for it."""
+    """A job that reads objects through a gateway like any S3 client: for it, the cache is plain LRU."""
     endpoint = fleet.endpoints[number % len(fleet.endpoints)]
     keys = CREDENTIALS.access_key_id, CREDENTIALS.secret_access_key
     return plain_reads(endpoint, keys, training, on_epoch=on_epoch)

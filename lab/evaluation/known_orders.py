@@ -17,13 +17,13 @@ CASES = (
     Case("speeds 1:2:4", (0.0,) * 3, (1, 2, 4), exact=True),
 )
 REAL = ("2 jobs", "4 staggered by a quarter")
-"""The cases that real gateways are measured with."""
+"""The cases for real gateways."""
 WAYS = {"static": "static", "lru": "LRU", BY_NEED: "by need", "belady": "MIN", "larder": "simulator"}
-"""What is simulated, with its column."""
+"""The simulated ways, each with its column."""
 Place = tuple[str, float]
 """The name of a case, and the cached share."""
 GOAL = 0.98
-"""Share of the hits of MIN."""
+"""The goal, as a share of the hits of MIN."""
 
 
 def run() -> None:
@@ -61,7 +61,8 @@ def publish(simulated: Mapping[Place, dict[str, float]], real: Mapping[Place, fl
 
 
 def share_of_hits(reads: float, least: float, epochs: float) -> float:
-    """Hits as a share of those of MIN. ``reads`` and ``least`` are per item and epoch of the first job, of ``epochs`` in all."""
+    """Hits as a share of those of MIN. ``reads`` and ``least`` are per item and epoch of the first job, which has ``epochs`` in
+    total."""
     return (epochs - reads) / (epochs - least)
 
 

@@ -1,8 +1,8 @@
-"""A design that Larder does not have, in the simulator: the fleet loads ahead what all jobs of a dataset still need.
+"""A design that Larder does not use, in the simulator: the fleet loads ahead items that all jobs of a dataset still need.
 
-Residency by demand leaves a load to the job that needs an item first, which waits for it. Here each delivery makes the fleet load
-as many items as all jobs need into the room of items that all have had, and every job is offered them. ``make`` is a way of
-caching for a scenario's ``mode``.
+Under residency by demand, the first job that needs an item loads it, and waits. Here each delivery makes the fleet load items
+that all jobs need in place of items that all have consumed, and every job gets them as offers. ``make`` is a way of caching for a
+scenario's ``mode``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gateway.sim.jobs.managed import PER_ITEM, Managed, Managing
 from gateway.sim.world.clock import Clock
 
 BATCHES = 2
-"""Mini-batches of each job that are loaded ahead at once."""
+"""Mini-batches per job that are loaded ahead at once."""
 
 
 class LoadingAhead(Managed):
@@ -32,7 +32,7 @@ class LoadingAhead(Managed):
         self._ahead = {name: np.zeros(items.count, np.bool_) for name, items in space.datasets.items()}
 
     def offers(self, job: JobRun, take: int) -> Numbers:
-        """What others have consumed, and then what was loaded ahead."""
+        """Items that others have consumed, then items loaded ahead."""
         offered = super().offers(job, take)
         if self._caching(job.items) is not CachingMode.PART or not self.serves(job):
             return offered
@@ -43,7 +43,7 @@ class LoadingAhead(Managed):
         return np.concatenate([offered, np.setdiff1d(fresh, offered)])
 
     def delivered(self, job: JobRun, numbers: Numbers) -> None:
-        """Load ahead what takes the place of what is needed no more."""
+        """Load items ahead in place of those that no job needs any more."""
         super().delivered(job, numbers)
         if self._caching(job.items) is CachingMode.PART and self.serves(job):
             self._load(job.items, job)

@@ -21,7 +21,7 @@ NODES = 3
 
 @dataclass(frozen=True)
 class Outcome:
-    """``reads`` of the origin by item; ``seconds`` of the slowest job's epoch, alone and through the fleet."""
+    """``reads`` of the origin per item; ``seconds`` of the slowest job's epoch, without a cache and through the fleet."""
 
     reads: float
     seconds: float
@@ -68,7 +68,7 @@ def run() -> None:
 
 
 def measure(store: Origin, directory: Path, jobs: int) -> Outcome:
-    """One epoch of so many jobs, first without a cache, then through a fleet whose caches are empty."""
+    """One epoch of some jobs, first without a cache, then through a fleet with empty caches."""
     trainings = [Training(name=f"job-{number}", data=DATA, batch=BATCH, seed=number) for number in range(jobs)]
     before = store.reads(DATA)
     alone = together([straight_to(store, training) for training in trainings])

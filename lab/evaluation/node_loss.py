@@ -20,11 +20,12 @@ from lab.evaluation.pages import machine, picture, table, write_section
 DATA = Data("loss", 960, 4 * 1024)
 BATCH, COMPUTE, JOBS, SHARE = 8, 0.08, 4, 0.5
 BANDWIDTH, LATENCY = 300_000, 0.01
-"""Of the store from ``LIMITED`` on: a fifth of what four jobs read without a cache, enough if they share half of the data."""
+"""Bandwidth of the store from ``LIMITED`` on: a fifth of four jobs' reads without a cache, enough if they share half of the
+data."""
 LIMITED, LOST, END = 15.0, 35.0, 70.0
-"""Seconds at which the store gets its limits, at which a gateway is killed, and at which all ends."""
+"""Seconds at which the store gets its limits, at which a gateway is killed, and of the whole run."""
 AROUND = 10.0
-"""Seconds before the loss, and after it, that are compared."""
+"""Compared seconds before and after the loss."""
 ALONE = 30.0
 """Seconds for which the jobs read the store without a cache."""
 STEPS = 20
@@ -35,7 +36,7 @@ Way = Callable[[Fleet, Training, int], Run]
 
 @dataclass
 class Course:
-    """What happened: items that were read from the store so far, by second, and the jobs' logs; times from the beginning."""
+    """The record of a run: items read from the store so far, by second, and the jobs' logs; times from the beginning."""
 
     began: float
     times: list[float] = field(default_factory=list)
@@ -47,12 +48,12 @@ class Course:
         return sum(log.rate(self.began + since, self.began + until) for log in self.logs)
 
     def reads_between(self, since: float, until: float) -> float:
-        """Items per second that were read from the store."""
+        """Items per second read from the store."""
         inside = [(at, read) for at, read in zip(self.times, self.reads, strict=True) if since <= at <= until]
         return (inside[-1][1] - inside[0][1]) / (inside[-1][0] - inside[0][0])
 
     def most_reads(self, since: float, until: float) -> float:
-        """The most of a second."""
+        """The most reads in one second."""
         points = list(zip(self.times, self.reads, strict=True))
         return max(
             (later[1] - earlier[1]) / (later[0] - earlier[0])
@@ -83,7 +84,7 @@ def run() -> None:
 
 
 def measure(store: Origin, directory: Path, way: Way) -> Course:
-    """Four jobs, from an empty cache to the end; the last of three gateways, which no job names, is killed on the way."""
+    """Run four jobs, starting with an empty cache; the last of three gateways, which no job names, is killed meanwhile."""
     store.limit(0)
     with fleet(store, directory, LOW * SHARE * DATA.size) as running, ThreadPoolExecutor(JOBS) as pool:
         running.register(DATA)

@@ -30,7 +30,7 @@ Put = Callable[[FakeOrigin], None]
 
 @dataclass(frozen=True)
 class Data:
-    """A dataset of random items of one length: objects of their own, or neighbours in so many larger objects (``shards``)."""
+    """A dataset of random items of one length: separate objects, or adjacent parts of ``shards`` larger objects."""
 
     name: str
     items: int
@@ -43,7 +43,7 @@ class Data:
         return self.items * self.length
 
     def key(self, number: int) -> str:
-        """Of the object that has an item."""
+        """The key of an item's object."""
         return f"{self.name}/{number // self.per_object:06}"
 
     @property
@@ -64,7 +64,7 @@ class Data:
             yield generator.bytes(self.length)
 
     def digests(self, directory: Path) -> Path:
-        """Its digest file."""
+        """Write the dataset's digest file."""
         path = directory / f"{self.name}.parquet"
         rows = [self._row(number, item) for number, item in enumerate(self.contents())]
         write(path, rows, "ranges" if self.shards else "objects")
@@ -90,12 +90,12 @@ class Origin:
         return f"http://127.0.0.1:{self.port}"
 
     def reads(self, data: Data) -> float:
-        """Items of a dataset that were read so far: the bytes that GETs asked for, over an item's length."""
+        """Items of a dataset read so far: the bytes requested by GETs, divided by an item's length."""
         asked: int = self._ask("reads", data.name, data.per_object * data.length)
         return asked / data.length
 
     def limit(self, bandwidth: float, latency: float = 0.0, data: Data | None = None) -> None:
-        """Send so many bytes per second of a dataset, or of all together, from now on; 0: as fast as they go."""
+        """Limit the bytes per second of a dataset, or of all together, from now on; 0 for no limit."""
         self._ask("limit", f"/{BUCKET}/{data.name}/" if data else "/", bandwidth, latency)
 
     def _ask(self, *question: object) -> Any:
@@ -145,7 +145,7 @@ def _put_files(directory: Path, bucket: str, store: FakeOrigin) -> None:
 
 
 def _serve(connection: Connection, put: Put) -> None:
-    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # readers that leave in the middle are no news
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # readers may leave at any time
     with OriginThread([User(KEY, SECRET)]) as store:
         put(store)
         connection.send(store.port)
@@ -167,7 +167,7 @@ def _serve(connection: Connection, put: Put) -> None:
 
 
 def _asked(header: str, whole: int) -> int:
-    """Bytes that a GET asks for: of its Range header, or the whole object."""
+    """The bytes that a GET requests: those of its Range header, or the whole object."""
     if not header:
         return whole
     first, last = header.removeprefix("bytes=").split("-")

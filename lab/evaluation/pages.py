@@ -49,10 +49,10 @@ def write(name: str, title: str, where: str, *parts: str) -> None:
 def write_section(page: str, name: str, title: str, where: str, *parts: str) -> None:
     """Write a section of ``docs/evaluation/PAGE.md``, which several programs share, and print it.
 
-    The page has its place between two comments with the name.
+    Its place in the page is between two comments with its name.
 
     Raises:
-        ValueError: the page has no such place.
+        ValueError: the page has no place for it.
     """
     path, begin, end = FOLDER / f"{page}.md", f"<!-- begin {name} -->\n", f"<!-- end {name} -->\n"
     before, found, rest = path.read_text().partition(begin)

@@ -14,14 +14,14 @@ WORK = 0.04
 
 
 def paused(item: Any) -> tuple[int, int]:
-    """Sleep instead of work: the item's place, and the process that slept."""
+    """Sleep instead of working; returns the item's place, and the process."""
     time.sleep(WORK)
     return item.index, os.getpid()
 
 
 @dataclass(frozen=True)
 class Working:
-    """A stage that takes some seconds and makes elements of some bytes; its ``name`` makes it another function."""
+    """A stage that takes some seconds and makes elements of some bytes; a different ``name`` makes it a different function."""
 
     seconds: float
     size: int

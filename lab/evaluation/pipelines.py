@@ -37,15 +37,15 @@ READERS = 2
 """Workers that the first of two jobs needs to read results (Figure 11)."""
 MOST = 8
 LIMIT = 1.05
-"""The automatic mode may take so many times as long as the cheapest fixed one."""
+"""The longest time of the automatic mode, as a multiple of the cheapest fixed one's."""
 SEEDS = 20
 DRIFT = 0.01
-"""Standard deviation of what 100 batches have in common, for the threshold."""
+"""Standard deviation of the mean time of 100 batches, for the threshold."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweepPoint:
-    """Seconds per batch at one point of the sweep: of the fixed modes, and of the automatic one with the mark that it chose."""
+    """Seconds per batch at one point of the sweep: of the fixed modes, and of the automatic one with its chosen mark."""
 
     model: PipelineModel
     share: float
@@ -173,7 +173,7 @@ def _figure8(panels: Sequence[Sequence[SweepPoint]]) -> str:
 
 
 def _trainer(workers: int, contention: float = 0.0) -> PipelineModel:
-    """A pipeline that so many workers feed just enough; its epoch has time to find them."""
+    """A pipeline for which this number of workers is just enough; its epoch is long enough to find them."""
     model = PipelineModel(0.004, room=0.0, elements=50_000, contention=contention)
     return with_knee(model, workers)
 
@@ -276,7 +276,7 @@ def _timeline() -> str:
 
 
 def jobs() -> dict[str, tuple[PipelineModel, PipelineRun]]:
-    """Two jobs with one pipeline, and what happened: the second takes elements twice as fast, and begins when the first reads."""
+    """Run two jobs with one pipeline: the second takes elements twice as fast, and begins when the first reads."""
     slow = with_knee(PipelineModel(0.002, elements=60_000), READERS, FULL)
     fast = replace(slow, step=slow.step / 2)
     first = simulate_pipeline(slow, PipelineControl(), epochs=4)

@@ -25,9 +25,9 @@ from larder.pipelines import Pipeline
 from larder.reading.source import Access
 
 SWEPT = 480
-"""Elements of an epoch. What an automatic epoch does once, ask the fleet for its order, takes some milliseconds."""
+"""Elements of an epoch. Once per automatic epoch, asking the fleet for its order takes some milliseconds."""
 POINTS = (0.0, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032)
-"""Seconds of both stages, for an element."""
+"""Seconds of both stages per element."""
 DECODED, EXPANDED, CROPPED = 64 * 1024, 2 * 1024**2, 16 * 1024
 """Bytes of an element at the first mark, at the second, and at the end."""
 DECODE = 0.5
@@ -37,21 +37,21 @@ FIXED: Mapping[str, str | int] = {"compute": "compute", "source": 2, "full": 4}
 AUTOMATIC = "automatic"
 WORKERS, BATCH = 2, 2
 ROUNDS, TIMED = 5, 4.0
-"""Epochs of each side that are timed, and their seconds together, at least."""
+"""The least number of timed epochs per side, and the least sum of their seconds."""
 DEAR = 2.0
-"""A fixed mode whose first epoch takes so many times as long as that of the cheapest one is not timed again."""
+"""A fixed mode is not timed again if its first epoch takes this many times as long as the cheapest one's."""
 SETTLED = 4.0
-"""Seconds for which a decision has to stand after the epoch that stores: three heartbeats with what reading takes."""
+"""Seconds for which a decision must hold after the storing epoch: three heartbeats that report reading times."""
 PATIENCE = 60.0
-"""Seconds after which a job that has not been decided on, or has not settled, is given up."""
+"""Seconds after which a job without a decision, or one that has not settled, is given up."""
 NEAR = 0.05
-"""Share by which the automatic mode may be slower than the cheapest one (Figure 8)."""
+"""The most by which the automatic mode may be slower than the cheapest one, as a share (Figure 8)."""
 SHARED_WORK = 0.02
-"""Seconds of the stage before the mark that two jobs share."""
+"""Seconds of the stage before the two jobs' shared mark."""
 AFTER = 0.04
 """Seconds of the stage after it; ``AFTER * BATCH`` over a model's time is the number of workers that keep it busy."""
 MODELS = {"first": 0.04, "second": 0.02}
-"""Seconds that the models of two jobs take for a batch: the second is twice as fast."""
+"""Seconds per batch of the two jobs' models: the second is twice as fast."""
 
 
 @dataclass
@@ -77,7 +77,7 @@ class Sharing:
         reason: of the decision about the mark.
         computed: elements that it computed.
         read: elements that it read.
-        workers: over time, in seconds, since results are read.
+        workers: their number over time, in seconds since results are read.
         whole: whether every element came once in each epoch.
     """
 
@@ -117,7 +117,7 @@ def run() -> None:
 
 
 def _point(running: Fleet, seconds: float) -> dict[str, Side]:
-    """All sides at one point, whose epochs take turns, so that each has its share of what else the machine does."""
+    """All sides at one point; their epochs take turns, so that other load on the machine affects all alike."""
     with ExitStack() as stack:
         sides = {}
         for name, cache in FIXED.items():
@@ -166,7 +166,7 @@ def _epoch(pipeline: Pipeline) -> float:
 
 
 def _until_decided(pipeline: Pipeline, job: larder.Job) -> None:
-    """Train until a decision has stood for some time: it is made again if reads take longer than was thought."""
+    """Train until a decision has held for some time: it is made again if reads take longer than assumed."""
     began = time.monotonic()
     stored: float | None = None
     while stored is None or time.monotonic() - stored < SETTLED:
@@ -193,7 +193,7 @@ def _two_jobs(running: Fleet) -> dict[str, Sharing]:
 
 
 def _settled(pipeline: Pipeline, job: larder.Job, pause: float) -> Sharing:
-    """Train until the gateway has taken the worker away that did not help, while results are read."""
+    """Train until the gateway has removed the worker that did not help, while results are read."""
     found, came, began = Sharing(), list[int](), time.monotonic()
     for workers, indices in _batches(pipeline, pause):
         now = time.monotonic() - began
@@ -213,7 +213,7 @@ def _settled(pipeline: Pipeline, job: larder.Job, pause: float) -> Sharing:
 
 
 def _batches(pipeline: Pipeline, pause: float) -> Iterator[tuple[int, list[int] | None]]:
-    """The number of workers after each batch, and its items; ``None`` for an epoch that ends."""
+    """The number of workers after each batch, and its items; ``None`` at the end of an epoch."""
     while True:
         for batch in pipeline:
             time.sleep(pause)
@@ -222,7 +222,8 @@ def _batches(pipeline: Pipeline, pause: float) -> Iterator[tuple[int, list[int] 
 
 
 def _shrank(workers: Sequence[tuple[float, int]]) -> bool:
-    """True if the last added worker was removed again; a change of the caching mode also removes some, but adds none before."""
+    """Whether the last added worker was removed again. A change of the caching mode also removes workers, but adds none
+    before."""
     if len(workers) < 3:
         return False
     first, second, third = (number for _, number in workers[-3:])
@@ -241,7 +242,7 @@ def _seconds(sides: Mapping[str, Side]) -> dict[str, float]:
 
 
 def _slower(sides: Mapping[str, Side]) -> float:
-    """The automatic side's time as a multiple of the cheapest fixed one's: the median over the rounds that had both."""
+    """The automatic side's time as a multiple of the cheapest fixed one's: the median over rounds with both."""
     cheapest = min((sides[name] for name in FIXED), key=lambda side: median(side.seconds))
     return median(one / other for one, other in zip(sides[AUTOMATIC].seconds, cheapest.seconds, strict=False))
 

@@ -37,21 +37,21 @@ from larder.digest.writer import write as write_digests
 from larder.reading.source import Access
 
 PHOTOS, TICKS = 512, 1000
-"""Items of the two datasets: JPEGs, and some bytes each."""
+"""Items of the two datasets: JPEGs, and items of some bytes."""
 SIZE = (320, 240)
 """Pixels of a JPEG."""
 WORKERS = (1, 2, 4, 8)
 ON_RAY = (2, 4)
-"""Workers of the sides on Ray: each needs a cluster, and memory for it."""
+"""Workers of the sides on Ray, each of which needs a cluster and its memory."""
 PAIR = 2
-"""Elements of a batch there."""
+"""Elements of a batch on Ray."""
 RATES = {"slow": 0.04, "middle": 0.02, "fast": 0.04 / 3}
-"""Seconds that the model takes for a batch; ``WORK * PAIR`` over it is the number of workers that keep it busy."""
+"""Seconds per batch of the model; ``WORK * PAIR`` divided by it is the number of workers that keep it busy."""
 MOST = 8
 MEASURED, SETTLING = 100, 20
-"""Batches that are timed at each number of workers, and before them."""
+"""Timed batches per number of workers, and batches before them."""
 LIMIT = 240
-"""Seconds that a side may take."""
+"""The most seconds of a side."""
 PATIENCE = 120.0
 """Seconds after which a job that has not settled is given up."""
 EPOCHS = 4
@@ -61,14 +61,14 @@ DRAWS = 200
 
 @dataclass
 class Found:
-    """A job whose workers the gateway finds.
+    """A job for which the gateway finds the number of workers.
 
     Args:
-        workers: how many there were from when on, in seconds.
+        workers: their number over time, in seconds.
         epochs: seconds of whole epochs.
-        modes: elements that each of them read at the mark, and stored there.
-        reasons: of decisions about the mark, and when.
-        whole: whether every element came once in each.
+        modes: elements that each epoch read and stored at the mark.
+        reasons: of decisions about the mark, with their times.
+        whole: whether every element came once in each epoch.
     """
 
     workers: list[tuple[float, int]] = field(default_factory=list)
@@ -197,7 +197,7 @@ def _curves(endpoint: str) -> dict[str, dict[int, list[float]]]:
 
 
 def _batch_times(pipeline: larder.pipelines.Pipeline, workers: int, pause: float) -> Iterator[float]:
-    """Seconds of one batch after the other, once all workers work and the queue is theirs."""
+    """Seconds of consecutive batches, once all workers work and the queue has only their results."""
     seen: set[int] = set()
     ready, began = 0, time.perf_counter()
     for batch in chain.from_iterable(repeat(pipeline)):
@@ -211,7 +211,7 @@ def _batch_times(pipeline: larder.pipelines.Pipeline, workers: int, pause: float
 
 
 def _found(endpoint: str, name: str, pause: float) -> Found:
-    """A job that begins with one worker, until it has settled."""
+    """Run a job that begins with one worker, until it has settled."""
     found, began = Found(), time.monotonic()
     with Job(endpoint, f"rate-{name}", "ticks", batch_size=PAIR, credentials=CREDENTIALS) as job:
         pipeline = _pipeline(endpoint, job=job)
@@ -248,19 +248,19 @@ def _timeline(endpoint: str, pause: float) -> Found:
 
 
 def _has_settled(found: Found) -> bool:
-    """The gateway takes the worker away that did not help."""
+    """Whether the gateway has removed the worker that did not help."""
     return len(found.workers) > 1 and found.workers[-1][1] < found.workers[-2][1]
 
 
 def knee(curve: Mapping[int, float], threshold: float = ScaleSettings().threshold) -> int:
-    """The fewest workers of which one more shortens the time per batch by less than a threshold."""
+    """The fewest workers for which one more shortens the time per batch by less than a threshold."""
     return next(
         (each for each in sorted(curve)[:-1] if curve[each + 1] > curve[each] * (1 - threshold)), max(sorted(curve))
     )
 
 
 def decided(curve: Mapping[int, Sequence[float]], threshold: float, seed: int) -> int:
-    """Workers that the shipped policy finds if each report is the mean of 100 batches drawn from those measured."""
+    """Workers that the shipped policy chooses if each report is the mean of 100 batches drawn from the measured ones."""
     chance, settings = np.random.default_rng(seed), ScaleSettings(threshold=threshold, most=MOST)
     now = Scaling()
     while now.phase is ScalePhase.GROWING:

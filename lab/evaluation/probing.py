@@ -27,7 +27,7 @@ BATCH = 8
 IO = 0.1
 COMPUTE = 0.4
 ROOMS = {"both": 1.2 * (READ.size + COMPUTED.size), "half of one": LOW * 0.5 * READ.size}
-"""Bytes of the caches: of two fleets, by the datasets that they have room for."""
+"""Bytes of the caches of two fleets, by the datasets that fit."""
 PATIENCE = 240.0
 SETTLE, MEASURE, COMPARED = 60.0, 30.0, 35.0
 """Seconds after the manager knows both jobs until its predictions are read, and for which steps count beside them; and
@@ -38,10 +38,10 @@ SKIPPED = 10
 
 @dataclass(frozen=True)
 class Outcome:
-    """The manager's figures of a job, and the seconds of a mini-batch that followed."""
+    """The manager's figures for a job, and the seconds of the following mini-batches."""
 
     granted: float
-    """Share of its dataset that has room."""
+    """Share of its dataset that fits."""
     benefit: float
     predicted: float
     step: float

@@ -1,4 +1,4 @@
-"""Samples of how much of a dataset is in the caches."""
+"""Samples of the cached share of a dataset."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EVERY = 0.4
 
 @dataclass
 class Residency:
-    """At each of ``times`` the share of the items that some node has, and of those the share that it did not have before."""
+    """At each of ``times``, the share of items cached on any node, and the share of those that are new."""
 
     times: list[float] = field(default_factory=list)
     shares: list[float] = field(default_factory=list)
@@ -39,7 +39,7 @@ class Residency:
 
 @contextmanager
 def watched(fleet: Fleet, info: DatasetInfo) -> Iterator[Residency]:
-    """Look every while until the block ends."""
+    """Sample repeatedly until the block ends."""
     seen = Residency()
     stop = threading.Event()
     everything = np.arange(info.items, dtype=np.uint32)

@@ -27,7 +27,7 @@ from lab.evaluation.pages import FOLDER, machine, table, write
 
 NAMES = ("quiver-table3", "shared-store", "quiver-figure6", "quiver-figure7", "multi-job", "probing", "slow-job")
 KEPT = {"quiver-figure6": "speedup"}
-"""The picture to show of a scenario; by default progress."""
+"""The picture of a scenario; by default its progress."""
 MODES = {
     Mode.LARDER: "By the manager's plan, with substitution",
     Mode.LRU: "One cache that evicts the least recently used item; each job reads in its own order",

@@ -30,7 +30,7 @@ BANDWIDTH, LATENCY = 125e6, 0.03
 SAMPLE = 2.0
 """Seconds between two samples of a side."""
 _LATE = 90.0
-"""Seconds that a read may take which began in time."""
+"""The most seconds of a read that began in time."""
 _ANSWER = 60.0
 """Seconds for which a gateway may be silent on a busy machine."""
 _LINE = re.compile(r' (\S+) \S+ REST\.GET\.OBJECT \S+ "[^"]*" (20[06]) .* "(\w+)[^"]*"$')
@@ -47,7 +47,7 @@ class Side:
         data: prefixes of the store.
         share: of the data that the cache may hold.
         tables: of the configuration, in addition to the common ones.
-        starts: seconds after which each job begins; empty: at once.
+        starts: seconds after which each job begins; empty for at once.
         sampled: sample its streams while it runs.
     """
 
@@ -91,7 +91,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class GatewayProcess:
-    """A gateway of one side; ``log`` is its access log."""
+    """The gateway of one side; ``log`` is its access log."""
 
     name: str
     endpoint: str
@@ -99,7 +99,7 @@ class GatewayProcess:
     running: Running
 
     def ask(self, path: str) -> bytes:
-        """The body of an answer to an operator."""
+        """The body of an answer of the admin API."""
         request = Request(f"{self.endpoint}{path}", headers={"Authorization": f"Bearer {TOKEN}"})
         with urlopen(request, timeout=_ANSWER) as answer:
             found: bytes = answer.read()

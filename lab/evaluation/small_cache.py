@@ -26,9 +26,9 @@ EARLY, LATE = 4, 3
 JOIN = 20.0
 LAST = 50.0
 WARM, SHORT = 6.0, 20.0
-"""Seconds that are not measured, and seconds that the ways we compare with run."""
+"""Unmeasured seconds, and seconds of the runs for comparison."""
 CACHE = LOW * FRACTION * DATA.size
-"""Bytes below which caches of a fifth of the data never evict."""
+"""Bytes up to which caches of a fifth of the data never evict."""
 SLOW = 8.0
 """Compute time of the slow job, in multiples of the fast one's."""
 
@@ -105,7 +105,7 @@ def compare_lru(store: Origin, directory: Path) -> Compared:
 
 
 def compare_static(store: Origin, directory: Path) -> Compared:
-    """The early jobs with a loader that names no job: what came first stays, and each job reads the rest itself."""
+    """The early jobs with a loader without a job: the first items stay cached, and each job reads the rest itself."""
     with fleet(store, directory, CACHE) as running:
         running.register(DATA)
         early = _trainings()[:EARLY]

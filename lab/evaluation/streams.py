@@ -32,7 +32,7 @@ from lab.evaluation.streams_table3 import table3_section
 
 ITEMS = 10_000
 WINDOWS = 100
-"""Windows that each view is judged by."""
+"""Windows by which each view is judged."""
 VIEWS = [FleetView(clients, gateways, workers) for clients in (1, 8) for gateways in (1, 3) for workers in (1, 2, 4)]
 ORDERS: dict[str, tuple[ReadOrder, Pattern]] = {
     name: (order, truth)
@@ -107,7 +107,7 @@ def _reference() -> str:
 
 
 class Listed(Enum):
-    """The time when a gateway learns the names of a prefix."""
+    """When a gateway learns the names of a prefix."""
 
     NEVER = "never"
     WHEN_RANDOM = "a window after it takes its reads for random, as it then loads the prefix"
@@ -147,7 +147,7 @@ def _accuracy() -> str:
 
 
 class _Shares:
-    """Shares of windows: recognised right, by the paper's test alone, and believed right after hysteresis."""
+    """Shares of windows: recognised correctly, recognised by the paper's test alone, and correct after hysteresis."""
 
     def __init__(self) -> None:
         self._all = self._right = self._paper = self._believed = 0
@@ -400,7 +400,7 @@ MIXED = ["mix", "LRU", "uniform", "streams", "origin bytes", "kept"]
 
 
 def _mixes(mixes: Mapping[str, tuple[str, ...]]) -> list[list[str]]:
-    """The rows of mixes; the last cell says whether the goal is kept."""
+    """The rows of mixes; the last cell says whether the goal is met."""
     rows = []
     for name, orders in mixes.items():
         prefixes, clients = _mix(orders)
@@ -448,7 +448,7 @@ def _drawn() -> str:
 
 
 def _fixed_parts() -> float:
-    """The most hits of one-hit wonders that fixed parts have."""
+    """The most hits that fixed parts reach on mixes with one-hit wonders."""
     prefixes, clients = _mix(MIXES["one-hit wonders"])
     capacity = int(0.35 * sum(prefix.files * prefix.size for prefix in prefixes))
     sizes = [capacity * tenths // 10 for tenths in range(2, 10)]

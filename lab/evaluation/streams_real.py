@@ -20,9 +20,9 @@ from lab.evaluation.variants import TIME
 from lab.evaluation.workloads import BLOCK, DATA, TABLE3, prefetch, table3
 
 ARRIVALS = 60 * TIME / 2.4
-"""Seconds between two jobs on average: of the paper's 60, scaled, and shorter, as jobs are."""
+"""Mean seconds between two jobs: the paper's 60, scaled, and a shorter one, as jobs are shorter."""
 SUITE_LIMIT, FIGURES_LIMIT, EVICTION_LIMIT = 160.0, 70.0, 100.0
-"""Seconds that the sides of a section may take; jobs that are not through by then are cut, and marked."""
+"""The most seconds of a section's sides; unfinished jobs are cut and marked."""
 OFF: dict[str, dict[str, object]] = {"[streams]": {"enabled": False}}
 NO_CACHE: dict[str, dict[str, object]] = {**OFF, "[[rules]]": {"cache": False}}
 STREAMS, STRIDE, SHARED = "streams", "LRU with stride", "LRU"
@@ -113,7 +113,8 @@ def _starts() -> tuple[float, ...]:
 
 
 def _run_suite(sides: Sides) -> dict[str, Outcome]:
-    """The jobs on each side, one side after the other: at the same time they take several times as long, but policies do not."""
+    """Run the jobs on each side, one side at a time: concurrent sides would slow the jobs several times, but not the policies'
+    clocks."""
     found: dict[str, Outcome] = {}
     for name, (variant, tables) in sides.items():
         side = Side(name, variant, "table3", TABLE3, tables=tables, starts=_starts(), sampled=name == STREAMS)
@@ -155,7 +156,7 @@ def _sides_table(found: Mapping[str, Outcome]) -> str:
 
 
 def _parts(found: Mapping[str, Outcome], before: Outcome) -> str:
-    """The section on what each part gives; ``before``: all parts in the run of Table 3, which is the same once more."""
+    """The section on the gain of each part; ``before``: the run of Table 3 with all parts, an identical repetition."""
     whole = found[STREAMS]
     noise, slower = abs(whole.hit_ratio() - before.hit_ratio()), abs(whole.mean_seconds() - before.mean_seconds())
     rest = {name: one for name, one in found.items() if name != STREAMS}

@@ -31,13 +31,13 @@ PREFIXES = (
 SKEWED = {"LakeBench": 5, "Wiki": 5}
 """Reads of skewed jobs, as multiples of those in the small scenario."""
 WORKERS = {"ImageNet": (16, 32), "MITPlaces": (16, 32), "COCO": (16, 16)}
-"""Workers of jobs on many small images, that scan and that train: a GPU takes hundreds of them a second."""
+"""Workers of scanning and of training jobs on many small images: a GPU takes hundreds of images a second."""
 SHARES = (0.15, 0.35, 0.6, 1.0)
-"""Of all data, in the cache. The paper's Table 3 has 0.35."""
+"""Cached shares of all data. The paper's Table 3 has 0.35."""
 USUAL = 0.35
 RUNS = (ReadRunSpec(name="JuiceFS", mode="lru", stride=True), ReadRunSpec(name="streams", mode="streams"))
 Results = dict[tuple[str, float], ReadRunResult]
-"""By the name of the run and the share in the cache."""
+"""Results by name of the run and cached share."""
 
 
 def run() -> None:

@@ -17,7 +17,7 @@ from lab.evaluation.pages import numbers, table
 
 
 def table3_section() -> str:
-    """The jobs of Table 3 in the simulator: what streams gain, and why the paper's gain cannot be had."""
+    """The jobs of Table 3 in the simulator: the gain of streams, and why the paper's gain is out of reach."""
     scenario = parse_as(ReadScenario, scenario_text("igtcache-table3"), "igtcache-table3")
     results = simulate_reads(scenario)
     named = {result.run.name: result for result in results}
@@ -38,7 +38,7 @@ def table3_section() -> str:
 
 
 def _against_goals(stride: ReadRunResult, streams: ReadRunResult, computing: float) -> str:
-    """The gain over LRU with stride, and why the paper's cannot be had. ``computing``: mean seconds without any waiting."""
+    """The gain over LRU with stride, and why the paper's is out of reach. ``computing``: mean seconds without any waiting."""
     lru, ours = stride.hit_ratio(), streams.hit_ratio()
     before, after = stride.mean_seconds(), streams.mean_seconds()
     return (
@@ -52,7 +52,7 @@ def _against_goals(stride: ReadRunResult, streams: ReadRunResult, computing: flo
 
 
 def _by_pattern(scenario: ReadScenario, stride: ReadRunResult, streams: ReadRunResult) -> str:
-    """Hits by pattern beside the share of reads that are not the first of their block."""
+    """Hits by pattern, and the share of reads that are not the first of their block."""
     store, blocks = SimulatedStore(scenario.prefixes, scenario.block), defaultdict[str, set[CachedBlock]](set)
     for number, one in enumerate(streams.clients):
         reads = store.reads_of(one.spec, np.random.default_rng([scenario.seed, number]))

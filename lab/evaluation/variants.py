@@ -42,12 +42,12 @@ TIME = 0.2
 PLACES = 5
 """Files of each folder of the (date)/(place) layout."""
 DEEPEST = 64
-"""Blocks of JuiceFS's adaptive scheme at most."""
+"""The most blocks of JuiceFS's adaptive scheme."""
 LIKELY = 0.5
-"""Share of a file's successions that SFP loads the successor for."""
+"""SFP loads a successor that followed in at least this share of a file's successions."""
 _MOST_FILES = 100_000
 FUTURE = "EVALUATION_FUTURE"
-"""The variable that names the file of an order that knows the future reads."""
+"""The environment variable that names the file of future reads."""
 _TIE = 1e-6
 """Amount that a read adds to a score."""
 
@@ -114,7 +114,7 @@ def stride_deeper() -> None:
 
 
 def follow_successions() -> None:
-    """SFP: files that were read after a file before, in a Markov chain of the first order, are loaded when it is read again."""
+    """SFP: when a file is read again, load the files that followed it before, by a first-order Markov chain."""
     recognise_nothing()
     successors: dict[str, Counter[str]] = {}
     last: dict[int, str] = {}
@@ -170,9 +170,9 @@ class RandomOrder(EvictionOrder):
 
 
 class FarthestFirst(EvictionOrder):
-    """Belady's MIN, of a reader that reads each item of a dataset once per epoch and wrote down in which order.
+    """Belady's MIN, for a reader that reads each item of a dataset once per epoch and has recorded its order.
 
-    The file that ``FUTURE`` names has the places of items in their epochs; beside it, in lines, when each epoch began.
+    The file that ``FUTURE`` names has the places of items in their epochs; a file of lines beside it has the start of each epoch.
     """
 
     name = "min"
@@ -218,7 +218,7 @@ def admit_all() -> None:
 
 
 def break_ties_by_reads() -> None:
-    """Of equal scores the one that was read less leaves first."""
+    """Among equal scores, the item with fewer reads leaves first."""
     admit_all()
     plain = Importance.rank
 

@@ -33,7 +33,7 @@ BLOCK = 256 * 1024
 KB = 1000
 ROWS_OF_GROUP = 250
 _SILENCE = 60.0
-"""Seconds for which a gateway may be silent, on a machine that all share."""
+"""Seconds for which a gateway may be silent, as all share one machine."""
 _ROW = 1000
 """Bytes of a row of the Parquet files; a row group has about a block."""
 
@@ -122,7 +122,7 @@ class Where:
     cut: list[str]
 
     def over(self) -> bool:
-        """True if the time is up; records the cut job."""
+        """Whether the time is up; records the cut job."""
         if time.monotonic() < self.deadline:
             return False
         self.cut.append(self.access_key)
@@ -188,7 +188,7 @@ def _boto(reads: Sequence[Read], workers: int, compute: float, where: Where) -> 
 
 
 def _s3fs(keys: Sequence[str], compute: float, where: Where) -> None:
-    """s3fs, one object after the other."""
+    """s3fs, one object at a time."""
     files = where.fsspec()
     for key in keys:
         if where.over():
@@ -372,7 +372,8 @@ SETS: dict[str, Callable[[], dict[str, Job]]] = {
 
 
 def _profiles(scratch: Path, keys: Iterable[str]) -> Path:
-    """A file with a profile for each access key: jobs are threads, so variables of the process would give all of them one."""
+    """A file with a profile for each access key: jobs are threads, so environment variables would give all of them the same
+    key."""
     file = scratch / "credentials"
     names = (f"[{key}]\naws_access_key_id = {key}\naws_secret_access_key = {SECRET}\n" for key in keys)
     file.write_text("".join(names), encoding="utf-8")
@@ -391,7 +392,7 @@ def _main() -> None:
         at = time.monotonic()
         try:
             jobs[key].work(Where(order["endpoint"], key, deadline, cut))
-        except Exception:  # one client that gives up ends its job, and no others
+        except Exception:  # a client that gives up ends only its own job
             traceback.print_exc()
             failed.append(key)
         return key, time.monotonic() - at

@@ -1,4 +1,4 @@
-"""What a loader delivered of a data set of 20 samples, each of which is its own number."""
+"""Counts what a loader delivered from a data set of 20 samples, each of which is its own number."""
 
 import json
 from collections import Counter
@@ -11,7 +11,7 @@ READ = 6
 
 
 def delivered(samples: Iterable[int]) -> str:
-    """``exact``, or how many samples came again and how many never."""
+    """``exact``, or how many samples came again and how many never came."""
     counted = Counter(samples)
     assert counted.keys() <= set(range(SAMPLES)), counted
     repeated, missing = counted.total() - len(counted), SAMPLES - len(counted)
@@ -23,12 +23,12 @@ def attempt(action: Callable[[], str]) -> str:
     """The outcome of the action, or the name of its exception."""
     try:
         return action()
-    except Exception as error:  # whatever a loader raises is its answer
+    except Exception as error:  # any exception of a loader is its answer
         return type(error).__name__
 
 
 def over_ranks(shares: Sequence[Sequence[int]]) -> str:
-    """The numbers of samples of the ranks, and what they amount to."""
+    """The numbers of samples by rank, and the verdict on them together."""
     return "/".join(str(len(share)) for share in shares) + " " + delivered(chain.from_iterable(shares))
 
 

@@ -47,7 +47,7 @@ def _three(**how: Any) -> str:
 
 
 def answers() -> dict[str, str]:
-    """The outcome of each question."""
+    """The outcome of each test."""
     before, whole = _loader(), _loader()
     first = _read(itertools.islice(before, READ))
     state = before.state_dict()

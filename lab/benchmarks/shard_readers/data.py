@@ -8,7 +8,7 @@ import time
 SAMPLES = 1280
 LENGTH = 100_000
 SHARD = 8_000_000
-"""Bytes of a shard, about."""
+"""About the bytes of a shard."""
 BATCH = 32
 WORKERS = 4
 
@@ -29,7 +29,7 @@ def collate(samples):
 
 
 def epoch(batches):
-    """Print what an epoch over batches of (image, label) took: seconds, and those of this process and its workers on a core."""
+    """Print the duration of an epoch over batches of (image, label), and the CPU seconds of this process and its workers."""
     began, before = time.perf_counter(), time.process_time()
     labels = [(len(content), int(kind)) for batch in batches for content, kind in batch]
     seconds = time.perf_counter() - began
