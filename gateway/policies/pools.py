@@ -6,7 +6,7 @@ room is needed (``watermarks.py``), the pool that is furthest over its target gi
 again. So:
 
 - A dataset's target is the space that the plan gave it. While it keeps to that, it loses nothing to others; the same holds for
-results. If room is needed although no pool exceeds its target (a fill reserves more than it writes, the file system is short),
+  results. If room is needed although no pool exceeds its target (a fill reserves more than it writes, the file system is short),
   streams and plain reads give it up: their targets may exceed what they hold, so being below target means nothing.
 - A pool that the plan forbids, or has no space for, has the target 0: its blobs are evicted first.
 - A pinned pool has a *minimum*, below which nothing of it is evicted.

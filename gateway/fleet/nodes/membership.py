@@ -6,7 +6,7 @@ Membership is kept as follows:
 - While Redis is unreachable, nodes and ring stay as last known. A node that dies in that time does not answer and becomes a
   suspect.
 - A node whose entry has expired is gone. A node that an emptied Redis no longer lists is kept for as long as its entry would have
-lasted. So the ring survives a flush of Redis: all nodes are back with their next heartbeat. After an outage of Redis every node
+  lasted. So the ring survives a flush of Redis: all nodes are back with their next heartbeat. After an outage of Redis every node
   has a whole ``expire`` to return.
 - A node that leaves announces it, and is out of every ring with the next heartbeat.
 

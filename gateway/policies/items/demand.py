@@ -8,10 +8,9 @@ epoch; the active jobs that have not are the item's need. Nothing else decides r
   epoch reads the items not resident at its start, the least possible. With several jobs, an item stays until all have consumed
   it.
 * A batch takes residents of the job's own order first, then *offers*: residents that another job has consumed, so that they leave
-soon. Then it joins loads under way, and loads the items that most other jobs need, so that these share the load. An item that
-others
-  need and that could not stay would be loaded once for each of them, so it is *held*: while there are other residents, the batch
-  takes one of these (``choose``).
+  soon. Then it joins loads under way, and loads the items that most other jobs need, so that these share the load. An item that
+  others need and that could not stay would be loaded once for each of them, so it is *held*: while there are other residents, the
+  batch takes one of these (``choose``).
 
 *Order.* A single job gets its own, uniform order. Only offers and held items change the order, and only among jobs that share
 loads.

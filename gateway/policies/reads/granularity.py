@@ -9,12 +9,11 @@ than bytes. *Smaller ranges* are kept in memory for a while. Three signs show th
 filled:
 
 1. *Density.* The bytes requested from the block add up to a quarter of it. A request counts as at least ``REQUEST`` bytes, which
-take
-   about as long as a request does, so tiny ranges fill a block after a bounded number of requests.
+   take about as long as a request does, so tiny ranges fill a block after a bounded number of requests.
 2. *Reuse.* An earlier range that was at least half as long began at the same byte. Readers of headers request the first bytes,
-and then more from the same place.
+   and then more from the same place.
 3. *Sequence.* The range is the last of ``IN_A_ROW`` that follow each other without a gap. Tiny ranges count only by density: a
-file's headers follow each other, too.
+   file's headers follow each other, too.
 
 A range that continues where a cached block ends fills too, and so does every range of a block of at most ``4 * REQUEST`` bytes.
 A range that is longer than ``longest`` fills its blocks: at most two more than it needs.

@@ -13,16 +13,16 @@ Anything may happen between two questions. These interleavings decide the order;
 1. The read that is waited for fails. Its reader may have had other rights or another location, so the failure counts only for
    a reader with the same ones. Other readers continue on their own, unless a read with their rights is in progress by then.
 2. The home dies after it was chosen. By the next question it is a suspect, and the ring names its successor. If the ring still
-names it, it is not asked twice in a row.
+   names it, it is not asked twice in a row.
 3. The home has lost the origin, and says so, perhaps with stale bytes. It remains the home of its cached data, so the caller
    looks for a successor without it. Stale bytes are used at once only if this node does not reach the origin either.
 4. This node is home, and loses the origin while it reads. It gives up as soon as it knows, and others are asked. A node that took
    over after others failed does not ask them again.
 5. Two nodes disagree about the ring. A node that is asked by another reads by itself; it reports no ``home``.
 6. No other node helped, and the origin is slow. The client of an object depends on this node, so the node waits as long as the
-origin's time-outs allow. The reader of an item gets the failure at once: it can read the origin itself.
+   origin's time-outs allow. The reader of an item gets the failure at once: it can read the origin itself.
 7. A write is accepted while homes move. A former home may have missed it, so it is passed over if the reader insists on the
-origin's word, or the key was forgotten here.
+   origin's word, or the key was forgotten here.
 8. The origin fails, and stale bytes exist. Only now are they served.
 """
 

@@ -15,12 +15,12 @@ batch counts, which the trainer measures. From then on the decision is reviewed 
 Where the paper is silent:
 
 - *A report counts only if it was measured with the number of workers that was last decided.* The trainer leaves out the batches
-during a change, and a report that was under way predates it.
+  during a change, and a report that was under way predates it.
 - *A settled job is compared with* its first report after it settled, with the worker taken away.
 - *An empty queue* has no level to exceed by 40 %; one batch counts as its level.
 - *Shrinking compares with the time before the first worker was removed*, so that many small losses add up.
 - *A job without a known state* that has several workers was decided on before Redis was emptied. It keeps them, settled. A new
-job has one.
+  job has one.
 - *Another mode of caching starts again with one worker* (section 4.3). Writing results is a mode of its own, as it is slower.
 """
 

@@ -8,9 +8,9 @@
 - *One job of a dataset is refused hits at a time*: first those without a measurement, in the order of arrival.
 - *A job with caching on* is never refused hits; it is measured by its ordinary reports, and counts at least ``assumed``.
 - *A job that gains nothing* still reads through the cache, which saves reads of the store. That is worth ``LEAST_GAIN``, which
-wins its dataset only room that no other bidder wants.
+  wins its dataset only room that no other bidder wants.
 - *Before anything is measured* a job counts as one that gains ``assumed``: a new dataset deserves a try. It counts less if its
-waiting time shows that less can be gained.
+  waiting time shows that less can be gained.
 """
 
 from __future__ import annotations

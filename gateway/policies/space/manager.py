@@ -16,7 +16,7 @@ the plan in Redis. Where the paper leaves a choice:
   includes unclaimed space.
 - *A dataset that is larger than* ``WHOLE`` *of the caches* is held in part unless its registration or an operator asks for all.
 - *A dataset without jobs* keeps its space while there is room. A dataset with a quota below its size is held in part, within its
-quota and the room, whether or not an earlier plan had it. Any other dataset enters the plan with its first job.
+  quota and the room, whether or not an earlier plan had it. Any other dataset enters the plan with its first job.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ Where the paper is silent:
   tenant's model.
 - *Small elements count as much as large ones.* Errors of the line are weighted by the time of a typical read of that size.
 - *Few sizes were read.* Reads of one size cannot tell latency from time per byte. So the fit begins with a typical line, which
-any read outweighs. Slow small elements raise the latency, slow large ones the time per byte. The typical line is fast: if stored
-results do not pay, their reads correct it; if none were stored, nothing would ever be measured.
+  any read outweighs. Slow small elements raise the latency, slow large ones the time per byte. The typical line is fast: if
+  stored results do not pay, their reads correct it; if none were stored, nothing would ever be measured.
 """
 
 from __future__ import annotations

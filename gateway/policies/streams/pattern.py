@@ -97,7 +97,7 @@ def recognise(
 
     Args:
         reads: sightings, in any order. The trend is tested over as many windows as there are clients, up to 4, everything else in
-        the last window.
+            the last window.
         count: siblings that are known; positions are below it.
         population: the estimated number of siblings, if ``count`` covers only those seen so far. ``None``: a listing gave
         ``count``.

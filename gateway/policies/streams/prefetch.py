@@ -1,8 +1,8 @@
 """Prefetch: decides what to load before it is read, by the pattern of its stream (IGTCache, section 3.3).
 
 - *Sequential*: the next siblings, 4 at first and more while they are used. Below a sibling, only the paths that were read below
-at least 0.8 of its predecessors are loaded (Figure 7): for a job that reads one place of every month, the other places are not
-loaded.
+  at least 0.8 of its predecessors are loaded (Figure 7): for a job that reads one place of every month, the other places are not
+  loaded.
 - *Random*: the whole stream, if its pool may hold half of it. At first, no more bytes are loaded than clients have read; up to
   four times as many once loaded data is read. Each read that missed allows looking up at most four objects. So a few random reads
   of a large prefix load little, and nothing is looked up while readers hit.

@@ -36,7 +36,7 @@ class Stream:
         accesses, hits, bytes: of reads below it.
         hit_seconds, miss_seconds: readers' waits for hits and for misses.
         draws: accesses without those of a client that stays at one child, plus ``early`` ones from before it was a stream, which
-        are not among the accesses.
+            are not among the accesses.
         gaps: between its reads, of the last window.
         names: of its children that were read.
         listing: of all its children, once known.
@@ -48,7 +48,7 @@ class Stream:
         latest: the child that was read last.
         beginning: whether it is not a stream yet, but the first children of a prefix, read in order (``tree.py``).
         next_look: ``draws`` at which the pattern is recognised again, unless that was just done; ``looked_at`` is when, in
-        seconds.
+            seconds.
         items: objects, and blocks of large objects, that were read below it.
         population: their estimated number, from repeats.
         listed: how many items a listing has shown.
