@@ -1,4 +1,4 @@
-"""The address of operators' pages: a listener of its own, where no object is served.
+"""The address of operators' pages: a separate listener that serves no objects.
 
 The pages hold an admin token. An object that a browser shows at the same origin could read it, so pages and objects have
 different ports (docs/decisions/0040-operators-pages-have-an-origin-of-their-own.md). Programs, which send the token themselves,

@@ -75,7 +75,7 @@ class Following:
     """A feature's follower of the catalog.
 
     ``hear`` adopts a snapshot, and raises CatalogUnavailable when the catalog must be read again; a worker answers no client
-    before it has adopted the first. ``reads`` hears the clients' reads that reach the keeper.
+    before it has adopted the first. ``reads`` is called with the clients' reads that reach the keeper.
     """
 
     hear: Callable[[Snapshot], Awaitable[None]] | None = None

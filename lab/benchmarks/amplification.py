@@ -69,7 +69,7 @@ class Store:
         )  # fmt: skip
 
     def ranges(self, key: str, spans: list[tuple[int, int]]) -> None:
-        """GETs of these ranges by boto3, one after the other."""
+        """GETs of these ranges by boto3, one by one."""
         client = self.boto()
         for start, stop in spans:
             body = client.get_object(Bucket=BUCKET, Key=key, Range=f"bytes={start}-{stop - 1}")["Body"]

@@ -190,7 +190,7 @@ def _worker(url: str, number: int, timing: Timing, stack: AsyncExitStack) -> Wor
 
 @asynccontextmanager
 async def fleet(url: str, nodes: int, timing: Timing = SILENT) -> AsyncIterator[list[Worker]]:
-    """Workers of so many nodes that are ready and know each other."""
+    """Workers of ``nodes`` nodes that are ready and know each other."""
     async with AsyncExitStack() as stack:
         workers = [_worker(url, number, timing, stack) for number in range(nodes)]
         for worker in workers:
@@ -218,7 +218,7 @@ async def _rounds(actions: Sequence[Work]) -> None:
 
 
 async def messages(url: str, nodes: int) -> dict[str, Usage]:
-    """Cost of one message of each kind in a fleet of so many nodes without jobs."""
+    """Cost of one message of each kind in a fleet of ``nodes`` nodes without jobs."""
     found = {}
     async with AsyncExitStack() as stack:
         redis = commands(url, LONG)

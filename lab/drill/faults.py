@@ -335,7 +335,7 @@ class Balancer:
 
 @contextmanager
 def rolling_restart(world: World) -> Iterator[None]:
-    """Two gateways behind a balancer are restarted, one after the other."""
+    """Two gateways behind a balancer are restarted, one by one."""
     with Balancer(world) as balancer:
         for _ in range(3):
             world.load.add("balanced", balancer.act, 0.005)

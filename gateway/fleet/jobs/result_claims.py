@@ -24,9 +24,9 @@ from gateway.policies.items.results import claimable
 LONGEST = 600.0
 """Seconds of the longest claim."""
 MOST = 16_384
-"""Claims of a collection that are recorded; further ones are granted as if Redis were down."""
+"""The most claims of a collection that are recorded; further ones are granted as if Redis were down."""
 COLLECTIONS = 32
-"""Collections of a tenant of which claims are recorded."""
+"""The most collections of a tenant whose claims are recorded."""
 
 _END = """
 for place = 2, #ARGV do

@@ -6,7 +6,7 @@ for them before, in the index and the table of generations that they share. A wo
 ``healthy``; it then checks every path it reads with the origin.
 
 Why this is enough. Each worker publishes heartbeats to itself on the connection that carries the announcements. Redis
-delivers in order, and messages are handled one after the other, so a heartbeat received means that everything published
+delivers in order, and messages are handled one by one, so a heartbeat received means that everything published
 before it was *sent* has been handled. A worker is healthy for ``silence`` seconds after the sending of the last
 heartbeat that it received. The announcer waits for answers at most ``answer`` seconds after Redis accepted the announcement,
 and ``silence`` is not larger. So when ``announce`` returns, one of these holds for each worker that was subscribed:

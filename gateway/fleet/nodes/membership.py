@@ -210,7 +210,7 @@ class Membership:
     def previous_owners(self, key: int) -> list[Node]:
         """Nodes that may hold a key of this node: leaving nodes that would be its home, best first; then ``previous_owner``.
 
-        If several nodes were drained one after the other, each has keys that have not been read since.
+        If several nodes were drained one by one, each has keys that have not been read since.
         """
         owners = []
         if self._wide is not None:

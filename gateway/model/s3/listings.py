@@ -15,7 +15,7 @@ from urllib.parse import unquote, unquote_plus
 LONGEST_ROW = 32 * 1024
 """The most bytes of an object's element: a key of 1,024 bytes, percent-encoded, with room for an owner and checksums."""
 MOST_ROWS = 100_000
-"""Objects of one document; a page of S3 has 1,000."""
+"""The most objects of one document; a page of S3 has 1,000."""
 _OPENING = re.compile(rb"<(Contents|Version|DeleteMarker)>")
 _ENTITY = re.compile(r"&(#x?[0-9A-Fa-f]{1,6}|[a-z]{2,4});")
 _ENTITIES = {"lt": "<", "gt": ">", "amp": "&", "quot": '"', "apos": "'"}
@@ -63,7 +63,7 @@ class ListingScanner:
             position = max(position, len(data) - len(b"<DeleteMarker>"))
         self._rest = data[position:]
         if len(self._rest) > LONGEST_ROW:
-            self._rest = b""  # no object's element is so long
+            self._rest = b""  # no element of an object is that long
         return sightings
 
     def _sightings(self, kind: bytes, row: bytes) -> list[SeenVersion]:

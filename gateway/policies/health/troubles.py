@@ -3,7 +3,7 @@
 ``/-/readyz``, ``larder-gateway status`` with its exit code, the dashboard and ``/-/admin/problems`` show ``Trouble`` values of
 the kinds declared in ``KINDS``. A new problem takes an entry there and a function that returns it: one of ``troubles`` below if
 it follows from ``NodeFacts``, one in gateway/wiring/problems.py if a part of this node knows it, one in
-gateway/operate/status/problems.py if it only shows when all nodes are looked at. Its entry in docs/runbook.md names it.
+gateway/operate/status/problems.py if it only shows across all nodes. Its entry in docs/runbook.md names it.
 
 A trouble is something that an operator can act on; faults that the gateway repairs itself are metrics. A share needs a least
 number of events: one failed request in an idle night is no failing origin, and a cache that was filled once has evicted nothing

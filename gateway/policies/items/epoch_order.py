@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOST_ITEMS = 1 << 24
-"""Items of a dataset whose orders homes know: a permutation of as many takes two seconds, and eight bytes per item."""
+"""The most items of a dataset whose orders homes compute: such a permutation takes two seconds, and eight bytes per item."""
 ItemPositions = NDArray[np.uint32]
 """By item, its position in an epoch."""
 _SHUFFLED = re.compile(r"shuffled:(-?[0-9]{1,40})")

@@ -41,7 +41,7 @@ BLOCKS = 2
 STORED = 16
 """The least part of a block, as a divisor, that is stored when it was read alone."""
 SLACK = 0.1
-"""Bytes of blocks around a range, for each of its own, that are read with it at once."""
+"""The most bytes of the blocks around a range, per byte of the range, that are read with it at once."""
 PARTS = 2**48
 """The block number of a large part from byte 0 on; no object has as many blocks."""
 RUNS = 2**49

@@ -19,7 +19,7 @@ Where the paper is silent:
   and the rest is computed, and the projection is the mixture. So a small pool may favour a mark with small elements over one
   that would be faster if it fitted.
 - *A tie is no reason.* Storing costs an epoch of writes and space that others could use, so it must save more than ``margin``.
-- *Marks whose results are not shared*, for want of a fingerprint, are left out by the caller.
+- *Marks without a fingerprint*, whose results are not shared, are left out by the caller.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ Where the paper is silent:
 - *Shrinking compares with the time before the first worker was removed*, so that many small losses add up.
 - *A job without a known state* that has several workers was decided on before Redis was emptied. It keeps them, settled. A new
   job has one.
-- *Another mode of caching starts again with one worker* (section 4.3). Writing results is a mode of its own, as it is slower.
+- *Another mode of caching starts again with one worker* (section 4.3). Writing results is a separate mode, as it is slower.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Scaling:
         before: seconds per batch before the latest trial; ``None`` without one.
         level: seconds per batch when the job settled; ``None`` until it is measured.
         queue: length of the result queue then.
-        reports: reports since the job settled or was looked at.
+        reports: reports since the job settled or was last reviewed.
         seconds: sum of their seconds per batch.
         queued: sum of their queue lengths.
         mode: of the pipeline, as of the latest report.

@@ -17,7 +17,7 @@ grows and shrinks, and each change of mode costs an epoch of writes and a search
   than ``moved``: otherwise a projection that is too low would bring it back again and again. If no mode saves enough, but the
   room or the costs have changed by more than ``moved``, they become the reference for later ones.
 - *Several workers* are each slower, as they compete for cores. The decision is made from the times of one (the paper measures no
-  others), so the first profile of another number of workers is only a reference: later ones of as many workers are compared with
+  others), so the first profile of another number of workers is only a reference: later ones with that number are compared with
   it, and times change in the decision by the same factor.
 
 An operator's override wins at once, and leaves the profile as it is.

@@ -8,8 +8,8 @@ hundred reads at significance 0.01 finds such a stream in 2 windows of 100. Hund
 
 They are tested without the number of items. For draws with replacement from equal items, the number of different ones drawn is
 sufficient to estimate how many there are; given that number, all ways to distribute the reads over them are equally likely. So
-the sum of m (m - 1) over the items, each read m times, has a known mean and variance: those of as many Poisson numbers above 0
-whose sum is given (the index of dispersion, Fisher 1950, for truncated counts). Hot items exceed it. Epochs, which read all items
+the sum of m (m - 1) over the items, each read m times, has a known mean and variance: those of equally many Poisson numbers above
+0 with a given sum (the index of dispersion, Fisher 1950, for truncated counts). Hot items exceed it. Epochs, which read all items
 equally often, are below it.
 """
 
