@@ -22,7 +22,7 @@ from lab.evaluation.pages import machine, picture, table, write_section
 READ = Data("read", 1600, 16 * 1024)
 COMPUTED = Data("computed", 1600, 8 * 1024)
 BANDWIDTH = 330_000
-"""Of each dataset's store: a mini-batch of the first takes 0.4 s, one of the second 0.2 s."""
+"""Bytes per second of each dataset's store: a mini-batch of the first takes 0.4 s, one of the second 0.2 s."""
 BATCH = 8
 IO = 0.1
 COMPUTE = 0.4
@@ -30,8 +30,8 @@ ROOMS = {"both": 1.2 * (READ.size + COMPUTED.size), "half of one": LOW * 0.5 * R
 """Bytes of the caches of two fleets, by the datasets that fit."""
 PATIENCE = 240.0
 SETTLE, MEASURE, COMPARED = 60.0, 30.0, 35.0
-"""Seconds after the manager knows both jobs until its predictions are read, and for which steps count beside them; and
-of a run that is compared."""
+"""Seconds from the manager's measurements of both jobs to the reading of its predictions; of the steps compared with them; and of
+a compared run."""
 STEPS = 60
 SKIPPED = 10
 
@@ -119,7 +119,7 @@ def _milliseconds(seconds: float) -> str:
 
 
 def probed(running: Fleet, jobs: Sequence[Training]) -> dict[str, Outcome]:
-    """Let cold jobs run until the manager knows both and for a while longer; what it said, and what followed."""
+    """Run cold jobs until the manager knows both, and for a while longer; returns its figures and the following measurements."""
     said: dict[str, Any] = {}
     asked = 0.0
 
@@ -154,7 +154,7 @@ def _outcome(said: dict[str, Any], job: Training, log: Log, asked: float) -> Out
 
 
 def compared(store: Origin, running: Fleet, jobs: Sequence[Training]) -> Measured:
-    """Each job alone, through a fleet that has cached nothing: first without the cache, then with everything cached."""
+    """Run each job alone through a fleet with empty caches: first without the cache, then with everything cached."""
     without = [_step(running, job, "off") for job in jobs]
     for data in (READ, COMPUTED):
         store.limit(0, data=data)

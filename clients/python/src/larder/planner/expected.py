@@ -33,8 +33,8 @@ class ExpectedReads:
 
 
 def expected_reads(items: int, size: int, capacity: float, jobs: int = 1) -> ExpectedReads:
-    """The expected reads of ``jobs`` of the same speed on a dataset of ``items`` items and ``size`` bytes, with this ``cache.capacity`` of
-    all nodes together.
+    """The expected reads of ``jobs`` of equal speed on ``items`` items of ``size`` bytes in total, with this ``cache.capacity``
+    of all nodes together.
 
     Raises:
         ValueError: the dataset is empty, or there is no job.
