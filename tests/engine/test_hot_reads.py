@@ -238,6 +238,12 @@ async def replace_the_entry(bench: Bench) -> None:
     bench.engine._entries.put(replace(entry))
 
 
+async def learn_other_headers(bench: Bench) -> None:
+    """The origin is asked, and describes the object with other headers."""
+    entry = bench.engine._entries[KEY]
+    entry.record = replace(entry.record, meta=replace(entry.record.meta, headers=(("x-amz-meta-a", "b"),)))
+
+
 async def remove_the_blob(bench: Bench) -> None:
     """Any worker of the node removes the blob."""
     entry = bench.engine._entries[KEY]
@@ -258,7 +264,7 @@ async def lose_the_disk(bench: Bench) -> None:
     "change",
     [
         write, change_rights, revoke, reload, wait, turn_back, miss_writes, have_missed_writes, forget_the_entry,
-        replace_the_entry, remove_the_blob, clear_memory, lose_the_disk,
+        replace_the_entry, learn_other_headers, remove_the_blob, clear_memory, lose_the_disk,
     ],
 )  # fmt: skip
 async def test_an_object_is_not_sent_again_after_a_change(

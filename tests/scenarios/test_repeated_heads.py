@@ -32,6 +32,7 @@ BODIES = {SMALL: content(4 * KIB, "small"), MEDIUM: content(110 * KIB, "medium")
 A, B = ("GWA", "gateway-secret-a"), ("GWB", "gateway-secret-b")
 C = ("GWC", "gateway-secret-c", "session-token-of-c")
 DOMAIN = "s3.test"
+TOKEN = "token-of-the-one-who-reads-the-metrics"
 DESCRIPTION = [("content-type", "image/png"), ("cache-control", "max-age=60"), ("x-amz-meta-camera", "one; two"),
                ("x-amz-checksum-crc32", "AAAAAA=="), ("content-disposition", "inline")]  # fmt: skip
 # "connection: close" depends on whether this side's end arrives before the answer begins.
@@ -51,7 +52,9 @@ def running(request, origin: Origin, tmp_path_factory: pytest.TempPathFactory) -
     """A gateway with keys of different tenants, of which B may read only one object, with memory and access log or without."""
     home: Path = tmp_path_factory.mktemp("home")
     memory, logged = request.param
-    extra = f'[log]\naccess = "{home / "access.log"}"\n' if logged else ""
+    extra = f'[admin]\nread_token = "{TOKEN}"\n'
+    if logged:
+        extra += f'[log]\naccess = "{home / "access.log"}"\n'
     rules = ({"match": "**", "freshness": "1h", "grant": "1h"},)
     keys = (
         {"access_key_id": A[0], "secret_access_key": A[1], "tenant": "a"},
@@ -184,6 +187,24 @@ def test_repeated_heads_are_not_parsed(running: Running) -> None:
         time.sleep(0.05)
     after = counts()
     assert [now - then for now, then in zip(after, before, strict=True)] == [7, 10, 10 * 4 * KIB]
+
+
+def test_each_tenant_has_its_own_counts(running: Running) -> None:
+    """Rule: repeated reads of one object by two tenants count for each of them."""
+
+    def counts() -> list[float]:
+        return [
+            running.metric("larder_bucket_requests_total", TOKEN, tenant=tenant, outcome="HIT") for tenant in ("a", "c")
+        ]
+
+    before = counts()
+    with primed(running) as first, reading(running) as second:
+        for _ in range(6):
+            first.ask(head(running, SMALL))
+            second.ask(head(running, SMALL, C))
+    eventually(
+        counts, lambda after: [now - then for now, then in zip(after, before, strict=True)] == [10, 6], "the counts"
+    )
 
 
 @pytest.mark.parametrize(

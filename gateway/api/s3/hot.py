@@ -92,11 +92,11 @@ class Hit:
 class SentObject:
     """A whole object that was sent from memory, in the form for sending it again (``repeated.py``).
 
-    ``identity`` is its reader's, ``checked`` whether the head has checksums. ``head`` is the answer up to the request's number.
-    ``count`` counts an answer, given its seconds.
+    ``principal`` is the reader. ``checked`` says whether the head has checksums, which is the answer up to the request's number.
+    ``count`` counts an answer, given its bytes and seconds.
     """
 
-    identity: OriginIdentity
+    principal: Principal
     checked: bool
     head: bytes
     size: int

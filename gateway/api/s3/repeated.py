@@ -229,6 +229,7 @@ class RepeatedReads:
         self._repeats = repeats
         self._signature = signature
         self._auth = trace.auth
+        self._principal = trace.auth.principal
         self._identity = trace.auth.principal.identity
         self._tenant = trace.auth.principal.tenant
         self._reader = trace.auth.principal.access_key_id
@@ -261,7 +262,7 @@ class RepeatedReads:
             sent = known.sent
             if (
                 sent is None
-                or sent.identity is not self._identity
+                or sent.principal is not self._principal
                 or sent.checked is not self._checked
                 or self._ranged
                 or self._recorded
@@ -318,7 +319,7 @@ class RepeatedReads:
         ready = self._repeats.ready(hit.key, self._identity)
         if ready is not None:
             counted = self._repeats.accounting.hits(self._tenant, hit.key.bucket)
-            known.sent = SentObject(self._identity, self._checked, head, hit.length, ready, counted.add)
+            known.sent = SentObject(self._principal, self._checked, head, hit.length, ready, counted.add)
 
     def _trace(self, path: bytes, values: tuple[bytes, ...], hit: Hit, numbers: tuple[float, float, int]) -> Trace:
         """The request as the general path describes it."""

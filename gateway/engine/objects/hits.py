@@ -17,6 +17,7 @@ from gateway.engine.base.services import Services
 from gateway.engine.objects.entries import EntryCache, Grants, KnownValidity, ObjectEntry
 from gateway.model.access import Access
 from gateway.model.keys import ObjectKey, OriginIdentity
+from gateway.model.objects import ObjectRecord
 from gateway.model.s3.ranges import ByteRange, block_span
 from gateway.policies.reads.freshness import Validity, good
 from gateway.policies.reads.owner import obeyed
@@ -47,6 +48,7 @@ class ReadyObject:
     """
 
     entry: ObjectEntry
+    record: ObjectRecord
     client: OriginIdentity
     digest: bytes
     copy: CopiedBlob
@@ -138,7 +140,7 @@ class Hits:
             return None
         (rules, revocation, validity), (slot, bucket) = known, entry.slots
         return ReadyObject(
-            entry, client, ref.digest, copy, slot, bucket, entry.generation, rules, revocation,
+            entry, entry.record, client, ref.digest, copy, slot, bucket, entry.generation, rules, revocation,
             validity.since, validity.until, validity.vouched,
         )  # fmt: skip
 
@@ -156,6 +158,7 @@ class Hits:
         numbers = table.numbers
         if (  # hot: the same comparisons as in ``find``
             numbers[ready.slot] + numbers[ready.bucket] != ready.generation
+            or entry.record is not ready.record
             or services.rules is not ready.rules
             or self._grants.revocation is not ready.revocation
             or not ready.since <= now < ready.until
