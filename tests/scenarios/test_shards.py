@@ -100,12 +100,16 @@ def test_a_cold_epoch_over_shards(origin: Origin, file: Path, tmp_path: Path, *,
 
 
 def test_a_cold_epoch_of_a_fleet(origin: Origin, file: Path, tmp_path: Path) -> None:
-    """Rule: the homes of a stretch's items get them from one node, which reads them at once; then the homes have them."""
+    """Rule: the homes of a stretch's items get them from one node, which reads them at once; then the homes have them.
+
+    On a busy machine a home may stop waiting, or suspect the reader, and read a stretch itself: one more, and one a suspicion.
+    """
     reads = Reads(origin)
     with RedisServer() as redis, fleet(origin.endpoint, redis.url, 3, tmp_path) as nodes:
         assert epoch(nodes[0], file) == Counter(range(ALL))
+        again = 1 + int(sum(node.metric("larder_peer_suspects_total") for node in nodes))
         assert len(reads.ranges) <= 0.05 * ALL
-        assert reads.size <= 1.05 * ALL * SAMPLE
+        assert reads.size <= (1.05 * ALL + SAMPLES * again) * SAMPLE
 
 
 def test_a_cold_epoch_over_shards_that_do_not_fit(origin: Origin, file: Path, tmp_path: Path) -> None:
