@@ -229,7 +229,7 @@ def keep_running(
 
 
 async def for_each(items: Iterable[T], work: Callable[[T], Awaitable[None]], at_once: int) -> None:
-    """Do ``work`` for every item, ``at_once`` items at a time; the first error cancels the rest."""
+    """Run ``work`` on every item, at most ``at_once`` at a time; the first error cancels the rest."""
     left = iter(items)
 
     async def worker() -> None:

@@ -159,7 +159,7 @@ class Accounting:
         self.rates = rates
         self._access = access
         self._hits: dict[tuple[str, str], CountedHits] = {}
-        self._repeated = metrics.LoopSum(metrics.REPEATED)
+        self.repeated = metrics.LoopSum(metrics.REPEATED)
 
     def note(self, scope: Scope, trace: Trace, answer: Answer | Hit | RemoteHit, turned_around: float) -> None:
         """Account for a request.
@@ -220,7 +220,7 @@ class Accounting:
 
     def publish(self) -> None:
         """Hand the counts to the metrics."""
-        self._repeated.inc(sum(counted.publish() for counted in self._hits.values()))
+        self.repeated.inc(sum(counted.publish() for counted in self._hits.values()))
         self.tally.publish()
 
     @property

@@ -109,7 +109,7 @@ def changes_object(call: S3Call) -> bool:
 
 
 def changes_rights(call: S3Call) -> bool:
-    """Whether a request may change who may read the objects of its bucket: true for every write to the bucket itself. Policy,
+    """Whether a request may change the rights to read objects of its bucket, as every write to the bucket itself may. Policy,
     ACL, public access block, ownership, tags (policies can test them), payer, creation and deletion change rights. The few other
     writes are rare, and S3 may add operations.
     """

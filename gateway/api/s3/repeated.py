@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import sha256
 from hmac import compare_digest
 from math import inf, nextafter
@@ -28,7 +28,6 @@ from gateway.api.s3.accounts import Account
 from gateway.api.s3.answer import date_lines
 from gateway.api.s3.auth import MAX_SKEW, Authenticator
 from gateway.api.s3.hot import Hit, HotReads, KnownAddress, SentObject, wants_checksum
-from gateway.base import metrics
 from gateway.engine.objects.hits import ReadyObject
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.s3 import sigv4
@@ -80,7 +79,6 @@ class Repeats:
     finish: Finish
     ready: Callable[[ObjectKey, OriginIdentity], ReadyObject | None]
     again: Callable[[ReadyObject, float, float], bytes | None]
-    counted: metrics.LoopSum = field(default_factory=lambda: metrics.LoopSum(metrics.REPEATED))
 
     def of(
         self, connection: AdoptingConnection, head: bytes, trace: Trace, known: RepeatedReads | None
@@ -292,7 +290,7 @@ class RepeatedReads:
             return False
         start, stop, size = hit.span
         repeats.note(hit.key, start, stop, size, True, now, self._reader, self._client, 0.0)
-        repeats.counted.inc()
+        repeats.accounting.repeated.inc()
         self.patience.answered += 1
         serial = next(repeats.ids) & _SERIAL
         head = b"%b%bx-amz-request-id: " % (STATUS_LINES[hit.status], hit.head)

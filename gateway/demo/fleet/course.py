@@ -70,8 +70,8 @@ class Running:
 
 
 def take(keep: bool, port: int, nginx: Path | None, stack: ExitStack, interrupts: Interrupts) -> None:
-    """Start the parts, run two jobs, kill a gateway meanwhile, and print how to continue; the arguments are those of the entry
-    point.
+    """Start the parts, run two jobs, kill a gateway while they run, and print how to continue. The arguments are the entry
+    point's.
 
     Raises:
         DemoFailed: a claim of the demo did not hold.

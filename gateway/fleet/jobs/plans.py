@@ -6,8 +6,8 @@ keep their plan while Redis is lost: allocation freezes. They never return to an
 them do.
 
 The manager's memory is three quarters of a plan with many jobs. Only a leader needs it at once, so it has a key of its own, which
-followers read with another plan, and for whoever asks about jobs, but not more often than every ``MEMORY_EVERY`` seconds: after a
-loss of Redis any of them may lead.
+followers read with a new plan, and when somebody asks about jobs, at most every ``MEMORY_EVERY`` seconds: after a loss of Redis
+any of them may lead.
 
 Beside the plan are recent changes with their reasons (``history``).
 """

@@ -1,7 +1,7 @@
 """Where the members of TAR archives are, for batches of keys: found by reading the archives' headers through the cache.
 
 An archive's headers are read with the rights of the caller who wants a member, from where the last walk ended, until the member
-is found. The members' places are kept in memory for that version of the archive, by its ETag, for every caller who may read the
+is found. The members' places are kept in memory by the archive's ETag, and serve every caller with the right to read the
 archive. The read of the member itself is checked like any other, and names the version (If-Match).
 """
 

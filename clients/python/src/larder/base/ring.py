@@ -1,7 +1,7 @@
 """The ring of a fleet, computed as the gateways do, so that a reader can request items from their homes.
 
-Weighted rendezvous hashing: every node draws for every key a number that depends only on the node and the key, exponentially
-distributed with the node's capacity as its rate. The node with the smallest draw is home. ``GET /-/v1/fleet`` names the nodes,
+The function is weighted rendezvous hashing: the hash of node and key gives an exponentially distributed number, whose rate is the
+node's capacity. The node with the smallest number is home. ``GET /-/v1/fleet`` names the nodes,
 and with ``ring`` the version of this function; the golden vectors in tests/wire/ring.json hold gateway and client to the same
 homes.
 """
