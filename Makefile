@@ -17,7 +17,7 @@ $(BIN)/python:
 	scripts/create-venv $(VENV)
 
 # What was installed last is remembered in stamps; a change of pyproject.toml or of the constraints installs again.
-INSTALLERS := pyproject.toml clients/python/pyproject.toml constraints.txt $(addprefix scripts/install-,packages redis-binary torch)
+INSTALLERS := pyproject.toml hatch_build.py gateway/api/s3/_repeated.c clients/python/pyproject.toml constraints.txt $(addprefix scripts/install-,packages redis-binary torch)
 PIP_INSTALL := scripts/install-packages $(BIN)/python $(BIN)/python -c constraints.txt
 # On all cores, before many processes import the same. Half is never imported. Templates of some packages are not Python and fail.
 UNUSED := /tests?/|/(transformers/models|moto/(?!s3|core|moto_|util)[a-z0-9_]+|ray/(rllib|serve|llm|tune)|torch/(_inductor|testing)|sympy/physics)/
@@ -87,6 +87,8 @@ test-client: | $(BIN)/python ## Test the Python client alone, in a clean environ
 FIRST := tests/scenarios/ tests/store/
 .PHONY: test-gateway
 test-gateway: $(VENV)/.dev-installed system-packages store-programs ## Test the gateway, against real parts
+	@# The compiler may have come with the servers.
+	@$(BIN)/python -c 'import gateway.api.s3._repeated' 2>/dev/null || $(PIP_INSTALL) -e .
 	@# Once, and not in each of the processes that begin together.
 	$(BIN)/python -m compileall -q gateway clients/python/src
 	@# First the scenarios, which wait most, while the checks and the client's tests use the processors. Then the other folders in

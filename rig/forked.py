@@ -143,7 +143,9 @@ def _become_gateway(
 
 
 def _read_at_import(environ: Mapping[str, str]) -> bool:
-    """Whether a new Python would run a ``sitecustomize`` that a forked process has not run."""
+    """Whether a new Python would import otherwise: a ``sitecustomize``, or no compiled code."""
+    if "LARDER_PURE_PYTHON" in environ:
+        return True
     folders = environ.get("PYTHONPATH", "").split(os.pathsep)
     return any((Path(folder) / "sitecustomize.py").exists() for folder in folders)
 

@@ -71,7 +71,7 @@ class Engine:
         self.uploads = Uploads(services, self._reads.cold, self._entries, self.warm)
         self.owes, self.owes_at = services.store.generations.owes, services.store.generations.owes_at
         hits = Hits(services, self._entries, self._grants)
-        self.hot, self.ready, self.again = hits.find, hits.ready, hits.again
+        self.hits, self.hot = hits, hits.find
         self.sightings = Sightings(services, self._entries)
         self.open = self._reads.open
         self.known = self._reads.known

@@ -63,7 +63,6 @@ class Channel:
 
     __slots__ = (
         "_cold",
-        "_descriptor",
         "_done",
         "_head",
         "_loop",
@@ -74,6 +73,7 @@ class Channel:
         "_stalled_after",
         "_tail",
         "_writable",
+        "descriptor",
         "lost",
         "paused",
         "transport",
@@ -91,8 +91,8 @@ class Channel:
         self._loop = loop
         self._writable: asyncio.Future[None] | None = None
         self._out: socket.socket | None = None
-        self._descriptor = -1
-        """Number of bytes in ``_out``."""
+        self.descriptor = -1
+        """Number of the open file behind ``_out``; -1 without one."""
         self._done: asyncio.Future[None] | None = None
         self._head: bytes | None = None
         """The bytes that the transport must accept before the spans; ``None`` if the spans may be sent."""
@@ -202,16 +202,22 @@ class Channel:
 
     def write_now(self, pieces: Sequence[bytes | bytearray | memoryview]) -> None:
         """Write bytes; the transport (empty before) keeps those that the socket does not accept, as a copy if they may change."""
-        if self._descriptor < 0:
+        if self.descriptor < 0:
             self._duplicate()
         try:
-            sent = os.writev(self._descriptor, pieces)
+            sent = os.writev(self.descriptor, pieces)
         except BlockingIOError:
             sent = 0
         except OSError:
             self.transport.abort()
             return
-        if sent == sum(map(len, pieces)):
+        if sent != sum(map(len, pieces)):
+            self.keep(pieces, sent)
+
+    def keep(self, pieces: Sequence[bytes | bytearray | memoryview], sent: int) -> None:
+        """Have the transport, which is empty, send pieces of which ``sent`` bytes are sent; -1: the socket has failed."""
+        if sent < 0:
+            self.transport.abort()
             return
         for piece in pieces:
             if sent < len(piece):
@@ -324,7 +330,7 @@ class Channel:
             if self._done is not None:
                 self._loop.remove_writer(self._out)
             self._out.close()
-            self._out, self._descriptor = None, -1
+            self._out, self.descriptor = None, -1
 
     def _duplicate(self) -> socket.socket:
         if self.lost:  # its number may belong to another connection by now
@@ -332,7 +338,7 @@ class Channel:
         original = cast(socket.socket, self.transport.get_extra_info("socket"))
         self._out = socket.socket(original.family, original.type, original.proto, fileno=os.dup(original.fileno()))
         self._out.setblocking(False)
-        self._descriptor = self._out.fileno()
+        self.descriptor = self._out.fileno()
         return self._out
 
     def _push(self) -> bool:

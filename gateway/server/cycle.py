@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from gateway.base.shortages import SHORTAGES
@@ -43,14 +43,20 @@ DIRECT = "larder.direct"
 """Extension: returns the cycle of the request being answered, for an answer without a task. See ``Cycle.deferred``."""
 REPEATS = "larder.repeats"
 """Scope key of the connection and the head of a request in the usual form. An application that answered such a request at once
-may set the connection's ``repeated``, which answers further heads that differ little from this head without parsing them
-(template.py).
+may set the connection's ``repeated``, whose ``answer`` takes further heads that differ little from this head (template.py).
 """
 HIGH_WATER = 256 * 1024
 """Bytes of a request body buffered for the application before reading pauses."""
 
 logger = logging.getLogger("larder.server")
 Piece = bytes | FileSpan
+
+
+class RepeatedHeads(Protocol):
+    """What answers the further heads of a connection without parsing them."""
+
+    answer: Callable[[bytes], bool]
+    """Answers bytes that arrived, if they are one such head; returns whether it has."""
 
 
 class Connection(Protocol):

@@ -34,7 +34,7 @@ from gateway.policies.pace import ClientPace
 from gateway.server.asgi_types import Application, RawHeaders, Scope
 from gateway.server.callers import AUTHENTICATED, callers_of
 from gateway.server.channel import Channel
-from gateway.server.cycle import DESCRIPTORS, DIRECT, FILES, PIECES, REPEATS, Cycle
+from gateway.server.cycle import DESCRIPTORS, DIRECT, FILES, PIECES, REPEATS, Cycle, RepeatedHeads
 from gateway.server.limits import ClientLimits
 from gateway.server.local import Passing, in_flight_of, is_another_user
 from gateway.server.parsing import BadRequest, RequestParser, TlsClient
@@ -108,10 +108,10 @@ class GatewayProtocol(asyncio.Protocol):
         self._behind = False
         self._usual_length = 0
         """Bytes of the last head in the usual form, without its path."""
-        self.repeated: Callable[[bytes], bool] | None = None
+        self.repeated: RepeatedHeads | None = None
         """Answers a head that resembles an earlier one without parsing it, if possible; see ``REPEATS``."""
         self._again: Callable[[bytes], bool] | None = None
-        """``repeated``, while no request is being answered and none has begun to arrive."""
+        """``repeated.answer``, while no request is being answered and none has begun to arrive."""
 
     # Called by the transport
 
@@ -359,7 +359,7 @@ class GatewayProtocol(asyncio.Protocol):
             in_head = self._parser is not None and self._parser.in_head
             self.deadline = self.loop.time() + (self.head_timeout if in_head else self._keep_alive)
             if not in_head:
-                self._again = self.repeated
+                self._again = None if self.repeated is None else self.repeated.answer
             if not self._reading:
                 self.resume_reading()
 

@@ -80,16 +80,18 @@ class Template:
 
     Attributes:
         names: of the slots' headers, in the order of ``match``.
+        pieces: of the accepted head after its path, without the value of Range; every second one is a slot.
     """
 
-    __slots__ = ("_fixed", "_headers", "_range_at", "_size", "_unpack_from", "names")
+    __slots__ = ("_fixed", "_headers", "_range_at", "_size", "_unpack_from", "names", "pieces")
 
     def __init__(
         self, pieces: list[bytes], names: tuple[bytes, ...], range_at: int | None, headers: list[tuple[bytes, bytes]]
     ) -> None:
         layout = Struct("".join(f"{len(piece)}s" for piece in pieces))
         self.names = names if range_at is None else (*names, RANGE)
-        self._fixed = tuple(pieces[::2])
+        self.pieces = tuple(pieces)
+        self._fixed = self.pieces[::2]
         self._unpack_from = layout.unpack_from
         self._size = layout.size
         self._range_at = range_at

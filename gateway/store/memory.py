@@ -25,6 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 
+from gateway.model.guards import Guard
 from gateway.policies.reads.memory import Copied, MemoryOrder
 from gateway.store.disk import Disk
 from gateway.store.files.blobs import OpenBlob
@@ -78,7 +79,8 @@ class MemoryBlobs:
     """
 
     def __init__(self, disk: Disk, doubt: Callable[[bytes], None]) -> None:
-        self._hits = 0
+        self.hits = 0
+        """How often a blob was found in memory since ``take_hits``."""
         self._order: MemoryOrder[CopiedBlob] = MemoryOrder(0, LARGEST, OVERHEAD)
         self._copies = self._order.residents
         self._disk = disk
@@ -117,8 +119,13 @@ class MemoryBlobs:
         if disk.removed.numbers[copy.slot] != copy.number or not copy.body or not disk.readable:
             return False
         copy.reads += 1
-        self._hits += 1
+        self.hits += 1
         return True
+
+    def guards(self, copy: CopiedBlob) -> tuple[Guard, ...]:
+        """What ``holds`` compares, except for the bytes themselves."""
+        removed = self._disk.removed.numbers
+        return ("at", removed, copy.slot, copy.number), ("is", self._disk, "readable", True)
 
     def get(self, digest: bytes) -> bytes | None:
         """The bytes of a blob, if they are in memory and the blob was not removed since."""
@@ -148,8 +155,8 @@ class MemoryBlobs:
         return body
 
     def take_hits(self) -> int:
-        """How often ``get`` has found a blob since the last call."""
-        hits, self._hits = self._hits, 0
+        """How often a blob was found in memory since the last call."""
+        hits, self.hits = self.hits, 0
         return hits
 
     def discard(self, digest: bytes) -> None:

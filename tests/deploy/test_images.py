@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -61,9 +62,19 @@ def copied(source: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, zipfile.ZipFile]:
-    """The wheels, by name, that the Dockerfile's `pip install` builds from the copied files; without dependencies."""
+    """The wheels, by name, that the Dockerfile's `pip wheel` builds from the copied files."""
     app, wheels = tmp_path_factory.mktemp("app"), tmp_path_factory.mktemp("wheels")
-    for word, rest in steps("gateway"):
+    take_files(app)
+    [line] = [rest for word, rest in steps("wheels") if word == "RUN" and "pip wheel" in rest]
+    variable, _, command = line.partition(" pip ")
+    local = [each for each in shlex.split(command) if each.startswith(".")]
+    name, _, value = variable.partition("=")
+    return build(app, wheels, local, {name: value})
+
+
+def take_files(app: Path) -> None:
+    """Copy what the Dockerfile copies before it builds the wheels."""
+    for word, rest in steps("wheels"):
         if word == "COPY":
             *sources, place = rest.split()
             for source in sources:
@@ -75,9 +86,10 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, zipfile.ZipF
                         target = app / place
                     target.parent.mkdir(parents=True, exist_ok=True)
                     shutil.copy(ROOT / name, target)
-    [line] = [rest for word, rest in steps("gateway") if word == "RUN" and rest.startswith("pip install")]
-    named = [each for each in shlex.split(line.partition("&&")[0]) if each.startswith(".")]
-    local = [re.sub(r"\[.*\]", "", each) for each in named]
+
+
+def build(app: Path, wheels: Path, local: list[str], environ: Mapping[str, str]) -> dict[str, zipfile.ZipFile]:
+    """The wheels of these folders of ``app``, by name, without dependencies."""
     command = [
         sys.executable,
         "-m",
@@ -89,9 +101,28 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, zipfile.ZipF
         str(wheels),
         *local,
     ]
-    done = subprocess.run(command, cwd=app, capture_output=True, text=True, timeout=BOUND, check=False)
+    whole = {**os.environ, **environ}
+    done = subprocess.run(command, cwd=app, env=whole, capture_output=True, text=True, timeout=BOUND, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return {path.name.partition("-")[0]: zipfile.ZipFile(path) for path in wheels.glob("*.whl")}
+
+
+@pytest.mark.timeout(2 * BOUND)
+def test_the_image_has_the_compiled_code(built: Mapping[str, zipfile.ZipFile]) -> None:
+    """Rule: repeated hits are compiled in the image, by one library for every Python from 3.11 on this platform."""
+    wheel = built["larder_gateway"]
+    assert "gateway/api/s3/_repeated.abi3.so" in wheel.namelist()
+    assert re.search(r"-cp311-abi3-linux_\w+[.]whl$", str(wheel.filename))
+
+
+@pytest.mark.timeout(2 * BOUND)
+def test_a_wheel_without_a_compiler(tmp_path: Path) -> None:
+    """Rule: where nothing can be compiled, the wheel is one of pure Python, and complete but for the library."""
+    take_files(tmp_path)
+    wheel = build(tmp_path, tmp_path / "wheels", ["."], {"CC": "false"})["larder_gateway"]
+    assert str(wheel.filename).endswith("-py3-none-any.whl")
+    assert not [name for name in wheel.namelist() if name.endswith(".so")]
+    assert "gateway/api/s3/compiled.py" in wheel.namelist()
 
 
 def metadata(wheel: zipfile.ZipFile) -> Message:

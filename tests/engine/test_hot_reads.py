@@ -26,6 +26,7 @@ from gateway.model.s3.sigv4 import WireRequest
 from gateway.server.head import encode_lines
 from gateway.store.files import blobs
 from gateway.store.memory import LARGEST
+from tests.compiled import holds
 from tests.engine.conftest import BLOCK, Bench, alone, take
 
 
@@ -181,9 +182,9 @@ async def ready(bench: Bench) -> tuple[Bench, ReadyObject]:
     await bench.read("k")
     await bench.settle()
     assert [bench.engine.hot(KEY, bench.identity, bench.now[0]) is not None for _ in range(3)] == [True] * 3
-    object_ = bench.engine.ready(KEY, bench.identity)
+    object_ = bench.engine.hits.ready(KEY, bench.identity)
     assert object_ is not None
-    assert bench.engine.again(object_, bench.now[0], time.monotonic()) == b"x" * 100
+    assert bench.engine.hits.again(object_, bench.now[0], time.monotonic()) == b"x" * 100
     return bench, object_
 
 
@@ -272,8 +273,16 @@ async def test_an_object_is_not_sent_again_after_a_change(
 ) -> None:
     """Rule: whatever may change between two hits is compared before the second one."""
     bench, object_ = ready
+    guards = bench.engine.hits.guards(object_)
+    assert holds(guards)
     await change(bench)
-    assert bench.engine.again(object_, bench.now[0], time.monotonic()) is None
+    assert bench.engine.hits.again(object_, bench.now[0], time.monotonic()) is None
+    if change in (wait, turn_back):
+        assert not object_.since <= bench.now[0] < object_.until  # which the compiled code compares, too
+    elif change is clear_memory:
+        assert not object_.copy.body
+    else:
+        assert not holds(guards)
 
 
 async def test_a_hit_that_is_sent_again_counts_as_a_read(ready: tuple[Bench, ReadyObject]) -> None:
@@ -282,7 +291,7 @@ async def test_a_hit_that_is_sent_again_counts_as_a_read(ready: tuple[Bench, Rea
     bench.store.memory.take_hits()
     folded = bench.store._uses.take_folded()
     bench.engine._entries.move_to_end(KEY, last=False)
-    assert bench.engine.again(object_, bench.now[0], time.monotonic()) is not None
+    assert bench.engine.hits.again(object_, bench.now[0], time.monotonic()) is not None
     assert next(reversed(bench.engine._entries)) == KEY
     assert bench.store.memory.take_hits() == 1
     folded = bench.store._uses.take_folded()

@@ -43,7 +43,7 @@ _VARYING = re.compile(
 
 
 LOGGED = {"memory": ("", True), "disk": ("0", True)}
-COUNTED = {"counted": ("", False)}
+COUNTED = {"compiled": ("", False), "python": ("", False, "LARDER_PURE_PYTHON")}
 """Without an access log, an object in memory is sent again without being looked for."""
 
 
@@ -51,7 +51,7 @@ COUNTED = {"counted": ("", False)}
 def running(request, origin: Origin, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A gateway with keys of different tenants, of which B may read only one object, with memory and access log or without."""
     home: Path = tmp_path_factory.mktemp("home")
-    memory, logged = request.param
+    memory, logged, *names = request.param
     extra = f'[admin]\nread_token = "{TOKEN}"\n'
     if logged:
         extra += f'[log]\naccess = "{home / "access.log"}"\n'
@@ -67,7 +67,7 @@ def running(request, origin: Origin, tmp_path_factory: pytest.TempPathFactory) -
     )  # fmt: skip
     for path, body in BODIES.items():
         origin.put(path, body)
-    with gateway(configuration, home) as started:
+    with gateway(configuration, home, environ=dict.fromkeys(names, "1")) as started:
         for path in BODIES:
             for _ in range(3):
                 with reading(started) as connection:

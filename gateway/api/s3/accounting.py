@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -160,6 +160,8 @@ class Accounting:
         self._access = access
         self._hits: dict[tuple[str, str], CountedHits] = {}
         self.repeated = metrics.LoopSum(metrics.REPEATED)
+        self.drain: Callable[[], None] = lambda: None
+        """Counts the answers that have been sent and not counted."""
 
     def note(self, scope: Scope, trace: Trace, answer: Answer | Hit | RemoteHit, turned_around: float) -> None:
         """Account for a request.
@@ -220,6 +222,7 @@ class Accounting:
 
     def publish(self) -> None:
         """Hand the counts to the metrics."""
+        self.drain()
         self.repeated.inc(sum(counted.publish() for counted in self._hits.values()))
         self.tally.publish()
 

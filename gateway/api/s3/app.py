@@ -19,6 +19,7 @@ from gateway.api.s3.asked_loads import AskedLoads, asks_for_load
 from gateway.api.s3.auth import Authenticated, Authenticator, split_address
 from gateway.api.s3.call import S3Call, check_bucket, decode_key, resource_of
 from gateway.api.s3.classify import not_cacheable
+from gateway.api.s3.compiled import CompiledHits
 from gateway.api.s3.direct import DirectReads
 from gateway.api.s3.errors import as_s3_error, outcome_of, render
 from gateway.api.s3.form import Form
@@ -112,10 +113,12 @@ class S3App(Edge):
         self._domain = settings.domain
         self._elsewhere = elsewhere
         self._ids = count(int.from_bytes(os.urandom(6), "big") << 16)
+        engine = reads.hot.engine
         self._repeats = Repeats(
             authenticator, reads.hot, accounting, self.places, reads.note, self._ids, self._finish_hit,
-            reads.hot.engine.ready, reads.hot.engine.again,
+            engine.hits, CompiledHits(engine.hits, reads.note, engine.entries_kept),
         )  # fmt: skip
+        accounting.drain = self._repeats.compiled.drain
 
     def begin(self, scope: Scope, receive: Receive, send: Send, send_files: SendFiles) -> Awaitable[None] | None:
         """See ``Edge.begin``: a hit that can be sent at once needs no task."""

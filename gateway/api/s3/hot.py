@@ -25,6 +25,7 @@ from gateway.api.s3.objects import part_head, whole_head
 from gateway.engine.engine import Engine
 from gateway.engine.objects.hits import ReadyObject
 from gateway.fleet.nodes.membership import Membership
+from gateway.model.guards import Guard
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.model.objects import ObjectMeta
 from gateway.model.outcomes import Outcome, Reason
@@ -168,6 +169,10 @@ class HotReads:
             return None
         known = self._addresses.get((origin, host, raw_path))
         return known if known is not None and known.remote is None else None
+
+    def ring_guard(self) -> Guard:
+        """What shows that no home has changed."""
+        return "is", self._membership, "ring", self._ring
 
     def find_whole_for_node(self, raw_path: bytes, principal: Principal) -> Hit | None:
         """A hit for another node that requests a whole object by its address alone."""

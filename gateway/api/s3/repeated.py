@@ -27,9 +27,10 @@ from gateway.api.s3.accounting import Accounting, Trace
 from gateway.api.s3.accounts import Account
 from gateway.api.s3.answer import date_lines
 from gateway.api.s3.auth import MAX_SKEW, Authenticator
+from gateway.api.s3.compiled import AVAILABLE, CompiledHits, CompiledReads, Second, numbered
 from gateway.api.s3.hot import Hit, HotReads, KnownAddress, SentObject, wants_checksum
-from gateway.engine.objects.hits import ReadyObject
-from gateway.model.keys import ObjectKey, OriginIdentity
+from gateway.engine.objects.hits import Hits
+from gateway.model.guards import Guard
 from gateway.model.s3 import sigv4
 from gateway.model.s3.ranges import ByteRange, parse_range
 from gateway.model.s3.sigv4 import WireRequest
@@ -77,8 +78,8 @@ class Repeats:
     note: Note
     ids: Iterator[int]
     finish: Finish
-    ready: Callable[[ObjectKey, OriginIdentity], ReadyObject | None]
-    again: Callable[[ReadyObject, float, float], bytes | None]
+    hits: Hits
+    compiled: CompiledHits
 
     def of(
         self, connection: AdoptingConnection, head: bytes, trace: Trace, known: RepeatedReads | None
@@ -94,6 +95,7 @@ class Repeats:
         Returns:
             ``known`` if it stays valid, or if the request gets no template.
         """
+        self.compiled.drain()  # ``patience`` counts the answers
         account = _account_of(self.authenticator, trace)
         if account is None or (known is not None and (known.is_of(head) or not known.patience.gives_way())):
             return known
@@ -130,9 +132,12 @@ class _Signature:
         self._names = template.names
         self._date_at, self._signature_at = self._names.index(DATE), self._names.index(SIGNATURE)
         self._form = self._form_of_date = self._date = b""
-        self._order: tuple[int, ...] = ()
+        self.order: tuple[int, ...] = ()
+        """The slots of the canonical request, except for date and path."""
+        self._first = b""
         self._since = self._until = 0.0
         """The span of time, in seconds since the epoch, in which ``_date`` is accepted."""
+        self._key = self._text = b""
         self._inner = self._begun = self._outer = sha256()
 
     @classmethod
@@ -146,13 +151,14 @@ class _Signature:
         claim, _, signed_at = dated_claim(head, date)
         if signed_at is None or claim.access_key_id != made.access_key_id:
             return None
-        made._inner, made._outer = sigv4.pads(sigv4.signing_key(account.secret_access_key, claim.date, claim.region))
+        made._key = sigv4.signing_key(account.secret_access_key, claim.date, claim.region)
+        made._inner, made._outer = sigv4.pads(made._key)
         marked = {**fields, **{name: b"\0%b\0" % name for name in template.names if name != SIGNATURE}}
         content = fields[b"x-amz-content-sha256"]
         text = sigv4.canonical_request(b"GET", b"\0%b\0" % _PATH, b"", marked, claim.names, content)
         # The date stays a placeholder: ``_begin`` fills it in, as all requests of a second share it.
-        made._form = text.replace(b"%", b"%%")
-        made._order = tuple(made._names.index(name) for name in _TOKEN.findall(text)[1:] if name != DATE)
+        made._text, made._form = text, text.replace(b"%", b"%%")
+        made.order = tuple(made._names.index(name) for name in _TOKEN.findall(text)[1:] if name != DATE)
         path, values = trace.request.raw_path, tuple(_value(name, fields) for name in template.names)
         return made if made.matches(path, values, trace.time) else None
 
@@ -166,7 +172,7 @@ class _Signature:
             return False
         if not self._since <= now < self._until or authenticator.closed:
             return False
-        order = self._order
+        order = self.order
         canonical = self._form_of_date % ((path, *map(values.__getitem__, order)) if order else path)
         inner, outer = self._begun.copy(), self._outer.copy()
         inner.update(sha256(canonical).hexdigest().encode())
@@ -193,12 +199,33 @@ class _Signature:
         claim, _, signed_at = dated_claim(self._claim_head, date)
         if signed_at is None:
             return False
+        self._first = b"%b\n%b\n%b\n" % (sigv4.ALGORITHM, date, claim.scope)
         self._begun = self._inner.copy()
-        self._begun.update(b"%b\n%b\n%b\n" % (sigv4.ALGORITHM, date, claim.scope))
+        self._begun.update(self._first)
         self._form_of_date = _TOKEN.sub(b"%b", self._form.replace(_DATE_TOKEN, date))
         self._date, self._since = date, signed_at - MAX_SKEW
         self._until = min(nextafter(signed_at + MAX_SKEW, inf), self.account.expires_at)
         return True
+
+    def second_of(self, date: bytes) -> Second | None:
+        """What all requests of a second share, for compiled code; ``None`` if the date is invalid."""
+        if not self._begin(date):
+            return None
+        pieces = _TOKEN.split(self._text.replace(_DATE_TOKEN, date))[::2]
+        return self._key, self._first, tuple(pieces), self._since, self._until
+
+    def guards(self) -> tuple[Guard, ...]:
+        """What shows that the account which has just signed is still the one whose secret signs."""
+        authenticator, account = self._authenticator, self.account
+        accounts = authenticator.accounts
+        if accounts.get(self.access_key_id) is account:
+            return ("is", authenticator, "accounts", accounts), ("is", authenticator, "closed", authenticator.closed)
+        return ("call", authenticator.find, self.access_key_id, account), (
+            "is",
+            authenticator,
+            "closed",
+            authenticator.closed,
+        )
 
 
 def _value(name: bytes, fields: dict[bytes, bytes]) -> bytes:
@@ -206,7 +233,9 @@ def _value(name: bytes, fields: dict[bytes, bytes]) -> bytes:
 
 
 class RepeatedReads:
-    """The repeated reads of one connection; called with bytes that arrived, it returns whether it has answered them.
+    """The repeated reads of one connection.
+
+    ``answer`` takes bytes that arrived, and returns whether it has answered them: compiled code, or else ``decide``.
 
     Args:
         repeats: of the worker.
@@ -230,20 +259,22 @@ class RepeatedReads:
         self._principal = trace.auth.principal
         self._identity = trace.auth.principal.identity
         self._tenant = trace.auth.principal.tenant
-        self._reader = trace.auth.principal.access_key_id
+        self.reader = trace.auth.principal.access_key_id
         self._scheme = trace.request.scheme
         self._host = fields.get(b"host", b"")
         self._checked = wants_checksum(fields)
         self._ranged = template.names[-1] == RANGE
         self._recorded = repeats.accounting.recorded
-        self._client: tuple[str, int] | None = trace.client
+        self.client: tuple[str, int] | None = trace.client
         self.patience = Patience()
+        self.answer: Callable[[bytes], bool] = self.decide
+        self._compiled = self._compile() if AVAILABLE and not self._recorded else None
 
     def is_of(self, head: bytes) -> bool:
         """Whether a head has this shape, and the signer of this shape is unchanged."""
         return self.template.match(head) is not None and self._signature.current
 
-    def __call__(self, head: bytes) -> bool:
+    def decide(self, head: bytes) -> bool:
         """Answer bytes that are one whole head of this shape, if a hit can be sent at once; otherwise do nothing."""
         match = self.template.match(head)
         if match is None:
@@ -265,19 +296,49 @@ class RepeatedReads:
                 or self._ranged
                 or self._recorded
                 or accounting.live.followers
-                or (body := repeats.again(sent.ready, now, at)) is None
+                or (body := repeats.hits.again(sent.ready, now, at)) is None
             ):
                 return self._answer(known, path, values, now, at)
         except Exception:
             return False  # the general path fails, too, and answers
         # hot: the work of ``_answer`` for a hit from memory that is only counted
         size = sent.size
-        repeats.note(known.key, 0, size, size, True, now, self._reader, self._client, 0.0)
+        repeats.note(known.key, 0, size, size, True, now, self.reader, self.client, 0.0)
         self.patience.answered += 1
         answer = b"%b%016X\r\n%b" % (sent.head, next(repeats.ids) & _SERIAL, date_lines(int(now)))
         channel.write_now((answer, body))
         sent.count(size, monotonic() - at)
+        if self._compiled is not None:
+            self._hand_over(self._compiled, path, sent)
         return True
+
+    def _compile(self) -> CompiledReads | None:
+        """Have compiled code answer what it can; ``None`` if it takes no heads of this shape."""
+        repeats, hits = self._repeats, self._repeats.compiled
+        reads = CompiledReads(
+            hits.objects(self._principal, self._host, self._checked), hits.answered, hits.drain, self._channel,
+            repeats.ids, self._signature.second_of, self.decide, self,
+        )  # fmt: skip
+        answer = reads.answer_of(self.template, self._signature.order)
+        if answer is None:
+            return None
+        self.answer = answer
+        return reads
+
+    def _hand_over(self, compiled: CompiledReads, path: bytes, sent: SentObject) -> None:
+        """Let compiled code send an object again, while all that this request has compared stays as it is."""
+        accounting, channel, places = self._repeats.accounting, self._channel, self._repeats.places
+        compiled.guards = numbered(
+            (
+                *self._signature.guards(),
+                ("is", channel, "paused", False),
+                ("is", channel, "lost", False),
+                ("most", places, "used", nextafter(places.limit, 0)),
+                ("is", accounting.rates, "limits", accounting.rates.limits),
+                ("is", accounting.live, "followers", accounting.live.followers),
+            )
+        )
+        self._repeats.compiled.remember(compiled.objects, path, sent, self._repeats.hot.ring_guard())
 
     def _answer(self, known: KnownAddress, path: bytes, values: tuple[bytes, ...], now: float, at: float) -> bool:
         """Answer a verified request, if a hit can be sent at once. Raises only before anything has happened."""
@@ -289,7 +350,7 @@ class RepeatedReads:
         if hit is None:
             return False
         start, stop, size = hit.span
-        repeats.note(hit.key, start, stop, size, True, now, self._reader, self._client, 0.0)
+        repeats.note(hit.key, start, stop, size, True, now, self.reader, self.client, 0.0)
         repeats.accounting.repeated.inc()
         self.patience.answered += 1
         serial = next(repeats.ids) & _SERIAL
@@ -309,15 +370,17 @@ class RepeatedReads:
             return True
         repeats.accounting.count("GET", hit, self._tenant, hit.key.bucket, hit.length, monotonic() - at)
         if hit.memory is not None and wanted is None:
-            self._remember(known, head, hit)
+            self._remember(known, path, head, hit)
         return True
 
-    def _remember(self, known: KnownAddress, head: bytes, hit: Hit) -> None:
+    def _remember(self, known: KnownAddress, path: bytes, head: bytes, hit: Hit) -> None:
         """After a whole object was sent from memory, keep what is needed to send it again."""
-        ready = self._repeats.ready(hit.key, self._identity)
+        ready = self._repeats.hits.ready(hit.key, self._identity)
         if ready is not None:
             counted = self._repeats.accounting.hits(self._tenant, hit.key.bucket)
-            known.sent = SentObject(self._principal, self._checked, head, hit.length, ready, counted.add)
+            known.sent = sent = SentObject(self._principal, self._checked, head, hit.length, ready, counted.add)
+            if self._compiled is not None:
+                self._hand_over(self._compiled, path, sent)
 
     def _trace(self, path: bytes, values: tuple[bytes, ...], hit: Hit, numbers: tuple[float, float, int]) -> Trace:
         """The request as the general path describes it."""
@@ -331,7 +394,7 @@ class RepeatedReads:
     def _account_for(self, path: bytes, values: tuple[bytes, ...], hit: Hit, numbers: tuple[float, float, int]) -> None:
         """Account for an answer that must be more than counted."""
         trace = self._trace(path, values, hit, numbers)
-        self._repeats.accounting.note({"client": self._client}, trace, hit, trace.started)
+        self._repeats.accounting.note({"client": self.client}, trace, hit, trace.started)
 
     def _go_on(
         self,

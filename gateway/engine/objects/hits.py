@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from gateway.engine.base.services import Services
 from gateway.engine.objects.entries import EntryCache, Grants, KnownValidity, ObjectEntry
 from gateway.model.access import Access
+from gateway.model.guards import Guard
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.objects import ObjectRecord
 from gateway.model.s3.ranges import ByteRange, block_span
@@ -173,6 +174,38 @@ class Hits:
         entries.move_to_end(key)
         store.accesses.record(_tuple(Access, (key, 0, ready.digest, True, now, ready.client)))
         return copy.body
+
+    def guards(self, ready: ReadyObject) -> tuple[Guard, ...]:
+        """What ``again`` compares, except for the time; empty if it has changed already."""
+        services, entry, vouched = self._services, ready.entry, ready.vouched
+        table, heard = services.store.generations, services.heard
+        number, rights = table.numbers[ready.slot], table.numbers[ready.bucket]
+        if number + rights != ready.generation:
+            return ()
+        return (
+            ("at", table.numbers, ready.slot, number),
+            ("at", table.numbers, ready.bucket, rights),
+            ("is", entry, "record", ready.record),
+            ("is", services, "rules", ready.rules),
+            ("is", self._grants, "revocation", ready.revocation),
+            ("most", heard, "since", vouched),
+            ("most", table, "since", vouched),
+            ("until", heard, "until", None),
+            ("item", self._entries, entry.key, entry),
+            *services.store.memory.guards(ready.copy),
+        )
+
+    def count(self, answers: Sequence[tuple[ReadyObject, float]]) -> None:
+        """Count objects that were sent while their guards held, each with the time in seconds since the epoch."""
+        store, entries, records = self._services.store, self._entries, []
+        for ready, now in answers:
+            key = ready.entry.key
+            if key in entries:
+                entries.move_to_end(key)
+            ready.copy.reads += 1
+            records.append(_tuple(Access, (key, 0, ready.digest, True, now, ready.client)))
+        store.memory.hits += len(records)
+        store.accesses.record_all(records)
 
     def _of_several(
         self, entry: ObjectEntry, client: OriginIdentity, now: float, start: int, stop: int, /
