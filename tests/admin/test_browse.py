@@ -8,8 +8,9 @@ from urllib.parse import urlencode
 
 import pytest
 
+from gateway.admin.catalog.roles import TokenRole
 from rig.world import content, eventually
-from tests.admin.operations_world import READ_TOKEN, Zone, admin, get, zone
+from tests.admin.operations_world import Zone, admin, get, post, zone
 
 CREDENTIALS = (
     {"access_key_id": "GWA", "secret_access_key": "gateway-secret-a", "tenant": "a"},
@@ -176,7 +177,23 @@ def test_a_wrong_question_is_refused(world: Zone, query: str) -> None:
     assert admin(world.nodes[0], "GET", f"/objects?{query}").code == "InvalidRequest"
 
 
-def test_a_viewer_may_browse(world: Zone) -> None:
-    """Rule: browsing changes nothing, so a token that reads is enough."""
-    query = urlencode({"access_key_id": "GWA", "bucket": "odd"})
-    assert admin(world.nodes[0], "GET", f"/objects?{query}", token=READ_TOKEN).status == 200
+@pytest.mark.parametrize("role", TokenRole)
+def test_only_an_operator_lists_the_store(world: Zone, role: TokenRole) -> None:
+    """Rule: an operator uses the rights of an access key to list the store. A viewer sees what the caches have, which is what
+    the gateway knows, and is told so; the store is not asked."""
+    world.origin.put("/roles/cold", b"x")
+    world.origin.put("/roles/read", b"x")
+    world.read(0, "/roles/read")
+    eventually(lambda: cached(world, bucket="roles"), lambda shown: shown == ["read"], "it in the index")
+    token = post(world.nodes[0], "/tokens", {"name": f"as-{role.value}", "role": role.value}, 201)["token"]
+    before = world.origin.count("GET", "/roles")
+    query = urlencode({"access_key_id": "GWA", "bucket": "roles"})
+    listed = eventually(
+        lambda: admin(world.nodes[0], "GET", f"/objects?{query}", token=token),
+        lambda reply: reply.status == 200,
+        "the token to be known",
+    ).json
+    looks = role is TokenRole.VIEWER
+    assert (listed["source"], names(listed)) == (("cache", ["read"]) if looks else ("origin", ["cold", "read"]))
+    assert ("needs the role operator" in listed["failure"]) == looks
+    assert world.origin.count("GET", "/roles") - before == (not looks)

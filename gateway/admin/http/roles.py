@@ -29,6 +29,9 @@ _OPERATING = frozenset(
     }
 )
 """First segments of the addresses whose changes are daily operation."""
+LISTING = TokenRole.OPERATOR
+"""The role that may use an access key to list the store. A viewer reads what the gateway knows, such as names of cached objects,
+and has no access key's rights."""
 
 
 def role_needed(method: str, path: str) -> TokenRole:

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from gateway.admin.catalog.fields import Bucket
 from gateway.admin.http.requests import Limit, Reader, cursor_of, invalid_cursor, place_of
+from gateway.admin.http.roles import LISTING
 from gateway.admin.state.operations import principal_of
 from gateway.admin.state.parameters import Ops
 from gateway.base.tasks import for_each
@@ -23,6 +24,7 @@ from gateway.operate.explain.work import Explainer, Knowledge, expected
 router = APIRouter(tags=["explain"])
 _AT_ONCE = 16
 """The most objects whose homes are asked at the same time."""
+_VIEWER = f"listing the store with the rights of an access key needs the role {LISTING.value}"
 Lists = Annotated[Browser, Depends(of_state("browser"))]
 Explains = Annotated[Explainer, Depends(of_state("explainer"))]
 
@@ -62,7 +64,7 @@ class PlaceListed(ResponseModel):
 
 @router.get("/objects", summary="List a bucket with the state of its objects")
 async def list_objects(
-    _caller: Reader,
+    caller: Reader,
     operations: Ops,
     browser: Lists,
     explainer: Explains,
@@ -74,11 +76,13 @@ async def list_objects(
     cursor: Annotated[str, Query(max_length=8000, description="`next` of the previous page; empty: the first")] = "",
 ) -> PlaceListed:
     """The folders and objects directly below a prefix, and what the caches have of each object. A page is a page of the origin's
-    listing; if the origin does not list it, a page of the cached objects."""
+    listing; if the origin does not list it, or the caller is a viewer, a page of the cached objects."""
     principal = principal_of(operations, access_key_id)
     if prefix and bucket is None:
         raise ApiError("InvalidRequest", "prefix: goes with bucket.")
-    page = await browser.page(principal, bucket or "", prefix, _after(cursor), limit, cached=cached)
+    unlisted = "" if caller.role.allows(LISTING) else _VIEWER
+    after = _after(cursor)
+    page = await browser.page(principal, bucket or "", prefix, after, limit, cached=cached or bool(unlisted))
     items = [PlaceShown(kind="bucket", name=name, size=None, state=None) for name, _ in page.names]
     if bucket is not None:
         kinds: dict[bool, Literal["folder", "object"]] = {True: "folder", False: "object"}
@@ -92,7 +96,8 @@ async def list_objects(
 
     await for_each((item for item in items if item.kind == "object"), explain, _AT_ONCE)
     following = None if page.next is None else cursor_of(list(page.next))
-    return PlaceListed(source=page.source, failure=page.failure, items=items, next=following)
+    failure = "; ".join(filter(None, (unlisted if page.source == "cache" and not cached else "", page.failure)))
+    return PlaceListed(source=page.source, failure=failure, items=items, next=following)
 
 
 def _state(knowledge: Knowledge, now: float, outcome: Outcome, reason: Reason | None) -> ObjectState:
