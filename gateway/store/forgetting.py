@@ -59,24 +59,25 @@ class Forgetter:
             deleted.add_done_callback(partial(self._deleted, tuple(keys), marks, forgotten))
         return forgotten
 
-    async def forget_prefix(self, origin: str, bucket: str, prefix: str) -> int:
-        """Forget every object whose key begins with ``prefix``, stored or being fetched; returns the number stored.
+    async def forget_prefix(self, place: ObjectKey, *, exact: bool = False) -> int:
+        """Forget every object whose key begins with that of ``place``, stored or being fetched; returns the number stored.
 
-        All keys of the node are bumped, because a fetch in progress has no row from which its key could be read.
+        All keys of the node are bumped, because a fetch in progress has no row from which its key could be read; with them every
+        recorded listing ends (engine/objects/listings.py). ``exact``: forget only the object whose key it is.
         """
-        page = partial(objects.forget_page, origin=origin, bucket=bucket, prefix=prefix)
+        page = partial(objects.forget_page, place=place, exact=exact)
         return await asyncio.shield(self._forget_pages(page))
 
     async def forget_origin(self, origin: str) -> int:
         """Like ``forget_prefix``, for all objects of an origin."""
         return await asyncio.shield(self._forget_pages(partial(objects.forget_origin_page, origin=origin)))
 
-    async def held(self, origin: str, bucket: str, prefix: str) -> PrefixTotals:
+    async def held(self, place: ObjectKey, *, exact: bool = False) -> PrefixTotals:
         """The objects that ``forget_prefix`` would forget, including unrecorded ones of this worker; none while the disk is
         down.
         """
         await attempt(self._disk.write, _nothing, None)  # written after the pending records
-        look = partial(objects.held, origin=origin, bucket=bucket, prefix=prefix)
+        look = partial(objects.held, place=place, exact=exact)
         return await attempt(self._disk.read, look, PrefixTotals())
 
     async def names(self, place: ObjectKey, last: str, limit: int) -> list[CachedName]:

@@ -199,8 +199,8 @@ async def test_when_there_is_a_catalog(tmp_path: Path) -> None:
     database.create_file(tmp_path / "cache/catalog.db")
     assert has_catalog(load_settings(path))
     url = f"sqlite+aiosqlite:///{tmp_path / 'cache/catalog.db'}"
-    for before in ("", "0006"):
-        assert await migrate(database.CatalogDatabase(url)) == (before, "0006")
+    for before in ("", "0007"):
+        assert await migrate(database.CatalogDatabase(url)) == (before, "0007")
 
 
 async def test_a_catalog_that_takes_no_writes_is_read(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Purge by prefix: every node forgets the objects, the origin does not change, and the answer has the counts."""
+"""Purge of a prefix or a key: every node forgets the objects, the origin does not change, and the answer has the counts."""
 
 from __future__ import annotations
 
@@ -50,6 +50,17 @@ def test_a_purge_is_felt_on_every_node(world: Zone) -> None:
     assert world.origin.count("DELETE") == 0
 
 
+def test_a_purge_of_a_key_is_of_one_object(world: Zone) -> None:
+    """Rule: a key names one object, on every node; objects whose keys begin with it are neither counted nor forgotten."""
+    paths = filled(world, "one/", 12)
+    for dry in (True, False):
+        done = post(world.nodes[1], "/purge", {"bucket": "bucket", "key": "one/1", "dry_run": dry})
+        assert (done["objects"], done["bytes"], done["key"], done["prefix"]) == (1, 1000, "one/1", None)
+    assert {path for path in paths if world.read(0, path) != "HIT"} == {"/bucket/one/1"}
+    entry = get(world.nodes[0], "/audit?action=purge&limit=1")["items"][0]
+    assert (entry["target"], entry["after"]) == ("bucket/one/1", {"bucket": "bucket", "key": "one/1"})
+
+
 def test_a_dry_run_only_counts(world: Zone) -> None:
     """Rule: a dry run counts the matches, forgets nothing, and is not in the audit log."""
     paths = filled(world, "dry/")
@@ -83,7 +94,9 @@ def test_any_text_is_a_prefix(world: Zone, prefix: str) -> None:
     ("body", "field"),
     [
         ({"prefix": "x"}, "bucket"),
-        ({"bucket": "b"}, "prefix"),
+        ({"bucket": "b"}, "name one of prefix and key"),
+        ({"bucket": "b", "prefix": "a", "key": "a"}, "name one of prefix and key"),
+        ({"bucket": "b", "key": ""}, "key"),
         ({"bucket": "../b", "prefix": ""}, "bucket"),
         ({"bucket": 7, "prefix": ""}, "bucket"),
         ({"bucket": "b", "prefix": "x" * 1025}, "prefix"),

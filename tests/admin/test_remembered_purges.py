@@ -8,10 +8,10 @@ from tests.admin.admin_world import AdminWorld
 from tests.admin.test_catalog import ACTOR
 
 
-async def purged(world: AdminWorld, prefix: str, kept: int = 2) -> Purge:
+async def purged(world: AdminWorld, prefix: str, kept: int = 2, *, exact: bool = False) -> Purge:
     """A purge that is kept."""
     async with world.catalog.changes.change(ACTOR, "purge", "bucket") as change:
-        return await remember(change, "bucket", prefix, world.clock, kept)
+        return await remember(change, Purge("bucket", prefix, exact=exact), world.clock, kept)
 
 
 async def test_a_node_learns_of_what_it_has_missed(admin: AdminWorld) -> None:
@@ -26,4 +26,6 @@ async def test_a_node_learns_of_what_it_has_missed(admin: AdminWorld) -> None:
     assert await unseen(database, second.id) == ([third], False)
     assert await unseen(database, first.id) == ([second, third], True)
     assert await unseen(database, "") == ([second, third], True)
-    assert (await admin.catalog.look()).purge == third.id
+    fourth = await purged(admin, "", exact=True)
+    assert await unseen(database, third.id) == ([fourth], False)
+    assert (await admin.catalog.look()).purge == fourth.id

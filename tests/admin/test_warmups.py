@@ -69,6 +69,19 @@ def test_a_prefix_is_loaded_once_at_its_homes(world: Zone) -> None:
     assert get(world.nodes[1], "/audit?action=warmups.start&limit=1")["items"][0]["target"] == again["id"]
 
 
+def test_a_key_is_one_object(world: Zone) -> None:
+    """Rule: the warm-up of a key loads that object alone, and lists nothing; what cannot be read is a failure with its reason."""
+    paths = filled(world, "exact/0", 2) + filled(world, "exact/0000", 1)
+    before = len(world.origin.s3.seen)
+    found = ended(world, begun(world, bucket="bucket", key="exact/00000"), number=1)
+    assert (found["bucket"], found["key"], found["prefix"]) == ("bucket", "exact/00000", None)
+    assert (found["total"], found["done"], found["failed"], found["total_bytes"]) == (1, 1, 0, 1000)
+    assert [world.origin.count("GET", path) for path in paths] == [1, 0, 0]
+    assert "/bucket" not in {seen.raw_path.rstrip("/") for seen in world.origin.s3.seen[before:]}
+    missing = ended(world, begun(world, bucket="bucket", key="exact/"))
+    assert (missing["done"], missing["failed"], missing["examples"][0]["key"]) == (1, 1, "exact/")
+
+
 def test_more_than_a_page_is_loaded(world: Zone) -> None:
     """Rule: prefixes of several of the origin's pages are loaded whole, odd names included."""
     names = [f"many/{number:04}" for number in range(20)] + ["many/ä +%&\U0001f600/\u2028", "many//", "many/../x"]

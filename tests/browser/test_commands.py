@@ -30,10 +30,12 @@ async ([requests, at]) => {
 LINES: tuple[tuple[str, str, Any, str], ...] = (
     ("GET", "explain?bucket=b&key=a%20b%26c&access_key_id=K", None, "explain 'b/a b&c' --as K"),
     ("POST", "warmups", {"access_key_id": "K", "bucket": "b", "prefix": "it's/"}, "warm 'b/it'\\''s/' --as K"),
+    ("POST", "warmups", {"access_key_id": "K", "bucket": "b", "key": "k"}, "warm b/k --exact --as K"),
     ("POST", "warmups", {"access_key_id": "K", "dataset": "d"}, "warm --dataset d --as K"),
     ("POST", "warmups", {"access_key_id": "K", "profile": "p"}, "profiles warm p --as K"),
     ("POST", "warmups/1f/cancel", None, "warm --cancel 1f"),
     ("POST", "warmups/1f/resume", None, "warm --resume 1f"),
+    ("POST", "purge", {"bucket": "b", "key": "k", "dry_run": True}, "purge b/k --exact --dry-run"),
     ("POST", "purge", {"bucket": "b", "prefix": "a\nb", "dry_run": False}, "purge $'b/a\\nb'"),
     (
         "POST", "profiles", {"name": "n", "bucket": "b", "prefix": "", "access_key_id": "-K", "seconds": 90},

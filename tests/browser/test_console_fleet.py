@@ -126,6 +126,32 @@ def test_a_purge_shows_first_what_goes(window: Any, running: Running) -> None:
     assert cache_status(client.get_object(Bucket="data", Key="purged/0")).startswith("MISS")
 
 
+def test_a_row_of_an_object_is_about_that_object(window: Any, running: Running, origin: Origin) -> None:
+    """Rule: the row of one object warms and purges it alone, not those whose keys begin with its own; the row follows its
+    warm-up and then says that the object is cached."""
+    for key in ("a", "ab"):
+        origin.put(f"/data/rows/{key}", b"x" * BYTES)
+    page = console(window, "objects/data/rows%2F").page
+    rows = {
+        key: page.get_by_role("row").filter(has=page.get_by_role("link", name=key, exact=True)) for key in ("a", "ab")
+    }
+    cells = {key: shown.locator("td[data-label=Cached]") for key, shown in rows.items()}
+    expect(cells["a"]).to_have_text("no")
+    press(page, "Warm rows/a")
+    confirm(page, "Warm")
+    expect(rows["a"].get_by_text("Loaded 50.0\u00a0kB of 50.0\u00a0kB")).to_be_visible()
+    expect(cells["a"]).to_have_text("yes")
+    expect(cells["ab"]).to_have_text("no")
+    assert cache_status(running.client().get_object(Bucket="data", Key="rows/ab")).startswith("MISS")
+    press(page, "Purge rows/a")
+    confirm(page, "Show what goes")
+    expect(page.locator("#action-preview")).to_contain_text("1 object, 50.0\u00a0kB, would be dropped from 1 node.")
+    confirm(page, "Purge")
+    page.get_by_role("button", name="Close").click()
+    expect(cells["a"]).to_have_text("no")
+    expect(cells["ab"]).to_have_text("yes")
+
+
 def test_a_purge_counts_the_nodes_that_have_applied_it(window: Any) -> None:
     """Rule: a node that did not answer is named with the reason, and is not counted among the nodes that purged."""
     page = console(window, "warmups").page

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from tests.browser import figures
 from tests.browser.chromium import PATIENCE, Played
@@ -43,6 +43,7 @@ class Store:
         self.pages: dict[str, dict[str, Any]] = {}
         self.asked: list[dict[str, str]] = []
         self.sent: list[Any] = []
+        self.warmups: list[dict[str, Any]] = []
         Played(page)
         page.clock.set_fixed_time(figures.NOW)
         keys = {"items": [{**figures.KEYS[3], "allow": []}, figures.KEYS[2], figures.KEYS[0]], "next": None}
@@ -52,6 +53,7 @@ class Store:
         page.route("**/-/admin/streams/**", lambda route: route.fulfill(status=404, json={"code": "NotFound"}))
         for name in ("purge", "warmups"):
             page.route(f"**/-/admin/{name}", self._send)
+        page.route("**/-/admin/warmups?*", lambda route: route.fulfill(json={"items": self.warmups, "next": None}))
 
     def shows(self, *items: dict[str, Any], cursor: str = "", following: str | None = None, **others: Any) -> None:
         """Set a page."""
@@ -74,7 +76,8 @@ class Store:
         route.fulfill(
             json={
                 "bucket": "data",
-                "prefix": ODD,
+                "key": ODD,
+                "prefix": None,
                 "objects": 1,
                 "bytes": 1,
                 "nodes": [],
@@ -116,10 +119,10 @@ def test_a_row_says_what_the_caches_have(window: Any) -> None:
     )
     page.goto("/-/#/objects/data")
     cells = [row(page, name).locator("td:not(.last)") for name in ("hit", "part", "cold", "x/")]
-    expect(cells[0]).to_have_text(["1.23\u00a0kB", "yes", "yes", "yes", "HIT"])
-    expect(cells[1]).to_have_text(["1.23\u00a0kB", "3 of 8 blocks", "no", "no", "MISS, partial"])
-    expect(cells[2]).to_have_text(["1.23\u00a0kB", "no", "–", "–", "MISS, cold"])
-    expect(cells[3]).to_have_text([""] * 5)
+    expect(cells[0]).to_have_text(["1.23\u00a0kB", "yes", "yes", "yes", "HIT", ""])
+    expect(cells[1]).to_have_text(["1.23\u00a0kB", "3 of 8 blocks", "no", "no", "MISS, partial", ""])
+    expect(cells[2]).to_have_text(["1.23\u00a0kB", "no", "–", "–", "MISS, cold", ""])
+    expect(cells[3]).to_have_text([""] * 6)
 
 
 def test_a_page_is_read_once(window: Any) -> None:
@@ -174,25 +177,135 @@ def test_the_reader_is_in_the_address(window: Any) -> None:
     assert store.asked[-1]["access_key_id"] == "speech"
 
 
-def test_a_row_is_warmed_purged_and_pinned(window: Any) -> None:
-    """Rule: the buttons of a row send its bucket and key as they are; a purge shows first what goes; a prefix that is no stream
-    can be pinned."""
-    page = window().page
+@pytest.mark.parametrize(("kind", "name"), [("object", ODD), ("folder", "a b/#?%25//")])
+def test_a_row_is_warmed_purged_and_pinned(window: Any, kind: str, name: str) -> None:
+    """Rule: the buttons of a row send its bucket and name as they are: an object by its key, a folder by its prefix; a purge
+    shows first what goes; a name that is no stream can be pinned."""
+    page = window(permissions=["clipboard-read", "clipboard-write"]).page
     store = Store(page)
-    store.shows(named("object", ODD, HIT))
+    store.shows(named(kind, name, HIT if kind == "object" else None))
     page.goto("/-/#/objects/data")
-    press(page, f"Warm {ODD}".replace("\n", "\\n"))
+    shown = name.replace("\n", "\\n")
+    press(page, f"Warm {shown}")
+    expect(page.locator("#action-affects")).to_contain_text(
+        re.compile("^This object" if kind == "object" else "^Objects")
+    )
     confirm(page, "Warm")
     expect(page.get_by_role("dialog")).to_be_hidden()
-    press(page, f"Purge {ODD}".replace("\n", "\\n"))
+    press(page, f"Purge {shown}")
+    page.get_by_role("button", name="Copy as command").last.click()
+    word = r" --exact --endpoint" if kind == "object" else r"/' --endpoint"
+    expect(field(page, "Command")).to_have_value(re.compile(f"^larder-gateway purge .*{word}"))
     confirm(page, "Show what goes")
+    expect(page.locator("#action-preview")).to_contain_text(f"{'' if kind == 'object' else 'Below '}data/{shown}:")
     confirm(page, "Purge")
     expect(page.locator("#action-result")).to_contain_text("dropped")
     page.get_by_role("button", name="Close").click()
-    place = {"bucket": "data", "prefix": ODD}
+    place = {"bucket": "data", "key" if kind == "object" else "prefix": name}
     assert store.sent == [{"access_key_id": "vision", **place}, {**place, "dry_run": True}, {**place, "dry_run": False}]
-    press(page, f"Pin {ODD}".replace("\n", "\\n"))
+    press(page, f"Pin {shown}")
     expect(field(page, "Space")).to_have_value("pin")
+
+
+def cell(page: Page, name: str, label: str) -> Locator:
+    """The cell of a column in the row of exactly this name."""
+    named_so = page.get_by_role("rowheader", name=name, exact=True)
+    return page.get_by_role("row").filter(has=named_so).locator(f"td[data-label='{label}']")
+
+
+def warmup(number: int, **fields: Any) -> dict[str, Any]:
+    """A warm-up that the gateway lists."""
+    return {
+        "id": f"{number:032x}", "access_key_id": "vision", "bucket": "data", "prefix": None, "key": None, "dataset": None,
+        "profile": None, "state": "running", "node": "gw-1", "failure": "", "total": None, "total_bytes": None, "done": 0,
+        "done_bytes": 0, "there": 0, "failed": 0, "examples": [], "created_at": figures.AT_WORK["at"],
+        "updated_at": figures.AT_WORK["at"], "etag": '"1"', **fields,
+    }  # fmt: skip
+
+
+def test_a_row_follows_its_warm_up(window: Any) -> None:
+    """Rule: a row shows how far the newest warm-up of exactly its name is, also after a reload, and how it ended; then what the
+    caches have of it is read again."""
+    page = window().page
+    store = Store(page)
+    store.shows(
+        named("folder", "x/"), named("object", "a", COLD), named("object", "ab", COLD), named("object", "b", COLD)
+    )
+    counted = {"total": 20, "total_bytes": 2000, "done": 5, "done_bytes": 500}
+    store.warmups = [
+        warmup(
+            4,
+            key="b",
+            state="done",
+            total=1,
+            total_bytes=0,
+            done=1,
+            failed=1,
+            examples=[{"key": "b", "why": "it is private"}],
+        ),
+        warmup(3, prefix="x/", **counted),
+        warmup(2, key="a", total=1),
+        warmup(1, key="a", state="failed", failure="an older one"),
+    ]
+    page.goto("/-/#/objects/data")
+    cells = {name: cell(page, name, "Warm-up") for name in ("x/", "a", "ab", "b")}
+    for _ in range(2):
+        expect(cells["x/"]).to_have_text("Warming, 25.0\u00a0%: 5 of 20, 500\u00a0B of 2.00\u00a0kB")
+        expect(cells["a"]).to_have_text("Warming")
+        expect(cells["ab"]).to_have_text("")
+        expect(cells["b"]).to_have_text("Not loaded: it is private")
+        page.reload()
+    expect(cells["a"]).to_have_text("Warming")
+    listings = len(store.asked)
+    store.shows(named("object", "a", HIT))
+    store.warmups[2] = warmup(2, key="a", state="done", total=1, total_bytes=1234, done=1, done_bytes=1234)
+    expect(cells["a"]).to_have_text("Loaded 1.23\u00a0kB of 1.23\u00a0kB")
+    expect(cell(page, "a", "Cached")).to_have_text("yes")
+    assert len(store.asked) - listings == 1
+
+
+def test_a_place_follows_its_own_warm_up(window: Any) -> None:
+    """Rule: the page of a folder or an object says how far its warm-up is, and how it ended, for an hour."""
+    page = window().page
+    store = Store(page)
+    store.shows(named("object", "x/1", COLD))
+    store.warmups = [warmup(1, prefix="x/")]
+    page.goto("/-/#/objects/data/x%2F")
+    said = page.locator(".listed > .under:visible")
+    expect(said).to_contain_text("Warming, counting")
+    store.warmups = [warmup(1, prefix="x/", state="failed", failure="the origin does not answer")]
+    expect(said).to_contain_text("Failed: the origin does not answer")
+    store.warmups[0]["updated_at"] = "2026-03-01T00:00:00Z"
+    expect(said).to_have_count(0)
+    store.warmups = [
+        warmup(
+            2,
+            key="x/1",
+            state="done",
+            total=1,
+            total_bytes=0,
+            done=1,
+            failed=1,
+            examples=[{"key": "x/1", "why": "gone"}],
+        )
+    ]
+    page.goto("/-/#/object/data/x%2F1")
+    expect(said).to_contain_text("Not loaded: gone")
+
+
+def test_a_change_keeps_the_pages_that_are_shown(window: Any) -> None:
+    """Rule: after a change as many pages are read again as were shown, so its row stays."""
+    page = window().page
+    store = Store(page)
+    store.shows(named("object", "1", HIT), following="second")
+    store.shows(named("object", "2", HIT), cursor="second", following="third")
+    page.goto("/-/#/objects/data")
+    page.get_by_role("button", name="Show more").click()
+    press(page, "Warm 2")
+    store.shows(named("object", "2", COLD), cursor="second", following="third")
+    confirm(page, "Warm")
+    expect(cell(page, "2", "Cached")).to_have_text("no")
+    assert [query.get("cursor", "") for query in store.asked] == ["", "second", "", "second"]
 
 
 def test_a_place_can_be_taken_to_a_shell(window: Any) -> None:

@@ -57,6 +57,18 @@ async def test_what_was_missed_is_applied_once(tmp_path: Path) -> None:
         assert await cached(bench, "a/k", "z/k") == ["a/k", "z/k"]
 
 
+async def test_a_missed_purge_of_one_object_takes_no_other(bench: Bench) -> None:
+    """Rule: a missed purge of a key forgets that object alone, and hides no longer prefix that was purged too."""
+    missed = Remembered(
+        Purge("b", "a", id="1", exact=True), Purge("b", "ab/", id="2"), Purge("b", "a", id="3", exact=True)
+    )
+    await filled(bench, "a", "ab", "ab/k")
+    assert await node(bench).catch_up("3", missed)
+    assert await cached(bench, "a", "ab", "ab/k") == ["ab"]
+    assert ObjectKey("default", "b", "a") in bench.store.generations.forgotten, "others may still have it"
+    assert ObjectKey("default", "b", "ab") not in bench.store.generations.forgotten
+
+
 async def test_what_it_was_told_of_is_not_applied_again(bench: Bench) -> None:
     """Rule: an earlier missed purge is applied although a later one arrived; neither is applied twice."""
     missed = Remembered(Purge("b", "a/", id="1"), Purge("b", "z/", id="2"))

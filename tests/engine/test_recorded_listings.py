@@ -77,11 +77,11 @@ async def test_a_page_that_was_asked_before_a_write_is_not_recorded_after_it(ben
     assert await recall(bench) is None
 
 
-@pytest.mark.parametrize("purged", ["data/", "elsewhere/"])
-async def test_a_purge_ends_every_page(bench: Bench, purged: str) -> None:
+@pytest.mark.parametrize(("purged", "exact"), [("data/", False), ("elsewhere/", False), ("data/k", True)])
+async def test_a_purge_ends_every_page(bench: Bench, purged: str, exact: bool) -> None:
     """Rule: a purge bumps all generations of the node."""
     await keep(bench)
-    await bench.store.forget_prefix("default", "b", purged)
+    await bench.store.forget_prefix(ObjectKey("default", "b", purged), exact=exact)
     assert await recall(bench) is None
 
 

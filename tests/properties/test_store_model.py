@@ -79,7 +79,7 @@ class StoreAndDictionary(RuleBasedStateMachine):
     def forget_prefix(self, prefix):
         """All keys that begin so."""
         gone = [name for name in self.model if name.startswith(prefix)]
-        assert self.runner.run(self.store.forget_prefix("default", "bucket", prefix)) == len(gone)
+        assert self.runner.run(self.store.forget_prefix(key_of(prefix))) == len(gone)
         for name in gone:
             del self.model[name]
 

@@ -152,7 +152,7 @@ async def test_what_waits_to_be_recorded_is_counted(store, monkeypatch):
     monkeypatch.setattr(database, "GATHER", 3600.0)
     task = recording(store, "dir/new", b"12345", '"e"', await write_blob(store, b"12345"))
     await asyncio.sleep(0)
-    assert await store.held("default", "bucket", "dir/") == PrefixTotals(1, 5)
+    assert await store.held(key_of("dir/")) == PrefixTotals(1, 5)
     await task
 
 

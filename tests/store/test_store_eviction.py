@@ -136,7 +136,7 @@ async def test_written_and_purged_objects_are_no_longer_evicted(open_store):
     assert await store.try_lock()
     for name, forget in (
         ("written", lambda: store.forget([key_of("written")])),
-        ("purged", lambda: store.forget_prefix("default", "bucket", "pur")),
+        ("purged", lambda: store.forget_prefix(key_of("pur"))),
     ):
         await put(store, name, name[:1].encode() * 1000)
         await store.sweep()

@@ -448,7 +448,7 @@ async def test_a_prefix_forgotten_during_an_outage_hides_everything(open_store, 
     directory.break_everything(errno.EROFS)
     with pytest.raises(DiskUnavailable):
         await store.begin(1).write(b"x")
-    assert await store.forget_prefix("default", "bucket", "") == 0
+    assert await store.forget_prefix(key_of("")) == 0
     directory.break_everything(0)
     await come_back(store, clock)
     assert await store.lookup(key_of("a")) is None

@@ -9,6 +9,7 @@ import pytest
 from gateway.model.errors import DiskUnavailable
 from gateway.model.objects import ObjectMeta
 from gateway.store.index.index_file import ensure_index
+from gateway.store.index.objects import PrefixTotals
 from rig.consistency import assert_index_equals_disk, files_of
 from tests.stores import BLOCK, eventually, get, key_of, meta_of, put, query, write_blob
 
@@ -189,16 +190,26 @@ async def test_forgetting_a_prefix_takes_exactly_that_prefix(store, root):
     names = ["a%/1", "a%/2", "a%", "ab/1", "a_/1", "a%/\U0010ffff"]
     for number, name in enumerate(names):
         await put(store, name, b"%d" % number)
-    assert await store.forget_prefix("default", "bucket", "a%/") == 3
-    assert await store.forget_prefix("default", "other", "a") == 0
+    assert await store.forget_prefix(key_of("a%/")) == 3
+    assert await store.forget_prefix(key_of("a")._replace(bucket="other")) == 0
     assert [await get(store, name) is None for name in names] == [True, True, False, False, False, True]
     await eventually(lambda: len(files_of(root)) == 3)
+
+
+async def test_forgetting_one_key_leaves_longer_ones(store):
+    """Only the object with that key is counted and forgotten, not those whose keys begin with it."""
+    for name in ("a", "ab", "a/1"):
+        await put(store, name, name.encode())
+    assert await store.held(key_of("a"), exact=True) == PrefixTotals(1, 1)
+    assert await store.forget_prefix(key_of("a"), exact=True) == 1
+    assert await store.forget_prefix(key_of("missing"), exact=True) == 0
+    assert [await get(store, name) is None for name in ("a", "ab", "a/1")] == [True, False, False]
 
 
 async def test_forgetting_a_prefix_goes_beyond_one_page(store):
     """Prefixes with more than 500 objects are forgotten whole."""
     await asyncio.gather(*(put(store, f"p/{number}", b"x") for number in range(501)))
-    assert await store.forget_prefix("default", "bucket", "p/") == 501
+    assert await store.forget_prefix(key_of("p/")) == 501
     assert await store.lookup(key_of("p/500")) is None
 
 
@@ -206,7 +217,7 @@ async def test_forgetting_a_prefix_fences_fills_under_way(store):
     """A fill whose object has no row yet is fenced like any other."""
     generation = store.generations.of(key_of("p/new"))
     ref = await write_blob(store, b"stale")
-    await store.forget_prefix("default", "bucket", "p/")
+    await store.forget_prefix(key_of("p/"))
     recorded = await store.record(
         key_of("p/new"), meta_of(b"stale"), BLOCK, {0: ref}, generation=generation, confirmed_at=1.0
     )

@@ -84,3 +84,5 @@ Bucket = Annotated[str, AfterValidator(_a_bucket), Field(min_length=1, max_lengt
 """The name of a bucket."""
 Prefix = Annotated[str, Field(max_length=1024)]
 """A key prefix; any characters are allowed."""
+Key = Annotated[str, Field(min_length=1, max_length=1024)]
+"""The key of an object; any characters are allowed."""

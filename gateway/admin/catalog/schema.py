@@ -5,7 +5,8 @@ repeat after a restored backup. Gateways poll both. Changes lock ``version``, so
 gets the change's number as ``revision``, the source of its entity tag; the rules have theirs in ``meta``. Times are seconds since
 the epoch. ``secrets`` columns are sealed (vault.py); nothing else is secret.
 
-``purges`` (gateway/operate/purge/remembered.py) is for nodes that were down; ``place`` is bucket and prefix as JSON.
+``purges`` (gateway/operate/purge/remembered.py) is for nodes that were down; ``place`` is bucket and prefix as JSON, or
+bucket and key if the purge is ``exact``.
 
 Profiles are recorded until ``until``; gateways add parts to them, which do not count as changes (profiles.py). ``prefix`` is JSON
 too; ``span`` is the bytes that a part's ``reads`` name, ``body`` the reads themselves.
@@ -16,11 +17,11 @@ valid again, whatever is created or reloaded.
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Double, Index, Integer, LargeBinary, MetaData, Table, Text
+from sqlalchemy import BigInteger, Boolean, Column, Double, Index, Integer, LargeBinary, MetaData, Table, Text, false
 
 from gateway.admin.catalog.records import CredentialRecord, OriginRecord, TenantRecord, TokenRecord
 
-REVISION = "0006"
+REVISION = "0007"
 """Revision of these tables, that of the last script in ``migrations``."""
 metadata = MetaData()
 
@@ -42,6 +43,7 @@ purges = Table(
     Column("name", Text, nullable=False, unique=True),
     Column("place", Text, nullable=False),
     Column("at", Double, nullable=False),
+    Column("exact", Boolean, nullable=False, server_default=false()),
 )
 
 revocations = Table(

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
+from gateway.model.errors import ConfigError
 from gateway.model.units import parse_duration, parse_size
 
 Run = Callable[[Namespace], int]
@@ -125,3 +126,20 @@ def place(text: str) -> tuple[str, str]:
     if not bucket:
         raise ArgumentTypeError(f"{text!r}: missing bucket; examples: photos/train/, s3://photos/train/")
     return bucket, key
+
+
+def exactly(command: ArgumentParser) -> None:
+    """Add ``--exact``, for commands that take a prefix as their place."""
+    command.add_argument("--exact", action="store_true", help="only the object with exactly this key")
+
+
+def subject(options: Namespace) -> dict[str, str]:
+    """The place of a command as the fields of a request: bucket and prefix, or with ``--exact`` bucket and key.
+
+    Raises:
+        ConfigError: ``--exact`` without a key.
+    """
+    bucket, key = options.place
+    if options.exact and not key:
+        raise ConfigError("--exact: name the object, BUCKET/KEY")
+    return {"bucket": bucket, "key" if options.exact else "prefix": key}

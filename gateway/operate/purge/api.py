@@ -1,4 +1,4 @@
-"""``/-/admin/purge``: drops cached objects below a prefix in the whole fleet. The origin is not changed."""
+"""``/-/admin/purge``: drops a cached object, or all below a prefix, in the whole fleet. The origin is not changed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Depends
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from gateway.admin.catalog.fields import Bucket, Prefix, RequestModel
+from gateway.admin.catalog.fields import Bucket, Key, Prefix, RequestModel
 from gateway.admin.http.parts import AdminParts
 from gateway.admin.http.requests import Changer, Parts
 from gateway.admin.state.operations import Operations
@@ -29,11 +29,26 @@ _MAY_KEEP = (
 
 
 class PurgeRequest(RequestModel):
-    """The objects to drop."""
+    """The objects to drop: those below a prefix, or the one with a key."""
 
     bucket: Bucket = Field(examples=["training-data"])
-    prefix: Prefix = Field(description='prefix of the keys; "" for the whole bucket', examples=["imagenet/val/"])
+    prefix: Prefix | None = Field(
+        None, description='prefix of the keys; "" for the whole bucket', examples=["imagenet/val/"]
+    )
+    key: Key | None = Field(None, description="of one object, instead of prefix", examples=[None])
     dry_run: bool = Field(False, description="count only", examples=[False])
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> PurgeRequest:
+        if (self.prefix is None) == (self.key is None):
+            raise ValueError("name one of prefix and key")
+        return self
+
+    def purge(self) -> Purge:
+        """The purge that is asked for, without a name."""
+        if self.key is not None:
+            return Purge(self.bucket, self.key, self.dry_run, exact=True)
+        return Purge(self.bucket, self.prefix or "", self.dry_run)
 
 
 class NodePurged(ResponseModel):
@@ -52,7 +67,8 @@ class PurgeDone(ResponseModel):
     """The result of a purge or a dry run."""
 
     bucket: str = Field(examples=["training-data"])
-    prefix: str = Field(examples=["imagenet/val/"])
+    prefix: str | None = Field(examples=["imagenet/val/"])
+    key: str | None = Field(examples=[None])
     dry_run: bool = Field(examples=[False])
     objects: int = Field(description="on all nodes", examples=[3120])
     bytes: int = Field(examples=[327_155_712])
@@ -62,7 +78,7 @@ class PurgeDone(ResponseModel):
     nodes: list[NodePurged] = Field(description="by id")
 
 
-@router.post("/purge", summary="Purge a prefix")
+@router.post("/purge", summary="Purge an object or a prefix")
 async def purge_prefix(
     asked: PurgeRequest, caller: Changer, operations: Ops, purges: Service, parts: Parts
 ) -> PurgeDone:
@@ -72,12 +88,13 @@ async def purge_prefix(
     catalog records the purge: a node with this catalog that is down applies it before it serves again. The answer lists every
     node that has not applied it yet.
     """
-    done = await purges.count(Purge(asked.bucket, asked.prefix, dry_run=True))
+    purge = asked.purge()
+    done = await purges.count(purge)
     if not asked.dry_run:
         # Recorded first: the purge may take a while, and completes even if the caller leaves.
-        async with parts.catalog.changes.change(caller, "purge", f"{asked.bucket}/{asked.prefix}") as change:
-            change.after = {"bucket": asked.bucket, "prefix": asked.prefix}
-            wanted = await remember(change, asked.bucket, asked.prefix, parts.catalog.now)
+        async with parts.catalog.changes.change(caller, "purge", f"{purge.bucket}/{purge.prefix}") as change:
+            change.after = asked.model_dump(include={"bucket", "prefix", "key"}, exclude_none=True)
+            wanted = await remember(change, purge, parts.catalog.now)
         done = await _with_the_absent(await purges.everywhere(wanted, done), operations, parts)
         operations.fleet.stale()
     return PurgeDone.of(

@@ -3,6 +3,8 @@
 They are numbered from 1 without gaps, and have unique names, because numbers repeat after a restored backup. The newest thousand
 are kept. A node asks for the purges after the last one that it applied. If that purge is no longer kept, missed ones may be gone
 too, unless none was ever deleted.
+
+Version 0.1 reads no column ``exact``, so ``place`` has the key of one object as a prefix.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sqlalchemy import delete, func, insert, select, update
@@ -27,19 +30,18 @@ KEPT = 1000
 _NEWEST = meta.c.name == "purge"
 
 
-async def remember(
-    change: CatalogChange, bucket: str, prefix: str, now: Callable[[], float], kept: int = KEPT
-) -> Purge:
+async def remember(change: CatalogChange, purge: Purge, now: Callable[[], float], kept: int = KEPT) -> Purge:
     """Record a purge, and forget all but the newest ``kept``; returns it with its name."""
     connection, name = change.connection, uuid.uuid4().hex
     number = int(await connection.scalar(select(func.max(purges.c.id))) or 0) + 1
     # ASCII JSON: keys may contain U+0000, which PostgreSQL refuses, and lone surrogates, which pydantic refuses.
-    row = {"id": number, "name": name, "place": json.dumps([bucket, prefix]), "at": now()}
+    place = json.dumps([purge.bucket, purge.prefix])
+    row = {"id": number, "name": name, "place": place, "exact": purge.exact, "at": now()}
     await connection.execute(insert(purges).values(**row))
     await connection.execute(delete(purges).where(purges.c.id <= number - kept))
     if not (await connection.execute(update(meta).where(_NEWEST).values(value=name))).rowcount:
         await connection.execute(insert(meta).values(name="purge", value=name))
-    return Purge(bucket, prefix, id=name)
+    return replace(purge, id=name)
 
 
 async def unseen(database: CatalogDatabase, last: str) -> Unseen:
@@ -56,5 +58,7 @@ async def _unseen(connection: AsyncConnection, last: str) -> Unseen:
     after = await connection.scalar(select(purges.c.id).where(purges.c.name == last))
     rows = (await connection.execute(select(purges).where(purges.c.id > (after or 0)).order_by(purges.c.id))).all()
     places = [json.loads(row.place) for row in rows]
-    missed = [Purge(bucket, prefix, id=row.name) for (bucket, prefix), row in zip(places, rows, strict=True)]
+    missed = [
+        Purge(bucket, name, id=row.name, exact=row.exact) for (bucket, name), row in zip(places, rows, strict=True)
+    ]
     return Unseen(missed, more=after is None and bool(rows) and int(rows[0].id) > 1)

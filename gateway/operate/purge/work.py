@@ -1,11 +1,11 @@
-"""Forgets objects below a prefix on every node of the fleet, for objects that were changed at the origin directly.
+"""Forgets one object, or all below a prefix, on every node of the fleet: objects that were changed at the origin directly.
 
 Every node forgets by its own index, and fences fills in progress. A node that has become home of an object takes it
 over from its previous home, which may not have forgotten it yet. So all nodes are asked twice: in the second round only nodes
 that took objects over during the first can still have old bytes. Nothing is changed at the origin. Items of datasets are not
 affected: their digest identifies them.
 
-A node may be down while a prefix is purged: dead, hung or cut off, with a cache that comes back. So a purge becomes a row of the
+A node may be down during a purge: dead, hung or cut off, with a cache that comes back. So a purge becomes a row of the
 catalog before any node is asked, and each node records the purges that it has applied (``store/purged.py``). It applies missed
 ones when it follows the catalog again; after a start, before it serves requests. A node that missed more purges than the catalog
 keeps forgets all objects.
@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from gateway.base.metrics import FORGOTTEN
 from gateway.engine.base.homes import PREFIX, Node, PeerNodes
 from gateway.model.errors import LarderError
+from gateway.model.keys import ObjectKey
 from gateway.store.index.objects import PrefixTotals
 from gateway.store.purged import Applied
 from gateway.store.store import Store
@@ -38,12 +39,21 @@ log = logging.getLogger("larder.engine")
 
 @dataclass(frozen=True, slots=True)
 class Purge:
-    """A prefix to forget. ``dry_run`` only counts. ``id`` is the catalog's name of the purge; empty if it has none."""
+    """A prefix to forget. ``dry_run`` only counts. ``id`` is the catalog's name of the purge; empty if it has none.
+
+    ``exact``: forget only the object whose key is ``prefix``. Nodes of version 0.1 ignore it and forget all below: more than was
+    asked, and nothing less.
+    """
 
     bucket: str
     prefix: str
     dry_run: bool = False
     id: str = ""
+    exact: bool = False
+
+    def covers(self, other: Purge) -> bool:
+        """Whether this purge forgets everything that the other one does."""
+        return not self.exact and self.bucket == other.bucket and other.prefix.startswith(self.prefix)
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Purge:
@@ -57,7 +67,8 @@ class Purge:
         name = document.get("id", "")
         if not isinstance(name, str) or len(name) > _LONGEST_ID:
             raise TypeError("id must be a short string")
-        return cls(document["bucket"], document["prefix"], bool(document["dry_run"]), name)
+        exact = bool(document.get("exact"))
+        return cls(document["bucket"], document["prefix"], bool(document["dry_run"]), name, exact)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +145,14 @@ class Forgetting:
             self._store.generations.forgotten.note_all()
             await self._forget_all()
             return
-        done: Purge | None = None
-        for purge in sorted(unseen.purges, key=lambda place: (place.bucket, place.prefix)):
+        done: Purge | None = None  # the last prefix
+        # A prefix precedes the keys and prefixes that it covers.
+        for purge in sorted(unseen.purges, key=lambda place: (place.bucket, place.prefix, place.exact)):
             if purge.id in ahead:
                 continue
-            if done is None or purge.bucket != done.bucket or not purge.prefix.startswith(done.prefix):
+            if done is None or not done.covers(purge):
                 await self._forget(purge)
-                done = purge
+                done = done if purge.exact else purge
 
     async def _forget_all(self) -> None:
         """Forget everything. In a new cache, which is empty, it only fences fills in progress."""
@@ -149,19 +161,25 @@ class Forgetting:
 
     async def _held(self, purge: Purge) -> PrefixTotals:
         there = PrefixTotals()
-        for origin in self._origins():
-            there = there.plus(await self._store.held(origin, purge.bucket, purge.prefix))
+        for place in self._places(purge):
+            there = there.plus(await self._store.held(place, exact=purge.exact))
         return there
 
     async def _forget(self, purge: Purge) -> PrefixTotals:
-        self._store.generations.forgotten.note_prefix(purge.bucket, purge.prefix)
+        if purge.exact:
+            self._store.generations.forgotten.note_keys(self._places(purge))
+        else:
+            self._store.generations.forgotten.note_prefix(purge.bucket, purge.prefix)
         there = PrefixTotals()
-        for origin in self._origins():
-            held = await self._store.held(origin, purge.bucket, purge.prefix)
-            forgotten = await self._store.forget_prefix(origin, purge.bucket, purge.prefix)
+        for place in self._places(purge):
+            held = await self._store.held(place, exact=purge.exact)
+            forgotten = await self._store.forget_prefix(place, exact=purge.exact)
             FORGOTTEN.labels("purge").inc(forgotten)
             there = there.plus(PrefixTotals(max(forgotten, held.objects), held.bytes))
         return there
+
+    def _places(self, purge: Purge) -> list[ObjectKey]:
+        return [ObjectKey(origin, purge.bucket, purge.prefix) for origin in self._origins()]
 
     def _ended(self, held: PrefixTotals) -> Purged:
         return Purged(held, "" if self._store.usable else "its disk is down: its cached objects are distrusted")

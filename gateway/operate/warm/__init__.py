@@ -5,7 +5,10 @@ from gateway.feature import Command, Endpoints, Feature
 FEATURE = Feature(
     commands=(
         Command(
-            301, "warm", "gateway.operate.warm.command", "read a prefix or dataset into the cache before it is needed"
+            301,
+            "warm",
+            "gateway.operate.warm.command",
+            "read a prefix, object or dataset into the cache before it is needed",
         ),
         Command(
             205,

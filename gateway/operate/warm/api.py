@@ -58,6 +58,7 @@ class WarmupDocument(ResponseModel):
     access_key_id: str = Field(examples=["GWVISION"])
     bucket: str | None = Field(examples=["training-data"])
     prefix: str | None = Field(examples=["imagenet/val/"])
+    key: str | None = Field(examples=[None])
     dataset: str | None = Field(examples=[None])
     profile: str | None = Field(examples=[None])
     state: State = Field(examples=["running"])
@@ -88,9 +89,9 @@ async def start_warmup(
     once: Idempotent,
     response: Response,
 ) -> WarmupDocument:
-    """Load a prefix, a dataset or a profile into the caches of the fleet, at a lower priority than reads. One gateway runs it
-    (`node`); if that gateway dies, another one continues. A warm-up larger than all caches together is refused: a dataset or a
-    profile at once, a prefix after it was counted.
+    """Load a prefix, an object, a dataset or a profile into the caches of the fleet, at a lower priority than reads. One gateway
+    runs it (`node`); if that gateway dies, another one continues. A warm-up larger than all caches together is refused: a dataset
+    or a profile at once, a prefix after it was counted.
     """
     principal_of(operations, asked.access_key_id)
     dataset = _full_id(await operations.fleet.look(), asked.dataset or "")
@@ -163,7 +164,7 @@ def _document(warmup: Warmup) -> WarmupDocument:
         request,
         **asdict(warmup.progress),
         id=warmup.id,
-        prefix=request.prefix if request.bucket else None,
+        prefix=request.prefix if request.bucket and request.key is None else None,
         state=warmup.state if warmup.state in get_args(State) else "failed",
         node=warmup.node or None,
         failure=warmup.message,

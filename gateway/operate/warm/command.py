@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway.commands.common.connection import Admin, Unreachable, connected, path
-from gateway.commands.common.grammar import asking, describe, pages, place
+from gateway.commands.common.grammar import asking, describe, exactly, pages, place, subject
 from gateway.commands.common.output import Column, document, hint, line, moment, note, number, printable, size
 from gateway.commands.common.progress import ProgressStep, amounts, watch
 from gateway.commands.common.resources import listing
@@ -23,7 +23,7 @@ def _what(state: Mapping[str, Any]) -> str:
     for kind in ("dataset", "profile"):
         if state.get(kind):
             return f"{kind} {printable(str(state[kind]))}"
-    return printable(f"{state.get('bucket')}/{state.get('prefix') or ''}")
+    return printable(f"{state.get('bucket')}/{state.get('key') or state.get('prefix') or ''}")
 
 
 def _done(state: Mapping[str, Any]) -> str | None:
@@ -49,11 +49,12 @@ def add(command: ArgumentParser) -> None:
     describe(
         command,
         _warm,
-        "Load the objects below a prefix, or the items of a dataset, into the cache before they are needed, with the rights of\n"
-        "an access key and at a lower priority than reads. The fleet does the work (--list shows the node), and continues if\n"
-        "this command is interrupted or a gateway ends. Exit status 1 if it did not complete, there was nothing to load, or\n"
-        "anything failed to load.",
+        "Load the objects below a prefix, one object, or the items of a dataset, into the cache before they are needed, with\n"
+        "the rights of an access key and at a lower priority than reads. The fleet does the work (--list shows the node), and\n"
+        "continues if this command is interrupted or a gateway ends. Exit status 1 if it did not complete, there was nothing to\n"
+        "load, or anything failed to load.",
         "larder-gateway warm datasets/imagenet/ --as GWVISION",
+        "larder-gateway warm datasets/imagenet/classes.json --exact --as GWVISION",
         "larder-gateway warm --dataset imagenet-train --as GWVISION --detach",
         "larder-gateway warm --list",
         "larder-gateway warm --cancel 5f2c7d1e0c3b4a6f8e9d0a1b2c3d4e5f",
@@ -61,6 +62,7 @@ def add(command: ArgumentParser) -> None:
     command.add_argument(
         "place", metavar="BUCKET/PREFIX", type=place, nargs="?", help="BUCKET/ alone: the whole bucket"
     )
+    exactly(command)
     others = command.add_mutually_exclusive_group()
     others.add_argument("--dataset", metavar="NAME|ID", help="the items of a dataset, instead of a prefix")
     others.add_argument(
@@ -80,6 +82,8 @@ def _warm(options: Namespace) -> int:
     named = [options.place, options.dataset, options.list or None, options.watch, options.cancel, options.resume]
     if sum(option is not None for option in named) != 1:
         raise ConfigError("give BUCKET/PREFIX, or --dataset, --list, --watch, --cancel or --resume")
+    if options.exact and options.place is None:
+        raise ConfigError("--exact: goes with BUCKET/KEY")
     if options.list:
         return listing("warmups", _COLUMNS, "no warm-ups")(options)
     with connected(options) as admin:
@@ -98,8 +102,7 @@ def _request(options: Namespace) -> dict[str, Any]:
     reader = {"access_key_id": options.key} | ({"request_payer": True} if options.request_payer else {})
     if options.dataset is not None:
         return {"dataset": options.dataset} | reader
-    bucket, prefix = options.place
-    return {"bucket": bucket, "prefix": prefix} | reader
+    return subject(options) | reader
 
 
 def follow(options: Namespace, admin: Admin, begun: Mapping[str, Any]) -> int:

@@ -21,13 +21,14 @@ from sqlalchemy import ColumnElement, RowMapping, delete, insert, select, update
 from gateway.admin.catalog.catalog import Catalog
 from gateway.admin.catalog.changes import CatalogChange
 from gateway.admin.catalog.database import FileState
-from gateway.admin.catalog.fields import Bucket, Name, Prefix, RequestModel, Text
+from gateway.admin.catalog.fields import Bucket, Key, Name, Prefix, RequestModel, Text
 from gateway.admin.catalog.schema import warmups
 from gateway.admin.http.parts import check_if_match, etag_of
 from gateway.model.datasets import ApiError
 from gateway.model.keys import Principal
 from gateway.operate.warm.permitted import PermittedLoads
 from gateway.operate.warm.warm_dataset import DatasetAccess, WarmDataset
+from gateway.operate.warm.warm_object import WarmObject
 from gateway.operate.warm.warm_prefix import WarmPrefix
 from gateway.operate.warm.warm_profile import FindProfile, WarmProfile
 from gateway.operate.warm.warming import WarmupFailed, WarmupProgress, WarmupRefused
@@ -42,13 +43,14 @@ MOST = 10_000
 
 
 class WarmupRequest(RequestModel):
-    """A warm-up: of the objects of a bucket below a prefix, the items of a dataset, or the reads of a profile."""
+    """A warm-up: of the objects of a bucket below a prefix, one object, the items of a dataset, or the reads of a profile."""
 
     access_key_id: Annotated[Text, Field(min_length=1, max_length=256)] = Field(
         description="the access key whose rights it uses to list and read", examples=["GWVISION"]
     )
     bucket: Bucket | None = Field(None, examples=["training-data"])
     prefix: Prefix = Field("", description='prefix of the keys; "" for the whole bucket', examples=["imagenet/val/"])
+    key: Key | None = Field(None, description="of one object, instead of prefix", examples=[None])
     dataset: Annotated[Text, Field(min_length=1, max_length=128)] | None = Field(
         None, description="name or id of a dataset of the key's tenant; instead of bucket and prefix", examples=[None]
     )
@@ -60,21 +62,29 @@ class WarmupRequest(RequestModel):
     @model_validator(mode="after")
     def _one_of_them(self) -> WarmupRequest:
         if sum(subject is not None for subject in (self.bucket, self.dataset, self.profile)) != 1:
-            raise ValueError("name one of bucket (and prefix), dataset and profile")
-        if self.bucket is None and self.prefix:
-            raise ValueError("prefix goes with bucket, not with dataset or profile")
+            raise ValueError("name one of bucket (and prefix or key), dataset and profile")
+        if self.bucket is None and (self.prefix or self.key):
+            raise ValueError("prefix and key go with bucket, not with dataset or profile")
+        if self.key is not None and "prefix" in self.model_fields_set:
+            raise ValueError("name one of prefix and key")
         return self
 
     def wanted(self) -> dict[str, Any]:
-        """The fields that matter for this kind of warm-up, for the row and the audit log."""
+        """The fields that matter for this kind of warm-up, for the audit log."""
         payer = {"request_payer"} if self.request_payer else set()
         return self.model_dump(include={"access_key_id"} | payer | self._named)
+
+    def stored(self) -> dict[str, Any]:
+        """The fields of the row. Version 0.1 knows no key, and without a prefix it would load the whole bucket."""
+        return self.wanted() | ({} if self.key is None else {"prefix": self.key})
 
     @property
     def _named(self) -> set[str]:
         if self.profile:
             return {"profile"}
-        return {"dataset"} if self.dataset else {"bucket", "prefix"}
+        if self.dataset:
+            return {"dataset"}
+        return {"bucket", "prefix" if self.key is None else "key"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +125,7 @@ class Warmup:
         """The columns."""
         return {
             "id": self.id,
-            "request": to_json(self.request.wanted()).decode(),
+            "request": to_json(self.request.stored()).decode(),
             "state": self.state,
             "progress": _noted(self.progress, self.message),
             "owner": self.owner,
@@ -129,7 +139,8 @@ def _noted(progress: WarmupProgress, message: str) -> str:
     return to_json({"progress": progress.to_json(), "message": message}).decode()
 
 
-MakeWarmup = Callable[[WarmupRequest], WarmPrefix | WarmDataset | WarmProfile]
+WarmupWork = WarmPrefix | WarmObject | WarmDataset | WarmProfile
+MakeWarmup = Callable[[WarmupRequest], WarmupWork]
 """Makes the work of a request."""
 
 
@@ -152,7 +163,7 @@ def warmup_factory(
         capacity: bytes that the caches of the fleet can hold.
     """
 
-    def make(request: WarmupRequest) -> WarmPrefix | WarmDataset | WarmProfile:
+    def make(request: WarmupRequest) -> WarmupWork:
         principal = partial(find, request.access_key_id)
         if request.request_payer:
             principal = partial(_paying, principal)
@@ -160,6 +171,8 @@ def warmup_factory(
             return WarmDataset(request.dataset, principal, datasets, capacity)
         if request.profile:
             return WarmProfile(request.profile, principal, profiles, loads, capacity)
+        if request.key is not None:
+            return WarmObject(request.bucket or "", request.key, principal, loads)
         return WarmPrefix(request.bucket or "", request.prefix, principal, listings, loads, capacity)
 
     return make

@@ -200,12 +200,13 @@ def forget(connection: Connection, keys: Sequence[ObjectKey]) -> list[bytes]:
     return drop_untied(connection, delete(connection, row_ids))
 
 
-def forget_page(connection: Connection, origin: str, bucket: str, prefix: str) -> tuple[int, list[bytes]]:
-    """Delete up to 500 objects of a prefix; returns their number, and the digests of blobs deleted with them."""
-    within, bounds = _below(prefix)
+def forget_page(connection: Connection, place: ObjectKey, exact: bool) -> tuple[int, list[bytes]]:
+    """Delete up to 500 objects below a prefix, or if ``exact`` the object with that key; returns their number, and the digests
+    of blobs deleted with them."""
+    within, bounds = _at(place.key) if exact else _below(place.key)
     rows = connection.execute(
         f"SELECT id FROM objects WHERE origin = ? AND bucket = ? AND {within} ORDER BY key LIMIT ?",  # noqa: S608
-        (origin, bucket, *bounds, _PAGE),
+        (place.origin, place.bucket, *bounds, _PAGE),
     ).fetchall()
     return len(rows), delete_rows(connection, [row[0] for row in rows])
 
@@ -303,24 +304,21 @@ def disbelieve(connection: Connection, now: float) -> int:
     return confirmed + connection.execute("DELETE FROM grants WHERE granted_at > ?", (now,)).rowcount
 
 
-def held(connection: Connection, origin: str, bucket: str, prefix: str) -> PrefixTotals:
-    """The totals of a bucket's objects below a prefix."""
-    within, bounds = _below(prefix)
+def held(connection: Connection, place: ObjectKey, exact: bool) -> PrefixTotals:
+    """The totals of the objects below a prefix, or if ``exact`` of the object with that key."""
+    within, bounds = _at(place.key) if exact else _below(place.key)
     row = connection.execute(
         "SELECT count(DISTINCT o.id), coalesce(sum(blobs.size), 0) FROM objects o "  # noqa: S608
         "JOIN object_blocks b ON b.object_id = o.id JOIN blobs ON blobs.digest = b.digest "
         f"WHERE o.origin = ? AND o.bucket = ? AND {within}",
-        (origin, bucket, *bounds),
+        (place.origin, place.bucket, *bounds),
     ).fetchone()
     return PrefixTotals(int(row[0]), int(row[1]))
 
 
 def held_below(connection: Connection, place: ObjectKey, limit: int) -> int:
     """Bytes in ``default`` of the first ``limit`` objects below a prefix that ends in ``/``, or of the object with that key."""
-    if place.key and not place.key.endswith("/"):
-        within, bounds = "key = ?", [place.key]
-    else:
-        within, bounds = _below(place.key)
+    within, bounds = _at(place.key) if place.key and not place.key.endswith("/") else _below(place.key)
     (size,) = connection.execute(
         "SELECT coalesce(sum(size), 0) FROM (SELECT DISTINCT digest, size FROM "  # noqa: S608
         f"(SELECT id FROM objects WHERE origin = ? AND bucket = ? AND {within} ORDER BY key LIMIT ?) "
@@ -328,6 +326,11 @@ def held_below(connection: Connection, place: ObjectKey, limit: int) -> int:
         (place.origin, place.bucket, *bounds, limit, DEFAULT_POOL),
     ).fetchone()
     return int(size)
+
+
+def _at(key: str) -> tuple[str, list[str]]:
+    """The condition that a key is this one, and its arguments."""
+    return "key = ?", [key]
 
 
 def _below(prefix: str) -> tuple[str, list[str]]:

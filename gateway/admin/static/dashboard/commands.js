@@ -30,10 +30,18 @@ const spanOf = (seconds) => (seconds === undefined ? undefined : `${seconds}s`);
 const listOf = (values) => (values?.length === 0 ? "" : values);
 const secretOf = (value) => (value === undefined ? undefined : "SECRET_FILE");
 
-function warm({ access_key_id: key, bucket, prefix, dataset, profile, request_payer: pays }) {
-  if (profile) return line(["profiles", "warm", profile], { "--as": key });
-  const options = { "--dataset": dataset, "--as": key, "--request-payer": pays };
-  return line(dataset ? ["warm"] : ["warm", `${bucket}/${prefix ?? ""}`], options);
+// What a request is for: all below a prefix, or with --exact the object of a key.
+const subjectOf = ({ bucket, prefix, key }) => [`${bucket}/${key ?? prefix ?? ""}`, { "--exact": key !== undefined }];
+
+function warm({ access_key_id: reader, dataset, profile, request_payer: pays, ...place }) {
+  if (profile) return line(["profiles", "warm", profile], { "--as": reader });
+  const [named, exact] = dataset ? [[], {}] : (([name, flag]) => [[name], flag])(subjectOf(place));
+  return line(["warm", ...named], { ...exact, "--dataset": dataset, "--as": reader, "--request-payer": pays });
+}
+
+function purge({ dry_run: dry, ...place }) {
+  const [name, exact] = subjectOf(place);
+  return line(["purge", name], { ...exact, "--dry-run": dry });
 }
 
 function credential(words, { description, tenant, allow, read_only: only, expires, origin, ...others }, key) {
@@ -83,7 +91,7 @@ const COMMANDS = {
   "POST warmups": warm,
   "POST warmups/*/cancel": (id) => line(["warm"], { "--cancel": id }),
   "POST warmups/*/resume": (id) => line(["warm"], { "--resume": id }),
-  "POST purge": ({ bucket, prefix, dry_run: dry }) => line(["purge", `${bucket}/${prefix}`], { "--dry-run": dry }),
+  "POST purge": purge,
   "POST profiles": ({ name, bucket, prefix, access_key_id: key, seconds }) => line(["profiles", "record", name, `${bucket}/${prefix}`], { "--as": key, "--for": spanOf(seconds) }),
   "POST profiles/*/stop": (name) => line(["profiles", "stop", name]),
   "DELETE profiles/*": (name) => line(["profiles", "delete", name]),

@@ -1,19 +1,22 @@
 // The object browser: buckets, then folders and objects a page at a time, with what the caches have of each; and one object, explained.
 //
 // "#/objects/BUCKET/PREFIX" is the address of a place, "#/object/BUCKET/KEY" of an object; "?as=KEY" names the access key whose rights
-// are used. A listing is read once and after a change, not every two seconds: each page is a request to the origin.
+// are used. A listing is read once, after a change, and when a warm-up of its place ends, not every two seconds: each page is a request
+// to the origin.
 
 import { Refused, accessKeys, address, read } from "./api.js";
 import { commandOf, listingCommand } from "./commands.js";
 import { changes, openCommand, perform } from "./dialog.js";
 import { element, keep, setAttribute, setText } from "./dom.js";
-import { bytes, clockSeconds, count, moment } from "./format.js";
+import { bytes, clockSeconds, count, moment, when } from "./format.js";
 import { prefixSpace } from "./overrides.js";
 import { Table, showActions } from "./table.js";
-import { purge, warmPlace } from "./warmups.js";
+import { isGoing, purge, warmPlace, warmupMood, warmupWords } from "./warmups.js";
 import { linkTo } from "./words.js";
 
 const OBJECT_EVERY = 10_000; // milliseconds between two explanations of an object
+const WARMUPS = `${address("warmups")}?limit=100`; // the newest, among which those of a place are looked for
+const ENDED_FOR = 3_600_000; // milliseconds for which a place tells how its warm-up ended
 const chosen = { key: "", cached: false }; // what the last page had
 
 const SOURCES = {
@@ -51,6 +54,7 @@ class Browsed {
     this.held = null;
     this.due = 0;
     this.seen = -1; // changes that the document knows of
+    this.warming = new Set(); // warm-ups of this place that had not ended when the document was read
     this.more = () => {};
     this.parts = {
       way: element("ol"),
@@ -58,11 +62,12 @@ class Browsed {
       tools: element("div", { class: "actions" }),
       reader: element("select", { id: "place-reader" }),
       note: element("p", { class: "notice", hidden: "" }),
+      warmup: element("p", { class: "under", hidden: "" }),
       empty: element("p", { class: "empty" }, "Not read yet."),
     };
-    const { way, title: heading, tools, reader, note, empty } = this.parts;
+    const { way, title: heading, tools, reader, note, warmup, empty } = this.parts;
     this.filters = element("div", { class: "filters" }, element("label", {}, "With the rights of", reader));
-    this.node = element("section", { class: "listed", "aria-labelledby": "place-title" }, element("nav", { class: "way", "aria-label": "Way to this place" }, way), element("div", { class: "heading" }, heading, tools), this.filters, note, empty);
+    this.node = element("section", { class: "listed", "aria-labelledby": "place-title" }, element("nav", { class: "way", "aria-label": "Way to this place" }, way), element("div", { class: "heading" }, heading, tools), this.filters, note, warmup, empty);
     reader.addEventListener("change", () => {
       location.hash = this.link(reader.value);
     });
@@ -70,12 +75,26 @@ class Browsed {
 
   async load() {
     const overview = await read(address("overview"));
+    const warmups = this.warmupsHere((await read(WARMUPS)).items, Date.parse(overview.at));
+    const going = warmups.filter(isGoing).map(({ id }) => id);
+    if ([...this.warming].some((id) => !going.includes(id))) this.due = 0;
+    this.warming = new Set(going);
     if (this.seen !== changes() || performance.now() >= this.due) {
       this.seen = changes();
       this.due = Infinity;
       this.held = await this.readAll();
     }
-    return { overview, held: this.held };
+    return { overview, warmups, held: this.held };
+  }
+
+  // The warm-ups below this place, of it and of what it is in, which have not ended or did so lately; the newest first.
+  warmupsHere(warmups, now) {
+    const here = ({ bucket, prefix, key }) => {
+      const name = key ?? prefix;
+      if (bucket === null) return false;
+      return this.bucket === "" || (bucket === this.bucket && (name.startsWith(this.path) || (key === null && this.path.startsWith(name))));
+    };
+    return warmups.filter((warmup) => here(warmup) && (isGoing(warmup) || now - Date.parse(warmup.updated_at) < ENDED_FOR));
   }
 
   async readAll() {
@@ -97,9 +116,10 @@ class Browsed {
     this.more();
   }
 
-  show({ overview, held }) {
+  show({ overview, warmups, held }) {
     this.at = new Date();
     if (held === null) return;
+    this.warmups = warmups;
     const { way, tools, reader, note } = this.parts;
     const names = held.keys.includes(held.reader) || held.reader === "" ? held.keys : [held.reader, ...held.keys];
     keep(reader, names, (name) => name, (name) => element("option", { value: name }, name), () => {});
@@ -111,7 +131,27 @@ class Browsed {
     });
     showActions(tools, held.reader === "" ? [] : this.actions(overview, held));
     this.showNote(note, held);
+    this.showWarmup(this.warmupOf(this.subject()));
     this.showHeld(held);
+  }
+
+  // The newest warm-up of exactly this subject.
+  warmupOf({ bucket, prefix = null, key = null }) {
+    return this.warmups.find((warmup) => warmup.bucket === bucket && warmup.prefix === prefix && warmup.key === key);
+  }
+
+  showWarmup(warmup) {
+    this.parts.warmup.hidden = warmup === undefined;
+    if (warmup === undefined) return;
+    setText(this.parts.warmup, `Warm-up, ${when(warmup.created_at)}: ${warmupWords(warmup)}`);
+  }
+
+  changesOf(subject, reader) {
+    const { bucket, prefix, key } = subject;
+    const pin = { word: "Pin", run: () => prefixSpace(`${bucket}/${key ?? prefix}`) };
+    // The name of a pin is a prefix if it ends in a slash, so a key that does has none.
+    const pinned = prefix === "" || key?.endsWith("/") ? [] : [pin];
+    return [{ word: "Warm", run: () => warmPlace(subject, reader) }, { word: "Purge", run: () => purge(subject) }, ...pinned];
   }
 
   showNote(note, { failure, source }) {
@@ -153,6 +193,7 @@ class Place extends Browsed {
         { label: "Fresh", fixed: true, show: (item) => yes(item.state, "fresh"), mood: (item) => moodOf(yes(item.state, "fresh")) },
         { label: "Granted", fixed: true, show: (item) => yes(item.state, "granted"), mood: (item) => moodOf(yes(item.state, "granted")) },
         { label: "Next read", fixed: true, show: ({ state }) => (state ? [state.outcome, state.reason].filter(Boolean).join(", ") : "") },
+        { label: "Warm-up", wide: true, show: (item) => this.ofRow(item, warmupWords), mood: (item) => this.ofRow(item, warmupMood) },
       ],
       named: (item) => item.name,
       rowActions: (item) => this.rowActions(item),
@@ -171,8 +212,16 @@ class Place extends Browsed {
     return kind === "bucket" ? placeLink(name, "", this.held.reader) : placeLink(this.bucket, name, this.held.reader);
   }
 
+  // As many pages as are shown, so that no row goes that somebody has asked for.
   async readWith(reader) {
-    return { ...(await read(this.query(reader))), read: clockSeconds(new Date()) };
+    const wanted = this.held?.reader === reader ? (this.held.pages ?? 1) : 1;
+    let held = { ...(await read(this.query(reader))), pages: 1, read: clockSeconds(new Date()) };
+    while (held.pages < wanted && held.next !== null) held = this.joined(held, await read(this.query(reader, held.next)));
+    return held;
+  }
+
+  joined(before, page) {
+    return { ...before, ...page, failure: page.failure || before.failure, items: [...before.items, ...page.items], pages: before.pages + 1 };
   }
 
   query(reader, cursor = "") {
@@ -184,7 +233,7 @@ class Place extends Browsed {
     const before = this.held;
     const page = await read(this.query(before.reader, before.next));
     if (this.held !== before) return;
-    this.held = { ...before, ...page, failure: page.failure || before.failure, items: [...before.items, ...page.items] };
+    this.held = this.joined(before, page);
     this.more();
   }
 
@@ -194,19 +243,27 @@ class Place extends Browsed {
       ? openCommand(commandOf({ method: "GET", path: this.query(reader) }, location.origin), "The token is taken from LARDER_ADMIN_TOKEN.")
       : openCommand(listingCommand(this.bucket, this.path, endpoint), "It signs with the access key of its environment."));
     const all = [{ word: "Refresh", role: "viewer", run: () => this.refresh() }, { word: "Copy as command", role: "viewer", run: copy }];
-    return this.bucket === "" ? all : [...all, ...this.changesOf(this.path, reader)];
+    return this.bucket === "" ? all : [...all, ...this.changesOf(this.subject(), reader)];
   }
 
-  changesOf(name, reader, bucket = this.bucket) {
-    const pin = name === "" ? [] : [{ word: "Pin", run: () => prefixSpace(`${bucket}/${name}`) }];
-    return [{ word: "Warm", run: () => warmPlace(bucket, name, reader) }, { word: "Purge", run: () => purge({ bucket, prefix: name }) }, ...pin];
+  subject() {
+    return { bucket: this.bucket, prefix: this.path };
+  }
+
+  subjectOf({ kind, name }) {
+    if (kind === "bucket") return { bucket: name, prefix: "" };
+    return kind === "object" ? { bucket: this.bucket, key: name } : { bucket: this.bucket, prefix: name };
+  }
+
+  ofRow(item, say) {
+    const warmup = this.warmupOf(this.subjectOf(item));
+    return warmup === undefined ? "" : say(warmup);
   }
 
   rowActions(item) {
     const { reader } = this.held;
-    if (item.kind === "bucket") return this.changesOf("", reader, item.name);
     const explain = { word: "Explain", role: "viewer", run: () => { location.hash = this.linkOf(item); } };
-    return [...(item.kind === "object" ? [explain] : []), ...this.changesOf(item.name, reader)];
+    return [...(item.kind === "object" ? [explain] : []), ...this.changesOf(this.subjectOf(item), reader)];
   }
 
   showHeld({ items = [], next = null, read: at }) {
@@ -245,10 +302,12 @@ class OneObject extends Browsed {
     const copy = () => openCommand(commandOf({ method: "GET", path: this.query(reader) }, location.origin), "The token is taken from LARDER_ADMIN_TOKEN.");
     return [
       { word: "Copy as command", role: "viewer", run: copy },
-      { word: "Warm", run: () => warmPlace(this.bucket, this.path, reader) },
-      { word: "Purge", run: () => purge({ bucket: this.bucket, prefix: this.path }) },
-      { word: "Pin", run: () => prefixSpace(`${this.bucket}/${this.path}`) },
+      ...this.changesOf(this.subject(), reader),
     ];
+  }
+
+  subject() {
+    return { bucket: this.bucket, key: this.path };
   }
 
   showHeld({ explanation }) {

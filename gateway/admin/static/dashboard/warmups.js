@@ -13,8 +13,11 @@ const NODES = 10; // that a preview names
 
 function what(warmup) {
   if (warmup.dataset) return ID.test(warmup.dataset) ? `a dataset by its id, ${warmup.dataset.slice(0, 12)}` : `dataset ${warmup.dataset}`;
-  return warmup.profile ? `profile ${warmup.profile}` : `${warmup.bucket}/${warmup.prefix ?? ""}`;
+  return warmup.profile ? `profile ${warmup.profile}` : pathOf(warmup);
 }
+
+// A place is a bucket and a prefix, or a bucket and the key of one object.
+const pathOf = ({ bucket, prefix, key }) => `${bucket}/${key ?? prefix ?? ""}`;
 
 function partOf({ state, done, total }) {
   if (state === "done" && total !== 0) return 1;
@@ -24,8 +27,13 @@ function partOf({ state, done, total }) {
 function progress(warmup) {
   if (warmup.total === null) return warmup.state === "queued" ? "waiting" : GOING.includes(warmup.state) ? "counting" : "–";
   if (warmup.total === 0 && warmup.state === "done") return `There was nothing to load${warmup.bucket ? ": no object has this prefix" : ""}.`;
-  const amount = `${count(warmup.done)} of ${count(warmup.total)}, ${bytes(warmup.done_bytes)} of ${bytes(warmup.total_bytes)}`;
+  const amount = `${count(warmup.done)} of ${count(warmup.total)}, ${amountOf(warmup)}`;
   return `${share(partOf(warmup))}: ${amount}`;
+}
+
+// The size of one object is known when it is loaded.
+function amountOf({ done_bytes: done, total_bytes: total }) {
+  return total === null ? bytes(done) : `${bytes(done)} of ${bytes(total)}`;
 }
 
 function trouble(warmup) {
@@ -34,8 +42,19 @@ function trouble(warmup) {
   return [warmup.failure, lost, example].filter(Boolean).join("; ") || "–";
 }
 
+// How far the warm-up of a place is, or how it ended.
+export function warmupWords(warmup) {
+  const { state, key, failed, examples } = warmup;
+  if (GOING.includes(state)) return key === null || state === "queued" ? `Warming, ${progress(warmup)}` : "Warming";
+  if (state === "done" && key !== null && failed > 0) return `Not loaded: ${examples[0].why}`;
+  if (state === "done") return [warmup.total === 0 ? progress(warmup) : `Loaded ${amountOf(warmup)}`, ...(failed > 0 ? [trouble(warmup)] : [])].join("; ");
+  return `${state.charAt(0).toUpperCase()}${state.slice(1)}: ${trouble(warmup)}`;
+}
+
+export const isGoing = ({ state }) => GOING.includes(state);
+
 // A warm-up that ended without some of its objects is not like one that has all.
-function mood({ state, failed }) {
+export function warmupMood({ state, failed }) {
   if (GOING.includes(state)) return "";
   if (state === "done") return failed > 0 ? "fair" : "good";
   return state === "cancelled" ? "fair" : "bad";
@@ -57,15 +76,16 @@ function warm() {
   });
 }
 
-// Of one place; `key`: the access key that is proposed.
-export function warmPlace(bucket, prefix, key) {
+// Of one place; `reader`: the access key that is proposed.
+export function warmPlace(place, reader) {
+  const loaded = place.key === undefined ? "Objects whose keys begin so are" : "This object is";
   openAction({
-    title: `Warm ${bucket}/${prefix}`,
-    affects: ["Objects whose keys begin so are loaded into the caches of the fleet at a lower priority than reads, with the rights of the access key."],
-    fields: [{ name: "access_key_id", label: "Access key", required: true, value: key, proposed: accessKeys }],
+    title: `Warm ${pathOf(place)}`,
+    affects: [`${loaded} loaded into the caches of the fleet at a lower priority than reads, with the rights of the access key.`],
+    fields: [{ name: "access_key_id", label: "Access key", required: true, value: reader, proposed: accessKeys }],
     button: "Warm",
-    send: (values, once) => change("POST", address("warmups"), { body: { ...values, bucket, prefix }, once }),
-    said: (warmup) => `The warm-up of ${what(warmup)} is ${warmup.state}; Warm and purge shows its progress.`,
+    send: (values, once) => change("POST", address("warmups"), { body: { ...values, ...place }, once }),
+    said: (warmup) => `The warm-up of ${what(warmup)} is ${warmup.state}.`,
   });
 }
 
@@ -114,9 +134,11 @@ function sendPurge(values, dry) {
 // Without a place the dialog asks for it.
 export function purge(place = null) {
   openAction({
-    title: place ? `Purge ${place.bucket}/${place.prefix}` : "Purge a prefix",
+    title: place ? `Purge ${pathOf(place)}` : "Purge a prefix",
     affects: [
-      "Every node drops the objects below the prefix; the next reads ask the origin. For objects that were changed at the origin directly.",
+      place?.key === undefined
+        ? "Every node drops the objects below the prefix; the next reads ask the origin. For objects that were changed at the origin directly."
+        : "Every node drops this object; the next read asks the origin. For an object that was changed at the origin directly.",
       "The origin is not changed. Items of datasets stay.",
     ],
     fields: place ? [] : [
@@ -125,12 +147,12 @@ export function purge(place = null) {
     previewButton: "Show what goes",
     preview: async (values) => {
       const found = await sendPurge(place ?? values, true);
-      return [`Below ${found.bucket}/${found.prefix}:`, ...purgeWords(found, "would be dropped")];
+      return [`${place?.key === undefined ? "Below " : ""}${pathOf(place ?? values)}:`, ...purgeWords(found, "would be dropped")];
     },
     button: "Purge",
     danger: true,
     send: (values) => sendPurge(place ?? values, false),
-    said: (answer) => `${answer.bucket}/${answer.prefix} is purged.`,
+    said: (_answer, values) => `${pathOf(place ?? values)} is purged.`,
     done: (answer) => ({
       sentences: [
         ...purgeWords(answer, "dropped"),
@@ -150,7 +172,7 @@ export const warmups = new ListView({
   key: (warmup) => warmup.id,
   columns: [
     { label: "Warm-up", show: what, under: (warmup) => `as ${warmup.access_key_id}, ${when(warmup.created_at)}` },
-    { label: "State", fixed: true, show: (warmup) => warmup.state, mood },
+    { label: "State", fixed: true, show: (warmup) => warmup.state, mood: warmupMood },
     { label: "Progress", show: progress, part: partOf },
     { label: "Node", show: (warmup) => warmup.node ?? "–" },
     { label: "Problem", show: trouble },
