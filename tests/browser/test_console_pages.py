@@ -197,3 +197,33 @@ def test_requests_are_followed_live(window: Any) -> None:
     page.get_by_label("Status").press("Enter")
     expect(names).to_have_count(0)
     assert "status=5xx" in asked
+
+
+def test_no_name_of_a_node_is_broken(window: Any) -> None:
+    """Rule: below a reason of Explain, a node's name and its number are in one line, also where names have hyphens."""
+    page = window(viewport={"width": 1440, "height": 900}).page
+    Played(page)
+    misses = [
+        {
+            "node": f"larder-gateway-{node}",
+            "outcome": "MISS",
+            "reason": reason,
+            "meaning": "",
+            "change": "",
+            "count": 412,
+        }
+        for node in range(5)
+        for reason in ("cold", "rule")
+    ]
+    page.route("**/-/admin/explain/misses", lambda route: route.fulfill(json={"items": misses}))
+    page.goto("/-/#/explain")
+    under = page.locator(".listed tbody .under")
+    expect(under).to_have_text([re.compile("larder-gateway-0 412,.*larder-gateway-4 412$")] * 2)
+    lines = under.evaluate_all(
+        """nodes => nodes.flatMap((node) => [...node.querySelectorAll("span")].map((part) => {
+            const range = document.createRange();
+            range.selectNodeContents(part);
+            return range.getClientRects().length;
+        }))"""
+    )
+    assert lines == [1] * 10

@@ -119,10 +119,10 @@ def test_a_row_says_what_the_caches_have(window: Any) -> None:
     )
     page.goto("/-/#/objects/data")
     cells = [row(page, name).locator("td:not(.last)") for name in ("hit", "part", "cold", "x/")]
-    expect(cells[0]).to_have_text(["1.23\u00a0kB", "yes", "yes", "yes", "HIT", ""])
-    expect(cells[1]).to_have_text(["1.23\u00a0kB", "3 of 8 blocks", "no", "no", "MISS, partial", ""])
-    expect(cells[2]).to_have_text(["1.23\u00a0kB", "no", "–", "–", "MISS, cold", ""])
-    expect(cells[3]).to_have_text([""] * 6)
+    expect(cells[0]).to_have_text(["1.23\u00a0kB", "yes", "yes", "yes", "HIT"])
+    expect(cells[1]).to_have_text(["1.23\u00a0kB", "3 of 8 blocks", "no", "no", "MISS, partial"])
+    expect(cells[2]).to_have_text(["1.23\u00a0kB", "no", "–", "–", "MISS, cold"])
+    expect(cells[3]).to_have_text([""] * 5)
 
 
 def test_a_page_is_read_once(window: Any) -> None:
@@ -207,10 +207,9 @@ def test_a_row_is_warmed_purged_and_pinned(window: Any, kind: str, name: str) ->
     expect(field(page, "Space")).to_have_value("pin")
 
 
-def cell(page: Page, name: str, label: str) -> Locator:
-    """The cell of a column in the row of exactly this name."""
-    named_so = page.get_by_role("rowheader", name=name, exact=True)
-    return page.get_by_role("row").filter(has=named_so).locator(f"td[data-label='{label}']")
+def exactly(page: Page, name: str) -> Locator:
+    """The row of exactly this name."""
+    return page.get_by_role("row").filter(has=page.get_by_role("link", name=name, exact=True))
 
 
 def warmup(number: int, **fields: Any) -> dict[str, Any]:
@@ -248,19 +247,20 @@ def test_a_row_follows_its_warm_up(window: Any) -> None:
         warmup(1, key="a", state="failed", failure="an older one"),
     ]
     page.goto("/-/#/objects/data")
-    cells = {name: cell(page, name, "Warm-up") for name in ("x/", "a", "ab", "b")}
+    cells = {name: exactly(page, name).locator(".under") for name in ("x/", "a", "ab", "b")}
     for _ in range(2):
         expect(cells["x/"]).to_have_text("Warming, 25.0\u00a0%: 5 of 20, 500\u00a0B of 2.00\u00a0kB")
         expect(cells["a"]).to_have_text("Warming")
         expect(cells["ab"]).to_have_text("")
         expect(cells["b"]).to_have_text("Not loaded: it is private")
+        expect(cells["b"]).to_have_class("under bad")
         page.reload()
     expect(cells["a"]).to_have_text("Warming")
     listings = len(store.asked)
     store.shows(named("object", "a", HIT))
     store.warmups[2] = warmup(2, key="a", state="done", total=1, total_bytes=1234, done=1, done_bytes=1234)
     expect(cells["a"]).to_have_text("Loaded 1.23\u00a0kB of 1.23\u00a0kB")
-    expect(cell(page, "a", "Cached")).to_have_text("yes")
+    expect(exactly(page, "a").locator("td").nth(1)).to_have_text("yes")
     assert len(store.asked) - listings == 1
 
 
@@ -275,6 +275,7 @@ def test_a_place_follows_its_own_warm_up(window: Any) -> None:
     expect(said).to_contain_text("Warming, counting")
     store.warmups = [warmup(1, prefix="x/", state="failed", failure="the origin does not answer")]
     expect(said).to_contain_text("Failed: the origin does not answer")
+    expect(said).to_have_class("under bad")
     store.warmups[0]["updated_at"] = "2026-03-01T00:00:00Z"
     expect(said).to_have_count(0)
     store.warmups = [
@@ -304,7 +305,7 @@ def test_a_change_keeps_the_pages_that_are_shown(window: Any) -> None:
     press(page, "Warm 2")
     store.shows(named("object", "2", COLD), cursor="second", following="third")
     confirm(page, "Warm")
-    expect(cell(page, "2", "Cached")).to_have_text("no")
+    expect(exactly(page, "2").locator("td").nth(1)).to_have_text("no")
     assert [query.get("cursor", "") for query in store.asked] == ["", "second", "", "second"]
 
 
@@ -350,8 +351,20 @@ def test_a_place_can_be_read_and_used_by_all(window: Any, scheme: str, width: in
         following="more",
         failure="it is away",
     )
+    store.warmups = [
+        warmup(1, key="hit", state="done", total=1, total_bytes=1234, done=1, done_bytes=1234),
+        warmup(2, key="part", state="failed", failure="the access key was revoked or has expired"),
+        warmup(3, prefix="", state="cancelled", failure="cancelled"),
+    ]
     page.goto("/-/#/objects/data")
     expect(row(page, "part")).to_be_visible()
+    tops = (
+        row(page, "part")
+        .get_by_role("button")
+        .evaluate_all("buttons => buttons.map((button) => button.getBoundingClientRect().top)")
+    )
+    assert len(tops) == 4
+    assert width < 1000 or len(set(tops)) == 1, "the buttons of a row are in one line"
     assert faint_texts(page) == []
     assert broken_words(page) == []
     assert overflow(page) == 0

@@ -67,7 +67,7 @@ export const explain = new ListView({
   complete: byReason,
   key: (one) => `${one.outcome} ${one.reason}`,
   columns: [
-    { label: "Reason", fixed: true, show: (one) => one.reason || one.outcome, under: (one) => one.nodes.join(", ") },
+    { label: "Reason", fixed: true, show: (one) => one.reason || one.outcome, under: (one) => one.nodes.map((words, place) => (place + 1 < one.nodes.length ? `${words},` : words)) },
     { label: "Outcome", fixed: true, show: (one) => one.outcome },
     { label: "Answers", number: true, show: (one) => count(one.count) },
     { label: "Meaning", wide: true, show: (one) => one.meaning || "–" },

@@ -10,9 +10,9 @@ import { changes, openCommand, perform } from "./dialog.js";
 import { element, keep, setAttribute, setText } from "./dom.js";
 import { bytes, clockSeconds, count, moment, when } from "./format.js";
 import { prefixSpace } from "./overrides.js";
-import { Table, showActions } from "./table.js";
+import { Table, showActions, showMood } from "./table.js";
 import { isGoing, purge, warmPlace, warmupMood, warmupWords } from "./warmups.js";
-import { linkTo } from "./words.js";
+import { linkTo, plural } from "./words.js";
 
 const OBJECT_EVERY = 10_000; // milliseconds between two explanations of an object
 const WARMUPS = `${address("warmups")}?limit=100`; // the newest, among which those of a place are looked for
@@ -143,6 +143,7 @@ class Browsed {
   showWarmup(warmup) {
     this.parts.warmup.hidden = warmup === undefined;
     if (warmup === undefined) return;
+    showMood(this.parts.warmup, warmupMood(warmup));
     setText(this.parts.warmup, `Warm-up, ${when(warmup.created_at)}: ${warmupWords(warmup)}`);
   }
 
@@ -187,17 +188,22 @@ class Place extends Browsed {
     this.table = new Table({
       key: (item) => item.name,
       columns: [
-        { label: "Name", show: (item) => item.name.slice(this.path.length) || item.name, link: (item) => this.linkOf(item) },
+        {
+          label: "Name",
+          show: (item) => item.name.slice(this.path.length) || item.name,
+          link: (item) => this.linkOf(item),
+          under: (item) => this.ofRow(item, warmupWords),
+          underMood: (item) => this.ofRow(item, warmupMood),
+        },
         { label: "Size", number: true, fixed: true, show: (item) => (item.kind === "object" ? bytes(item.size) : "") },
         { label: "Cached", fixed: true, show: (item) => held(item.state), mood: (item) => moodOf(held(item.state)) },
         { label: "Fresh", fixed: true, show: (item) => yes(item.state, "fresh"), mood: (item) => moodOf(yes(item.state, "fresh")) },
         { label: "Granted", fixed: true, show: (item) => yes(item.state, "granted"), mood: (item) => moodOf(yes(item.state, "granted")) },
         { label: "Next read", fixed: true, show: ({ state }) => (state ? [state.outcome, state.reason].filter(Boolean).join(", ") : "") },
-        { label: "Warm-up", wide: true, show: (item) => this.ofRow(item, warmupWords), mood: (item) => this.ofRow(item, warmupMood) },
       ],
       named: (item) => item.name,
       rowActions: (item) => this.rowActions(item),
-    }, element("table", { role: "table", class: "cards", "aria-labelledby": "place-title", hidden: "" }));
+    }, element("table", { role: "table", class: "cards browsed", "aria-labelledby": "place-title", hidden: "" }));
     this.parts.next = element("button", { type: "button", hidden: "" }, "Show more");
     this.parts.next.addEventListener("click", () => perform("Show more", () => this.readMore()));
     this.node.append(this.table.node, this.parts.next);
@@ -327,7 +333,7 @@ function factsOf(known) {
   const parts = known.parts > 0 ? `; ${count(known.parts)} parts, ${bytes(known.part_bytes)}` : "";
   return [
     ["Next read", [known.outcome, known.reason].filter(Boolean).join(", ")],
-    ["Cached", known.known ? `${count(known.resident_blocks)} of ${count(known.blocks)} blocks${parts}` : "no"],
+    ["Cached", known.known ? `${count(known.resident_blocks)} of ${plural(known.blocks, "block", "blocks")}${parts}` : "no"],
     ["Size", known.known ? bytes(known.size) : "–"],
     ["Fresh until", known.fresh_until ? moment(known.fresh_until) : known.known ? "no end" : "–"],
     ["Granted until", known.granted_until ? moment(known.granted_until) : "–"],

@@ -1,8 +1,8 @@
 // A table of documents, which its declaration describes: the columns, and the actions of a row.
 //
-// A column has a label and `show`. It may have `under`, a smaller line; `part`, a share that is drawn as a bar; and `mood`, a class of the
-// cell. It may be a `number`, `fixed` (its words are never broken), or `wide` (a line of its own on a phone). The first one may have
-// `link`, the address of the item's own page. An action has a word, which
+// A column has a label and `show`. It may have `under`, a smaller line, or a list of words that are never broken, with `underMood`;
+// `part`, a share that is drawn as a bar; and `mood`, a class of the cell. It may be a `number`, `fixed` (its words are never broken), or
+// `wide` (a line of its own on a phone). The first one may have `link`, the address of the item's own page. An action has a word, which
 // is the command line's too, `run`, and the role that it needs if that is another than the table's.
 
 import { may } from "./api.js";
@@ -76,13 +76,24 @@ function createRow({ columns, rowActions }) {
   return row;
 }
 
-function updateCell(node, { show, under, part, mood }, item) {
+function updateCell(node, { show, under, underMood, part, mood }, item) {
   const { words, under: below, meter: bar } = node.parts;
   if (bar) bar.show(part(item), show(item));
   else setText(words, show(item));
-  if (below) setText(below, under?.(item) ?? "");
-  const wanted = mood?.(item) ?? "";
-  for (const each of MOODS) node.classList.toggle(each, each === wanted);
+  if (below) showUnder(below, under?.(item) ?? "", underMood?.(item) ?? "");
+  showMood(node, mood?.(item) ?? "");
+}
+
+function showUnder(node, words, mood) {
+  showMood(node, mood);
+  if (Array.isArray(words)) keep(node, words.map((text, place) => ({ text, place })), ({ place }) => String(place), createWhole, (part, { text }) => setText(part, text));
+  else setText(node, words);
+}
+
+const createWhole = () => element("span", { class: "whole" });
+
+export function showMood(node, wanted) {
+  for (const mood of MOODS) node.classList.toggle(mood, mood === wanted);
 }
 
 export class Table {

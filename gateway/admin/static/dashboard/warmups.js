@@ -53,10 +53,11 @@ export function warmupWords(warmup) {
 
 export const isGoing = ({ state }) => GOING.includes(state);
 
-// A warm-up that ended without some of its objects is not like one that has all.
-export function warmupMood({ state, failed }) {
+// A warm-up that ended without some of its objects is not like one that has all, nor like that of one object without it.
+export function warmupMood({ state, failed, key }) {
   if (GOING.includes(state)) return "";
-  if (state === "done") return failed > 0 ? "fair" : "good";
+  if (state === "done" && failed > 0) return key ? "bad" : "fair";
+  if (state === "done") return "good";
   return state === "cancelled" ? "fair" : "bad";
 }
 
