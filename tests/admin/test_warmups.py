@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.admin.http.requests import cursor_of
+from gateway.operate.warm.warmups import WarmupRequest
 from rig.batches import bytes_of, stock
 from rig.world import content, eventually
 from tests.admin.operations_world import Zone, admin, get, post, zone
@@ -80,6 +81,24 @@ def test_a_key_is_one_object(world: Zone) -> None:
     assert "/bucket" not in {seen.raw_path.rstrip("/") for seen in world.origin.s3.seen[before:]}
     missing = ended(world, begun(world, bucket="bucket", key="exact/"))
     assert (missing["done"], missing["failed"], missing["examples"][0]["key"]) == (1, 1, "exact/")
+
+
+def test_an_older_gateway_loads_no_more_than_what_begins_with_the_key() -> None:
+    """Rule: the row of a warm-up of a key has the key as a prefix too: version 0.1, which knows no key, would load the bucket.
+    The audit log has what was asked."""
+    asked = WarmupRequest(access_key_id="GWA", bucket="bucket", key="k")
+    assert asked.stored() == {"access_key_id": "GWA", "bucket": "bucket", "key": "k", "prefix": "k"}
+    assert asked.wanted() == {"access_key_id": "GWA", "bucket": "bucket", "key": "k"}
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [{"bucket": "b", "prefix": "k", "key": "k"}, {"dataset": "d", "key": "k"}, {"bucket": "b", "key": ""}],
+)
+def test_a_key_goes_with_a_bucket_alone(world: Zone, wanted: dict[str, str]) -> None:
+    """Rule: a key stands in place of a prefix."""
+    reply = admin(world.nodes[0], "POST", "/warmups", {"access_key_id": "GWA", **wanted})
+    assert (reply.status, reply.code) == (400, "InvalidRequest")
 
 
 def test_more_than_a_page_is_loaded(world: Zone) -> None:
