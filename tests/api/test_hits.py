@@ -45,7 +45,7 @@ class PromptEdge:
         self.log = home / "access.log"
         self.access = AccessLog(str(self.log))
         nobody = cast(Any, None)
-        self.engine = SimpleNamespace(ready=nobody, again=nobody)
+        self.engine = SimpleNamespace(hits=nobody, entries_kept=1)
         self.app = S3App(
             Authenticator(settings),
             ReadPaths(

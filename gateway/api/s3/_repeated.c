@@ -12,7 +12,6 @@
  *     (AT, sequence, index, number)    the item of a sequence equals this number
  *     (MOST, object, name, number)     the attribute is at most this number
  *     (UNTIL, object, name, None)      the attribute, on the monotonic clock, has not come
- *     (CALL, callable, argument, value)  the result is this object
  *
  * The stable ABI suffices, so one library serves every Python from 3.11. SHA-256 is libcrypto's, in place: hashlib's objects cost
  * more than the blocks that they hash. */
@@ -65,8 +64,8 @@ static double seconds_of(clockid_t clock, time_t *whole) {
 enum { GUARDS_NAME, BODY, DESCRIPTOR, NAMES };
 static PyObject *names[NAMES];
 
-enum { IS, ITEM, AT, MOST, UNTIL, CALL };
-static const char *const KINDS[] = {"IS", "ITEM", "AT", "MOST", "UNTIL", "CALL"};
+enum { IS, ITEM, AT, MOST, UNTIL };
+static const char *const KINDS[] = {"IS", "ITEM", "AT", "MOST", "UNTIL"};
 
 /* Whether a guard holds at a moment of the monotonic clock. An error may be set, for the caller to clear. */
 static int holds(PyObject *guard, double at) {
@@ -76,12 +75,7 @@ static int holds(PyObject *guard, double at) {
     PyObject *value;
     int held;
     if (kind == ITEM) return PyDict_GetItemWithError(object, name) == expected;
-    if (kind == AT)
-        value = PySequence_GetItem(object, PyLong_AsSsize_t(name));
-    else if (kind == CALL)
-        value = PyObject_CallFunctionObjArgs(object, name, NULL);
-    else
-        value = PyObject_GetAttr(object, name);
+    value = kind == AT ? PySequence_GetItem(object, PyLong_AsSsize_t(name)) : PyObject_GetAttr(object, name);
     if (!value) return 0;
     if (kind == AT)
         held = PyObject_RichCompareBool(value, expected, Py_EQ) == 1;
@@ -95,8 +89,10 @@ static int holds(PyObject *guard, double at) {
     return held;
 }
 
+/* Whether guards hold; None never does. */
 static int all_hold(PyObject *guards, double at) {
-    Py_ssize_t count = PyTuple_Size(guards);
+    Py_ssize_t count = guards == Py_None ? -1 : PyTuple_Size(guards);
+    if (count < 0) return 0;
     for (Py_ssize_t i = 0; i < count; i++)
         if (!holds(PyTuple_GetItem(guards, i), at)) return 0;
     return !PyErr_Occurred();
@@ -391,7 +387,7 @@ PyMODINIT_FUNC PyInit__repeated(void) {
     PyObject *made = PyModule_Create(&module), *heads = PyType_FromSpec(&heads_spec);
     if (!made || !heads || PyErr_Occurred() || PyModule_AddObjectRef(made, "Heads", heads) < 0) return NULL;
     Py_DECREF(heads);
-    for (int kind = IS; kind <= CALL; kind++)
+    for (int kind = IS; kind <= UNTIL; kind++)
         if (PyModule_AddIntConstant(made, KINDS[kind], kind) < 0) return NULL;
     return made;
 }

@@ -5,7 +5,6 @@ ITEM: int
 AT: int
 MOST: int
 UNTIL: int
-CALL: int
 
 class Heads:
     def __init__(

@@ -120,7 +120,7 @@ def numbered(guards: Sequence[Guard]) -> tuple[tuple[int, object, object, object
 class CompiledReads:
     """What the compiled code needs of one connection, under the names that it knows (``HELD`` of ``_repeated.c``).
 
-    ``guards`` are those of all requests of the connection; ``general`` answers every other request.
+    ``guards`` are those of all requests of the connection; without any, compiled code answers none. ``general`` answers others.
     """
 
     objects: dict[bytes, Object]
@@ -131,7 +131,7 @@ class CompiledReads:
     begin: Callable[[bytes], Second | None]
     general: Callable[[bytes], bool]
     reads: CountedReads
-    guards: tuple[Any, ...] = ()
+    guards: tuple[Any, ...] | None = None
     lines: Callable[[int], bytes] = date_lines
 
     def answer_of(self, template: Template, order: tuple[int, ...]) -> Callable[[bytes], bool] | None:

@@ -215,16 +215,13 @@ class _Signature:
         return self._key, self._first, tuple(pieces), self._since, self._until
 
     def guards(self) -> tuple[Guard, ...]:
-        """What shows that the account which has just signed is still the one whose secret signs."""
-        authenticator, account = self._authenticator, self.account
-        accounts = authenticator.accounts
-        if accounts.get(self.access_key_id) is account:
-            return ("is", authenticator, "accounts", accounts), ("is", authenticator, "closed", authenticator.closed)
-        return ("call", authenticator.find, self.access_key_id, account), (
-            "is",
-            authenticator,
-            "closed",
-            authenticator.closed,
+        """What shows that the account which has just signed is still the one whose secret signs; empty if nothing shows it."""
+        authenticator = self._authenticator
+        if authenticator.accounts.get(self.access_key_id) is not self.account:
+            return ()
+        return (
+            ("is", authenticator, "accounts", authenticator.accounts),
+            ("is", authenticator, "closed", authenticator.closed),
         )
 
 
@@ -328,9 +325,12 @@ class RepeatedReads:
     def _hand_over(self, compiled: CompiledReads, path: bytes, sent: SentObject) -> None:
         """Let compiled code send an object again, while all that this request has compared stays as it is."""
         accounting, channel, places = self._repeats.accounting, self._channel, self._repeats.places
+        of_account = self._signature.guards()
+        if not of_account:
+            return
         compiled.guards = numbered(
             (
-                *self._signature.guards(),
+                *of_account,
                 ("is", channel, "paused", False),
                 ("is", channel, "lost", False),
                 ("most", places, "used", nextafter(places.limit, 0)),
