@@ -8,9 +8,8 @@ from typing import Literal
 from pydantic import Field
 
 from gateway.edge.documents import ResponseModel, moment
-from gateway.fleet.jobs.caching import KnownPipeline
 from gateway.fleet.jobs.jobs import JobRecord
-from gateway.fleet.jobs.scaling import WorkersChange
+from gateway.fleet.jobs.pipelines import KnownPipeline, WorkersChange
 from gateway.policies.space.autocache import COMPUTE, CacheReason, Projection
 from gateway.policies.space.cache_mode import NEVER, PIN, CacheDecision, PipelineProfile, pinned_mark
 from gateway.policies.space.plan import Plan

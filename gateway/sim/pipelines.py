@@ -16,8 +16,9 @@ from functools import partial
 from typing import Any
 
 from gateway.policies.space.autocache import COMPUTE, StageProfile
-from gateway.policies.space.autoscale import ScaleSettings, Scaling, TrainerReport, scaled
+from gateway.policies.space.autoscale import ScaleSettings, Scaling
 from gateway.policies.space.cache_mode import CacheDecision, CacheFacts, MarkSettings, PipelineProfile, decided
+from gateway.policies.space.pipelines import RankBatches, workers_after
 from gateway.policies.space.read_model import ReadModel, ReadSums, added, fit_reads, size_class
 from gateway.sim.world.clock import Clock
 from larder.pipelines.metering import BatchMeter, BatchReport, ProfiledStages, ProfileMeter
@@ -163,7 +164,7 @@ class _Gateway:
             seconds = model.reads.seconds(size) * max(0.1, chance.gauss(1, 0.1))
             self._read(ReadSums(1, size, seconds, seconds * model.reads.busy))
         self.decision: CacheDecision | None = None
-        self.scaling = Scaling()
+        self.scaling: Scaling | None = None
 
     def profiled(self, said: Mapping[str, Any], epoch: int) -> None:
         """Take a profile."""
@@ -175,11 +176,8 @@ class _Gateway:
 
     def reported(self, report: BatchReport, epoch: int) -> int:
         """Take timed batches; returns the number of workers."""
-        if self.decision is not None and not self.decision.final:
-            return 1
-        mode = "compute" if self.decision is None else self.decision.mode(report.cache or COMPUTE, epoch)
-        said = TrainerReport(report.batch_time, report.queue, report.workers, mode)
-        self.scaling = scaled(self.scaling, said, self._control.scale)
+        said = RankBatches(report.batch_time, report.queue, report.workers, report.cache or COMPUTE, epoch)
+        self.scaling = workers_after(self.scaling, said, self.decision, self._control.scale)
         return self.scaling.workers
 
     def _profile(self, said: Mapping[str, Any], epoch: int) -> PipelineProfile:

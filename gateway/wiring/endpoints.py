@@ -16,7 +16,6 @@ from gateway.admin.openapi import describe_all
 from gateway.api.ops import with_monitoring
 from gateway.api.v1 import datasets, fleet, homes, importance, jobs
 from gateway.api.v1.openapi import with_data_paths
-from gateway.api.v1.pipeline_advice import PipelineAdvice
 from gateway.edge.endpoints import build, include, new_app, share
 from gateway.fleet.nodes.held_elsewhere import HeldElsewhere
 from gateway.wiring.datasets import DatasetEdge
@@ -50,7 +49,6 @@ def serving(ground: WorkerServices, served: DatasetEdge) -> FastAPI:
     registrations = served.registrations
     app, settings, management = api_of(ground.admin.app), ground.settings, ground.management
     parts, planned, find = management.parts, management.planned, registrations.find
-    advice = PipelineAdvice(parts.pipelines, parts.scaling, planned, management.overrides)
     state = app.state
     state.identities = served.identities
     state.datasets = datasets.DatasetService(
@@ -61,7 +59,15 @@ def serving(ground: WorkerServices, served: DatasetEdge) -> FastAPI:
         HeldElsewhere(parts.reports, management.membership.me),
     )
     state.jobs = jobs.JobService(
-        jobs.JobParts(parts.jobs, parts.plans, planned, find, settings.fleet.heartbeat, advice)
+        jobs.JobParts(
+            parts.jobs,
+            parts.plans,
+            parts.pipelines,
+            planned,
+            find,
+            settings.fleet.heartbeat,
+            management.overrides,
+        )
     )
     state.importance = importance.ImportanceService(parts.jobs, find, served.exchange)
     state.membership, state.local = ground.fleet.membership, ground.start.local

@@ -26,7 +26,7 @@ class _Redis:
     async def _nothing(self, *_: object) -> dict[str, Any]:
         return {}
 
-    recent = mutes = _nothing
+    recent = mutes = workers_of = _nothing
 
     async def statuses(self) -> Statuses:
         """The state of a zone without nodes."""
@@ -57,7 +57,6 @@ def reader(redis: _Redis, clock: list[float]) -> FleetReader:
         streams=lists,
         scores=lists,
         pipelines=lists,
-        scaling=lists,
         results=lists,
         held=lists,
         misses=lists,

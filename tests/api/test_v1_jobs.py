@@ -16,9 +16,10 @@ import pytest
 from gateway.api.v1.job_documents import Heartbeat
 from gateway.api.v1.jobs import JobParts, JobService
 from gateway.engine.base.planned import Planned
-from gateway.fleet.jobs.jobs import Beat, JobRecord
+from gateway.fleet.jobs.jobs import Beat, HeardJob, JobRecord
 from gateway.model.frames import ItemFlag
 from gateway.model.keys import OriginIdentity, Principal
+from gateway.policies.space.overrides import Overrides
 from gateway.policies.space.plan import Plan
 from rig.batches import Stock, bytes_of, decoded, stock, taken
 from rig.gateways import Running, Settings, gateway
@@ -429,18 +430,15 @@ class Elsewhere:
     def __init__(self) -> None:
         self.plan = Plan()
 
-    async def beat(self, key: str, beat: Beat) -> JobRecord:
+    async def beat(self, key: str, beat: Beat, *reports: str) -> HeardJob:
         """Take it."""
-        return JobRecord("t", "j", "1" * 64, "name", 1, 1, 1, "auto", "default", "key", 1, 1, "auto")
+        return HeardJob(JobRecord("t", "j", "1" * 64, "name", 1, 1, 1, "auto", "default", "key", 1, 1, "auto"))
 
     def dataset(self, dataset: str) -> None:
         """Return no plan yet."""
 
     def job(self, tenant: str, job: str) -> None:
         """Return no plan yet."""
-
-    async def advise(self, record: JobRecord, said: Heartbeat) -> None:
-        """The job has no pipeline."""
 
     async def find(self, tenant: str, dataset: str) -> None:
         """Never return."""
@@ -450,7 +448,7 @@ class Elsewhere:
 async def test_a_heartbeat_does_not_wait_for_a_registration() -> None:
     """Rule: while the registration is copied from another node, a rank gets the directives that do not depend on it."""
     fleet = cast("Any", Elsewhere())
-    parts = JobParts(fleet, fleet, Planned(lambda: Plan(), lambda: 1), fleet.find, 1.0, fleet)
+    parts = JobParts(fleet, fleet, fleet, Planned(lambda: Plan(), lambda: 1), fleet.find, 1.0, Overrides)
     service = JobService(parts)
     principal = Principal("key", "t", OriginIdentity("default", "key"))
     async with asyncio.timeout(15):

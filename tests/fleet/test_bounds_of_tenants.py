@@ -9,25 +9,24 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from gateway.fleet.jobs import caching, result_claims, results
-from gateway.fleet.jobs.caching import PipelineDecisions
+from gateway.fleet.jobs import pipelines, result_claims, results
 from gateway.fleet.jobs.jobs import Beat, Jobs, TooManyJobs
-from gateway.fleet.jobs.read_times import ReadTimes
+from gateway.fleet.jobs.pipelines import BATCHES, DETAILED, MOST_CHANGES, PROFILE
 from gateway.fleet.jobs.result_claims import ResultClaims
 from gateway.fleet.jobs.results import ResultUses
-from gateway.fleet.jobs.scaling import MOST_PAST, WorkerScaling
 from gateway.fleet.redis.tenant_index import TenantIndex
 from gateway.model.results import Collection
 from gateway.model.units import parse_size
 from gateway.policies.fleet.job_limits import JobLimits
 from gateway.policies.pools import results_pool
 from gateway.policies.space.autocache import StageProfile
-from gateway.policies.space.autoscale import TrainerReport
 from gateway.policies.space.cache_mode import PipelineProfile
 from gateway.policies.space.orders import Phase
+from gateway.policies.space.pipelines import RankBatches, RankProfile
 from gateway.policies.space.probing import PhaseTotals
 from gateway.policies.space.read_model import ReadSums
 from tests.fleet.job_book import D1, LONG, record
+from tests.fleet.pipeline_book import Fleet, profile
 
 Z = "larder:z:"
 TABLE = Path(__file__).parents[2] / "docs" / "capacity.md"
@@ -68,20 +67,24 @@ async def fill(redis: Redis) -> None:
     await jobs.register(replace(record(job=J, tenant=T, ranks=ranks), name="n" * 128, access_key_id="k" * 128))
     for rank in range(ranks):
         await jobs.beat(f"{T}/{J}", largest_beat(rank))
-    scaling = WorkerScaling(redis, Z, LONG)
-    decisions = PipelineDecisions(redis, Z, LONG, ReadTimes(redis, Z))
-    for rank in range(ranks):
-        for number in range(MOST_PAST + 2):
-            report = TrainerReport(0.8 / (1 + number % 3), 0.0, 1 + number % 7, f"mode-{number % 2}")
-            await scaling.decide(f"{T}/{J}", rank, report)
+    fleet = Fleet(redis)
     for number in range(40):
         stages = tuple(
             StageProfile(stage, 1 / 3 + stage + number, 1e9 / 3, 2**53) for stage in range(1, MOST_MARKS + 1)
         )
-        pools = {stage.stage: results_pool(T, D1, f"{number:064x}") for stage in stages}
+        pools = {stage.stage: f"{number:064x}" for stage in stages}
         read = ReadSums(2**40, 2**53, 1e9 / 3, 1e9 / 3)
         said = PipelineProfile(number % 17, number, 2**53, stages[-1], stages, pools, 8, replace_count(read, number))
-        await decisions.decide(f"{T}/{J}", number % ranks, said, lambda pools: 1e15)
+        rank = number % DETAILED
+        await jobs.beat(f"{T}/{J}", largest_beat(rank), PROFILE.text(RankProfile(2**53, said)))
+        await fleet.turn()
+    for number in range(MOST_CHANGES + 2):
+        for rank in range(ranks):
+            report = RankBatches(0.8 / (1 + number % 3), 1e9 / 3, 1 + number % 7, number % 2, 2**31 - 1)
+            await jobs.beat(f"{T}/{J}", largest_beat(rank), "", BATCHES.text(report))
+        if number <= MOST_CHANGES:
+            await fleet.turn()
+    await redis.delete(f"{Z}leader")  # no tenant's
     uses, claims = ResultUses(redis, Z, LONG), ResultClaims(redis, Z)
     for number in range(20):
         collection = Collection(T, D1, f"{number:064x}", "c" * 64)
@@ -157,8 +160,8 @@ async def test_an_index_admits_so_many(redis: Redis) -> None:
     index = TenantIndex(redis, f"{Z}things:of:", 2, 60_000)
     assert [await index.admit("t", thing) for thing in "abca"] == [True, True, False, True]
     assert await index.admit("u", "c")
-    assert await index.enter("t", "a") == []
-    assert await index.enter("t", "d") == [b"b"]
+    assert await index.enter([("t", "a")]) == []
+    assert await index.enter([("u", "c"), ("t", "d")]) == [b"b"]
     short = TenantIndex(redis, f"{Z}short:of:", 1, 1)
     assert await short.admit("t", "a")
     assert 0 < await redis.pttl(f"{Z}things:of:t") <= 60_000
@@ -192,16 +195,14 @@ async def test_claims_whose_time_is_over_make_room(redis: Redis, monkeypatch: py
 
 async def test_pools_with_results_are_bounded(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rule: of a tenant's pools, those used last are known to have results."""
-    monkeypatch.setattr(caching, "MOST_STORED", 3)
-    decisions = PipelineDecisions(redis, Z, LONG, ReadTimes(redis, Z))
-    end = StageProfile(2, 0.5, 100.0, 1000)
+    monkeypatch.setattr(pipelines, "MOST_STORED", 3)
+    fleet = Fleet(redis)
     for number in range(6):
-        said = PipelineProfile(2, 1, 100, end, (end,), {2: f"results:t/d/{number}"})
-        await decisions.decide(f"t/{number}", 0, replace(said, cache=0, epoch=0), lambda pools: 1e12)
-        await decisions.decide(f"t/{number}", 0, said, lambda pools: 1e12)
+        for said in (profile(), profile(cache=2, epoch=1)):
+            await fleet.decide(f"t/{number}", 0, replace(said, pools={2: f"{number:064x}"}))
     stored = [key async for key in redis.scan_iter(f"{Z}stored:results:*")]
     assert 0 < len(stored) <= 3
-    assert f"{Z}stored:results:t/d/5".encode() in stored
+    assert f"{Z}stored:{results_pool('t', D1, f'{5:064x}')}".encode() in stored
 
 
 async def test_used_results_are_bounded(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:

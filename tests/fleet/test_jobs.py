@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from redis.asyncio import Redis
 
 from gateway.fleet.jobs import jobs as module
-from gateway.fleet.jobs.jobs import Jobs, OtherDataset, TooManyJobs, merged
+from gateway.fleet.jobs.jobs import HeardJob, Jobs, OtherDataset, TooManyJobs, merged
 from gateway.fleet.redis import connection
 from gateway.policies.fleet.job_limits import JobLimits
 from gateway.policies.space.epochs import EpochReads
@@ -135,7 +135,7 @@ async def test_a_heartbeat_needs_a_job(jobs: Jobs) -> None:
 async def test_a_rank_that_the_job_has_not_is_not_kept(jobs: Jobs) -> None:
     """Rule: a heartbeat of rank 5 of a job with two ranks changes nothing."""
     await jobs.register(record())
-    assert await jobs.beat("t/j", beat(rank=5)) == record()
+    assert await jobs.beat("t/j", beat(rank=5), "{}", "{}") == HeardJob(record())
     known = await jobs.find("t/j")
     assert known is not None
     assert (known.epoch, known.ranks_heard) == (-1, 0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,11 @@ from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from gateway import fleet
-from gateway.fleet.jobs.caching import PipelineDecisions
 from gateway.fleet.jobs.datasets import DatasetTable, ListedRegistration
 from gateway.fleet.jobs.jobs import Jobs
 from gateway.fleet.jobs.leadership import Leadership
 from gateway.fleet.jobs.plans import Plans
-from gateway.fleet.jobs.read_times import ReadTimes
 from gateway.fleet.jobs.result_claims import ResultClaims
-from gateway.fleet.jobs.scaling import WorkerScaling
 from gateway.fleet.nodes.beginnings import Beginnings
 from gateway.fleet.nodes.live import LiveExchange
 from gateway.fleet.nodes.register import Register
@@ -37,12 +35,12 @@ from gateway.fleet.redis.tenant_index import TenantIndex
 from gateway.model.counters import Counters
 from gateway.model.fleet import Node, NodeState
 from gateway.model.live import LiveFilter
-from gateway.policies.space.autoscale import TrainerReport
 from gateway.policies.space.plan import Plan
+from gateway.policies.space.read_model import ReadSums
 from rig.proxy import Proxy
 from rig.redis_server import RedisServer
 from tests.fleet.job_book import LONG, beat, record
-from tests.fleet.test_caching import plenty, profile
+from tests.fleet.pipeline_book import Fleet, batches, profile
 from tests.fleet.test_live import REQUEST
 
 Z = "larder:z:"
@@ -221,8 +219,21 @@ def _url(redis: Redis) -> str:
     return f"redis://127.0.0.1:{redis.connection_pool.connection_kwargs['port']}"
 
 
-async def _marked(redis: Redis) -> Any:
-    return await PipelineDecisions(redis, Z, LONG, ReadTimes(redis, Z)).decide("t/j", 0, profile(), plenty)
+async def _reported(redis: Redis) -> Any:
+    return await Fleet(redis).report("t/j", 0, profile(), batches(0.8, 1))
+
+
+async def _decided(redis: Redis) -> Any:
+    """Reports of two jobs of a tenant, one of which reads results, and the turn that processes them."""
+    fleet = Fleet(redis)
+
+    async def reports() -> None:
+        read = ReadSums(10, 1000, 0.5, 0.25)
+        await fleet.report("t/j", 0, replace(profile(cache=2, epoch=2), read=read), batches(0.8, 1))
+        await fleet.report("t/k", 0, replace(profile(), read=read), batches(0.8, 1))
+
+    await _once(redis, reports)
+    await fleet.turn()
 
 
 async def _followed(redis: Redis) -> Any:
@@ -250,12 +261,12 @@ CHANGES: dict[str, Do] = {
     "a leadership": _led,
     "a verification and its progress": _verified,
     "a node, and its draining": _announced,
-    "a decision on a pipeline": _marked,
-    "workers of a rank": lambda redis: WorkerScaling(redis, Z, LONG).decide("t/j", 0, TrainerReport(0.8, 0.0, 1)),
+    "a heartbeat with reports on a pipeline": _reported,
+    "a leader's decisions on pipelines": _decided,
     "figures over time": lambda redis: Trends(redis, Z).record({"bucket:a": {"requests": 1.5}}),
     "a mute": lambda redis: Beginnings(redis, Z).mute("problem", 100.0),
     "a follower": _followed,
-    "a thing of a tenant": lambda redis: TenantIndex(redis, f"{Z}of:", 3, 10_000).enter("t", "thing"),
+    "a thing of a tenant": lambda redis: TenantIndex(redis, f"{Z}of:", 3, 10_000).enter([("t", "thing")]),
 }
 
 
@@ -274,7 +285,13 @@ READINGS: tuple[Do, ...] = (
 
 def _state(server: RedisServer) -> dict[str, Any]:
     """All that Redis has, without times."""
-    reading = {"hash": ("HGETALL",), "string": ("GET",), "list": ("LRANGE", "0", "-1"), "zset": ("ZRANGE", "0", "-1")}
+    reading = {
+        "hash": ("HGETALL",),
+        "string": ("GET",),
+        "list": ("LRANGE", "0", "-1"),
+        "set": ("SORT", "ALPHA"),
+        "zset": ("ZRANGE", "0", "-1"),
+    }
     found = {}
     for key in server.ask("KEYS", "*"):
         command, *rest = reading[str(server.ask("TYPE", key))]

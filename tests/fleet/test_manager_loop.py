@@ -14,15 +14,18 @@ from gateway.base import metrics
 from gateway.engine.space.manager import Coordination, Electorate, Manager, Silences, settings_of
 from gateway.fleet.jobs.jobs import Beat, JobRecord, Jobs, KnownJob
 from gateway.fleet.jobs.leadership import Leadership
+from gateway.fleet.jobs.pipelines import PROFILE
 from gateway.fleet.jobs.plans import Plans
 from gateway.fleet.redis.embedded import EmbeddedRedis
 from gateway.model.fleet import Node, NodeState
 from gateway.policies.items.datasets import CachingMode
+from gateway.policies.pools import results_pool
 from gateway.policies.space.autocache import StageProfile
 from gateway.policies.space.cache_mode import PipelineProfile
 from gateway.policies.space.epochs import EpochReads
 from gateway.policies.space.orders import Phase
 from gateway.policies.space.overrides import Overrides
+from gateway.policies.space.pipelines import RankProfile
 from gateway.policies.space.plan import Plan
 from gateway.policies.space.probing import PhaseTotals
 from tests.fleet.conftest import counted
@@ -32,6 +35,7 @@ Z = "larder:z:"
 D = "d" * 64
 LONG = 1000.0
 NONE = Overrides()
+POOL = results_pool("t", D, "p" * 64)
 RECORD = JobRecord("t", "j", D, "name", 4, 32, 1, "on", "default", "key", 10_000, 100, "part")
 
 
@@ -312,23 +316,23 @@ async def test_results_of_pipelines_get_space(redis: Redis) -> None:
     one = worker(redis, "a")
     await join(redis)
     end = StageProfile(2, 0.01, 10.0, 100)
-    profile = PipelineProfile(0, 0, 100, end, (end,), {2: "results:p"})
-    await one.parts.pipelines.decide("t/j", 0, profile, lambda pools: 1e9)
+    profile = PipelineProfile(0, 0, 100, end, (end,), {2: "p" * 64})
+    await one.parts.jobs.beat("t/j", Beat(0, 0, {}), PROFILE.text(RankProfile(100, profile)))
     await turned(one)
     await one.manager.run_once()
-    assert one.plan.pools["results:p"].target == 1100
+    assert one.plan.pools[POOL].target == 1100
     assert REGISTRY.get_sample_value("larder_pipelines", {"mode": "cache"}) == 1
 
 
 async def test_an_operator_decides_on_results_before_there_are_any(redis: Redis) -> None:
     """Rule: a pool that was denied space gets none, nor one with a quota more, while a pipeline has stored no element of it."""
     for decision, quota, target in (("never", None, 0), (None, 300, 300)):
-        one = worker(redis, "a", overrides=Overrides.of([("results:p", decision, quota)]))
+        one = worker(redis, "a", overrides=Overrides.of([(POOL, decision, quota)]))
         await join(redis)
         end = StageProfile(2, 0.01, 10.0, 100)
-        profile = PipelineProfile(0, 0, 100, end, (end,), {2: "results:p"})
-        await one.parts.pipelines.decide("t/j", 0, profile, lambda pools: 1e9)
+        profile = PipelineProfile(0, 0, 100, end, (end,), {2: "p" * 64})
+        await one.parts.jobs.beat("t/j", Beat(0, 0, {}), PROFILE.text(RankProfile(100, profile)))
         await turned(one)
         await one.manager.run_once()
-        assert one.plan.pools["results:p"].target == target
+        assert one.plan.pools[POOL].target == target
         await one.manager.stop()

@@ -78,10 +78,10 @@ def test_the_room_is_the_target_and_what_is_free():
     other = PoolOrder(CachingMode.FULL, WhyCaching.BENEFIT, 300)
     mine = replace(other, target=200)
     # A tenth stays in reserve of what turns over, a hundredth of the dataset's: 0.9 x 1000 - 0.91 x 300.
-    assert results_room(Plan(), 1000, [POOL]) == pytest.approx(900, abs=1)
-    assert results_room(Plan(pools={"dataset:d": other}), 1000, [POOL]) == pytest.approx(627, abs=1)
-    assert results_room(Plan(pools={"dataset:d": other, POOL: mine}), 1000, [POOL]) == pytest.approx(627, abs=1)
-    assert results_room(Plan(pools={"dataset:d": replace(other, target=2000)}), 1000, [POOL]) == 0
+    assert results_room(Plan(), 1000)([POOL]) == pytest.approx(900, abs=1)
+    assert results_room(Plan(pools={"dataset:d": other}), 1000)([POOL]) == pytest.approx(627, abs=1)
+    assert results_room(Plan(pools={"dataset:d": other, POOL: mine}), 1000)([POOL]) == pytest.approx(627, abs=1)
+    assert results_room(Plan(pools={"dataset:d": replace(other, target=2000)}), 1000)([POOL]) == 0
 
 
 def test_the_plan_has_pools_of_results():

@@ -28,7 +28,8 @@ class FakeJobs:
 
     ``away``: the number of requests answered with 503;
     ``workers``: the number of input workers in the answer to a pipeline's report; ``cache`` and ``reason``: the mark to store,
-    and the reason; ``gone``: break off all requests; ``ids``: ids of the existing datasets by name (empty: any exist).
+    and the reason; ``deciding``: the number of profiles answered before a decision; ``gone``: break off all requests;
+    ``ids``: ids of the existing datasets by name (empty: any exist).
     """
 
     directives: dict[str, object] = field(default_factory=lambda: dict(STEADY))
@@ -38,7 +39,8 @@ class FakeJobs:
     removed: list[str] = field(default_factory=list)
     workers: int | None = None
     cache: int | None = None
-    reason: str = ""
+    reason: str = "profiling"
+    deciding: int = 0
     away: int = 0
     gone: bool = False
     ids: dict[str, str] = field(default_factory=dict)
@@ -91,6 +93,9 @@ class FakeJobs:
             if "pipeline" in document or "profile" in document:
                 workers = self.workers if "pipeline" in document else None
                 told = {"workers": workers, "cache": self.cache, "reason": self.reason}
+                if self.deciding and "profile" in document:
+                    self.deciding -= 1
+                    told = {"workers": None, "cache": None, "reason": ""}
             handler.send_json({"directives": self.directives, "pipeline": told})
 
     def _answer_importance(self, handler: Handler, asked: Asked, job: str) -> None:

@@ -14,10 +14,9 @@ from typing import Any, TypeVar
 
 from gateway.engine.operations.watch import NodeWatch
 from gateway.engine.space.manager import Coordination
-from gateway.fleet.jobs.caching import KnownPipeline
 from gateway.fleet.jobs.datasets import DatasetTable, Name
 from gateway.fleet.jobs.jobs import KnownJob
-from gateway.fleet.jobs.scaling import WorkersChange
+from gateway.fleet.jobs.pipelines import KnownPipeline, WorkersChange
 from gateway.fleet.nodes.announcer import DOWN
 from gateway.fleet.nodes.membership import Membership
 from gateway.fleet.nodes.reports import NodeReport, ResultsUsed
@@ -193,7 +192,7 @@ class FleetReader:
         statuses = await sources.samples.statuses()
         nodes = dict(sources.membership.nodes)
         _, jobs = await together.jobs.all()
-        names = [job.record.key for job in jobs]
+        records = [job.record for job in jobs]
         await together.plans.remember()
         return FleetReading(
             at=statuses.now,
@@ -208,8 +207,8 @@ class FleetReader:
             reports=await together.reports.all(),
             streams=await together.streams.all(),
             scores=await together.scores.all(),
-            pipelines=await together.pipelines.of(names),
-            scaling=await together.scaling.of(names),
+            pipelines=await together.pipelines.of(records),
+            scaling=await together.pipelines.workers_of([record.key for record in records]),
             results=await together.results.all(),
             held=await together.held.all(),
             datasets=await self._registered(),

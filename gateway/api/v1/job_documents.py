@@ -212,7 +212,7 @@ class HeartbeatTaken(BaseModel):
     """The answer to a heartbeat."""
 
     directives: Directives
-    pipeline: PipelineDirective | None = Field(None, description="after a report or a profile")
+    pipeline: PipelineDirective | None = Field(None, description="null: the job has reported on no pipeline")
 
 
 class Job(ResponseModel):

@@ -8,7 +8,7 @@ every request is answered 503, and training continues with its last directives.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -30,16 +30,18 @@ from gateway.api.v1.job_documents import (
     PlanDocument,
 )
 from gateway.api.v1.ownership import require_own
-from gateway.api.v1.pipeline_advice import PipelineAdvice
+from gateway.api.v1.pipeline_advice import PipelineTexts, directive_of
 from gateway.api.v1.plan_document import plan_document
 from gateway.api.v1.requests import WITHOUT_BODY, Asking, body_of, parsed, v1_router
 from gateway.base import metrics
 from gateway.edge.documents import moment
 from gateway.edge.endpoints import of_state
 from gateway.edge.epochs import last_epoch
+from gateway.edge.pipelines import pipeline_documents
 from gateway.edge.problems import RETRY
 from gateway.engine.base.planned import Planned
 from gateway.fleet.jobs.jobs import Beat, JobRecord, Jobs, KnownJob, OtherDataset, TooManyJobs
+from gateway.fleet.jobs.pipelines import Pipelines
 from gateway.fleet.jobs.plans import Plans
 from gateway.fleet.nodes.announcer import DOWN
 from gateway.model.datasets import ApiError, UnknownDataset, is_job_name
@@ -49,6 +51,7 @@ from gateway.policies.items.datasets import CachingMode
 from gateway.policies.space.epochs import EpochReads
 from gateway.policies.space.forecast import Forecast, forecasts
 from gateway.policies.space.orders import Phase
+from gateway.policies.space.overrides import Overrides
 from gateway.policies.space.probing import PhaseTotals, times
 from gateway.store.datasets.opened import FindRegistration, Registration
 
@@ -67,15 +70,17 @@ _MEANINGS = {
 class JobParts:
     """The dependencies of the endpoints.
 
-    ``find`` returns a tenant's dataset by name or id; ``heartbeat`` is the interval of a rank's heartbeats, in seconds.
+    ``find`` returns a tenant's dataset by name or id; ``heartbeat`` is the interval of a rank's heartbeats, in seconds;
+    ``overrides`` are operators'.
     """
 
     jobs: Jobs
     plans: Plans
+    pipelines: Pipelines
     planned: Planned
     find: FindRegistration
     heartbeat: float
-    advice: PipelineAdvice
+    overrides: Callable[[], Overrides]
 
 
 class JobService:
@@ -87,7 +92,8 @@ class JobService:
         self._find = parts.find
         self._heartbeat = parts.heartbeat
         self._plans = parts.plans
-        self._advice = parts.advice
+        self._pipelines = parts.pipelines
+        self._overrides = parts.overrides
 
     async def register(self, principal: Principal, asked: JobRequest) -> tuple[JobJoined, bool]:
         """Register a job, or join an existing one. Returns its document, and whether the job is new."""
@@ -118,18 +124,18 @@ class JobService:
         queue = -1 if said.queue is None else said.queue
         finished = None if said.finished is None else EpochReads(**said.finished.model_dump())
         beat = Beat(said.rank, said.epoch, totals, queue, finished)
-        if principal.read_only:
-            require_own(principal, await self._jobs.record(_key(principal, job)))
-        record = await self._jobs.beat(_key(principal, job), beat)
-        if record is None:
+        owner = principal.access_key_id if principal.read_only else ""
+        heard = await self._jobs.beat(_key(principal, job), beat, *PipelineTexts.of(said), owner)
+        if heard is None:
             raise _unknown(job)
+        record = heard.record
+        require_own(principal, record)
         if said.rank >= record.ranks:
             raise ApiError(
                 "InvalidRequest", f"rank: the job has {record.ranks} ranks, 0 to {record.ranks - 1}; not {said.rank}."
             )
-        pipeline = await self._advice.advise(record, said)
         registration = await self._at_hand(principal.tenant, record.dataset)
-        return HeartbeatTaken(directives=self._directives(record, registration), pipeline=pipeline)
+        return HeartbeatTaken(directives=self._directives(record, registration), pipeline=directive_of(heard, said))
 
     async def order(self, principal: Principal, job: str, proposal: list[int]) -> EpochOrder:
         """The order of an epoch's chunks, of which only clients of earlier versions know: all ranks propose the same one."""
@@ -147,7 +153,6 @@ class JobService:
             require_own(principal, await self._jobs.record(key))
         if not await self._jobs.remove(key):
             raise _unknown(job)
-        await self._advice.forget(key)
 
     async def list(self, principal: Principal, after: str, most: int) -> JobList:
         """A page of the caller's jobs."""
@@ -168,8 +173,11 @@ class JobService:
         """The pipelines of a page of the caller's jobs."""
         records = await self._mine(principal.tenant)
         left = [record for record in records if record.job > after]
-        pipelines = await self._advice.pipelines(left[:most])
-        return PipelineList(pipelines=pipelines, next=left[most - 1].job if len(left) > most else None)
+        shown = left[:most]
+        known = await self._pipelines.of(shown)
+        workers = await self._pipelines.workers_of([record.key for record in shown])
+        documents = pipeline_documents(shown, known, workers, self._plans.plan, self._overrides().pipelines)
+        return PipelineList(pipelines=documents, next=left[most - 1].job if len(left) > most else None)
 
     async def _mine(self, tenant: str) -> Sequence[JobRecord]:
         """A tenant's registrations by name."""

@@ -1,121 +1,88 @@
-"""Advice for a rank about its pipeline: how many input workers it should have, and which mark to store and read.
+"""A rank's reports on its pipeline, and what the fleet has decided on it: its number of input workers, and the mark to store and
+read.
 
-A rank's heartbeats report the time of its last batches and the cost of its stages. The times decide its number of workers
-(fleet/jobs/scaling.py), the costs its job's caching (gateway/fleet/jobs/caching.py). Until caching is decided, one worker
-profiles, and workers are not scaled (Cachew, ATC 2022, section 4.4). When the mode of caching changes, the search for workers
-starts again with one.
+The leader decides, once per turn (gateway/engine/space/pipeline_decisions.py). A heartbeat leaves the reports in Redis, and is
+answered with the decisions that it finds there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from functools import partial
+from typing import NamedTuple
 
 from gateway.api.v1.job_documents import Heartbeat, PipelineDirective, ProfileReport, StageMetrics
-from gateway.edge.pipelines import PipelineDocument, pipeline_documents
-from gateway.engine.base.planned import Planned
-from gateway.fleet.jobs.caching import PipelineDecisions
-from gateway.fleet.jobs.jobs import JobRecord
-from gateway.fleet.jobs.scaling import WorkerScaling
+from gateway.fleet.jobs.jobs import HeardJob
+from gateway.fleet.jobs.pipelines import BATCHES, DECISION, DETAILED, PROFILE, WORKERS
 from gateway.policies.pools import results_pool
-from gateway.policies.space.autocache import COMPUTE, CacheReason, StageProfile
-from gateway.policies.space.autoscale import TrainerReport
-from gateway.policies.space.cache_mode import CacheDecision, PipelineProfile
-from gateway.policies.space.overrides import Overrides
+from gateway.policies.space.autocache import COMPUTE, StageProfile
+from gateway.policies.space.cache_mode import PipelineProfile
+from gateway.policies.space.pipelines import RankBatches, RankProfile
 from gateway.policies.space.read_model import ReadSums
-from gateway.policies.space.results_space import results_room
 
 
-@dataclass(frozen=True, slots=True)
-class PipelineAdvice:
-    """Decides on the pipelines of jobs.
+class PipelineTexts(NamedTuple):
+    """A rank's reports in their form in Redis; empty without one. The first ranks' profiles decide for their job."""
 
-    Args:
-        caching: where they cache.
-        scaling: their workers.
-        planned: the plan, which has the room for results.
-        overrides: of operators.
+    profile: str
+    batches: str
+
+    @classmethod
+    def of(cls, said: Heartbeat) -> PipelineTexts:
+        """The reports of a heartbeat."""
+        profile, measured = said.profile, said.pipeline
+        return cls(
+            "" if profile is None or said.rank >= DETAILED else PROFILE.text(_profile(profile, said.epoch)),
+            ""
+            if measured is None
+            else BATCHES.text(
+                RankBatches(
+                    measured.batch_time, measured.queue, measured.workers, measured.cache or COMPUTE, said.epoch
+                )
+            ),
+        )
+
+
+def directive_of(heard: HeardJob, said: Heartbeat) -> PipelineDirective | None:
+    """The instructions in answer to a heartbeat; ``None`` if neither it nor the fleet knows of a pipeline.
+
+    A decision on other functions than those of the heartbeat's profile is none: the leader has not decided yet.
     """
-
-    caching: PipelineDecisions
-    scaling: WorkerScaling
-    planned: Planned
-    overrides: Callable[[], Overrides]
-
-    async def advise(self, record: JobRecord, said: Heartbeat) -> PipelineDirective | None:
-        """The instructions after a heartbeat; ``None`` if the report has no pipeline.
-
-        Raises one of ``gateway.fleet.nodes.announcer.DOWN`` if Redis is down, slow or refuses.
-        """
-        if said.profile is None and said.pipeline is None:
-            return None
+    decision, state = DECISION.read(heard.decision), WORKERS.read(heard.workers)
+    if decision is not None and said.profile is not None and decision.pools != _pools(heard, said.profile):
         decision = None
-        if said.profile is not None:
-            pool = partial(results_pool, record.tenant, record.dataset)
-            profile = profile_of(said.profile, said.epoch, record.items, pool)
-            override = self.overrides().pipelines.get(record.key, "")
-            decision = await self.caching.decide(record.key, said.rank, profile, self._room, override)
-        else:
-            decision = await self.caching.known(record.key)
-        workers = None if said.pipeline is None else await self._workers(record, said, decision)
-        if decision is None:
-            return PipelineDirective(workers=workers)
-        cache = None if decision.stage == COMPUTE else decision.stage
-        return PipelineDirective(workers=workers, cache=cache, reason=decision.reason.value)
-
-    async def _workers(self, record: JobRecord, said: Heartbeat, decision: CacheDecision | None) -> int:
-        measured = said.pipeline
-        assert measured is not None
-        mode = ""
-        if decision is not None:
-            if decision.reason is CacheReason.PROFILING:
-                return 1
-            mode = decision.mode(measured.cache or COMPUTE, said.epoch)
-        report = TrainerReport(measured.batch_time, measured.queue, measured.workers, mode)
-        return await self.scaling.decide(record.key, said.rank, report)
-
-    def _room(self, pools: Collection[str]) -> float:
-        return results_room(self.planned.plan, self.planned.capacity, pools)
-
-    async def pipelines(self, records: Sequence[JobRecord]) -> list[PipelineDocument]:
-        """The pipelines of these jobs, as documents; jobs without one are left out.
-
-        Raises one of ``gateway.fleet.nodes.announcer.DOWN`` if Redis is down, slow or refuses.
-        """
-        names = [record.key for record in records]
-        known, workers = await self.caching.of(names), await self.scaling.of(names)
-        return pipeline_documents(records, known, workers, self.planned.plan, self.overrides().pipelines)
-
-    async def forget(self, job: str) -> None:
-        """Forget the pipeline of a job."""
-        await self.scaling.forget(job)
-        await self.caching.forget(job)
+    workers = None if state is None or state.workers < 1 else state.workers
+    if decision is None:
+        reported = said.profile is not None or said.pipeline is not None
+        return PipelineDirective(workers=workers) if reported or workers is not None else None
+    cache = None if decision.stage == COMPUTE else decision.stage
+    return PipelineDirective(workers=workers, cache=cache, reason=decision.reason.value)
 
 
-def profile_of(said: ProfileReport, epoch: int, items: int, pool: Callable[[str], str]) -> PipelineProfile:
-    """A rank's profile, with the elements that all ranks read in an epoch, given the dataset's ``items``.
+def _pools(heard: HeardJob, said: ProfileReport) -> dict[int, str]:
+    record = heard.record
+    return {
+        mark.stage: results_pool(record.tenant, record.dataset, mark.fingerprint)
+        for mark in said.marks
+        if mark.fingerprint
+    }
 
-    Args:
-        said: the rank's report.
-        epoch: of the rank.
-        items: of the dataset.
-        pool: the name of the pool of a fingerprint's results.
-    """
-    per_item, read = items / said.items, said.read
 
-    def point(metrics: StageMetrics) -> StageProfile:
-        count = metrics.num_elements
-        size = metrics.bytes_produced / count if count else 0.0
-        return StageProfile(metrics.stage, metrics.active_time, size, round(count * per_item))
-
-    return PipelineProfile(
-        cache=said.cache or COMPUTE,
-        epoch=epoch,
-        measured=said.end.num_elements,
-        end=point(said.end),
-        marks=tuple(map(point, said.marks)),
-        pools={mark.stage: pool(mark.fingerprint) for mark in said.marks if mark.fingerprint},
-        workers=said.workers,
-        read=None if read is None else ReadSums(read.num_elements, read.bytes, read.seconds, read.busy),
+def _profile(said: ProfileReport, epoch: int) -> RankProfile:
+    read = said.read
+    return RankProfile(
+        said.items,
+        PipelineProfile(
+            cache=said.cache or COMPUTE,
+            epoch=epoch,
+            measured=said.end.num_elements,
+            end=_point(said.end),
+            marks=tuple(map(_point, said.marks)),
+            pools={mark.stage: mark.fingerprint for mark in said.marks if mark.fingerprint},
+            workers=said.workers,
+            read=None if read is None else ReadSums(read.num_elements, read.bytes, read.seconds, read.busy),
+        ),
     )
+
+
+def _point(said: StageMetrics) -> StageProfile:
+    count = said.num_elements
+    return StageProfile(said.stage, said.active_time, said.bytes_produced / count if count else 0.0, count)

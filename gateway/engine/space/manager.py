@@ -3,7 +3,7 @@
 Every worker of a node that is READY tries for the lease (gateway/fleet/jobs/leadership.py). The leader reads the jobs and the
 nodes' reports of what they hold, and takes the operators' overrides from its catalog. ``policies.space.manager.decide`` makes
 the next plan from the last one. The plan is the only state, so another leader continues from it. Time is Redis's, which is one
-clock for all leaders.
+clock for all leaders. Before it plans, the leader decides on the pipelines of jobs from their reports (pipeline_decisions.py).
 
 If Redis is lost, no gateway leads and every node keeps its plan. If Redis is emptied, the jobs are unknown until they register
 again, when a heartbeat is answered UnknownJob. A plan made before that would take all their space. So the next leader publishes
@@ -25,13 +25,12 @@ from gateway.base import metrics
 from gateway.engine.operations.traffic import SILENCE
 from gateway.engine.space.changes import changes
 from gateway.engine.space.epoch_counts import EpochCounts
-from gateway.fleet.jobs.caching import KnownPipeline, PipelineDecisions
+from gateway.engine.space.pipeline_decisions import PipelineFacts, decide_pipelines
 from gateway.fleet.jobs.jobs import JobRecord, Jobs, KnownJob
 from gateway.fleet.jobs.leadership import Leadership
+from gateway.fleet.jobs.pipelines import DETAILED, KnownPipeline, Pipelines
 from gateway.fleet.jobs.plans import Plans
-from gateway.fleet.jobs.read_times import ReadTimes
 from gateway.fleet.jobs.results import ResultUses
-from gateway.fleet.jobs.scaling import DETAILED, WorkerScaling
 from gateway.fleet.nodes.announcer import DOWN
 from gateway.fleet.nodes.beginnings import Beginnings
 from gateway.fleet.nodes.live import LiveExchange
@@ -61,7 +60,7 @@ from gateway.policies.space.overrides import Overrides
 from gateway.policies.space.plan import Plan
 from gateway.policies.space.prices import SECONDS, UnitPrices
 from gateway.policies.space.results_needs import ResultsNeed
-from gateway.policies.space.results_space import ResultsUse
+from gateway.policies.space.results_space import ResultsUse, results_room
 from gateway.policies.streams.zone import NodeStreams, PoolReport, ZoneStream, zone_streams
 from gateway.policies.watermarks import GRANTABLE
 
@@ -89,8 +88,7 @@ class Coordination:
     reports: NodeReports[dict[str, NodeReport]]
     streams: NodeReports[NodeStreams]
     scores: NodeReports[dict[str, ScoreReport]]
-    pipelines: PipelineDecisions
-    scaling: WorkerScaling
+    pipelines: Pipelines
     results: ResultUses
     held: NodeReports[dict[str, PoolReport]]
     misses: NodeReports[MissReport]
@@ -109,8 +107,7 @@ class Coordination:
             NodeReports(redis, prefix, HELD_ITEMS, silences.nodes),
             NodeReports(redis, prefix, STREAMS, silences.nodes),
             NodeReports(redis, prefix, SCORES, silences.nodes),
-            PipelineDecisions(redis, prefix, silences.jobs, ReadTimes(redis, prefix)),
-            WorkerScaling(redis, prefix, silences.jobs),
+            Pipelines(redis, prefix, silences.jobs),
             ResultUses(redis, prefix, silences.results),
             NodeReports(redis, prefix, HELD, silences.nodes),
             NodeReports(redis, prefix, MISSES, SILENCE),
@@ -212,6 +209,9 @@ class Manager:
             self._epochs = EpochCounts()
         self._epochs.note(jobs)
         before = after = self._parts.plans.plan
+        room = results_room(before, sum(node.capacity for node in self._electorate.ready()))
+        facts = PipelineFacts(now, room, self._overrides().pipelines)
+        await decide_pipelines(self._parts.pipelines, fence, [job.record for job in jobs], facts)
         present = {job.record.key for job in jobs}
         if self._awaited <= present or now >= self._until:
             self._awaited = frozenset()
@@ -274,7 +274,7 @@ class Manager:
         if (self._turns - 1) % _STREAMS_EVERY == 0:
             self._streams = zone_streams(await parts.streams.all())
             self._scores = _by_dataset(await parts.scores.all())
-            pipelines = await parts.pipelines.of([job.record.key for job in jobs])
+            pipelines = await parts.pipelines.of([job.record for job in jobs])
             self._results = _results(jobs, pipelines)
             _show_pipelines(pipelines.values())
         facts = {job.record.key: _facts_of(job) for job in jobs}

@@ -2,7 +2,8 @@
 
 Each begins with ``COMMON``, which forgets the jobs that have been silent for too long.
 
-``drop`` also removes what earlier versions kept of a job: its place in its dataset, and the orders of its epochs.
+``drop`` removes a job with its reports and the decisions on its pipeline, and what earlier versions kept of it: its place in its
+dataset, and the orders of its epochs.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ local function drop(name)
       redis.call('HDEL', K .. 'jobs:ranks', record.tenant)
     end
   end
-  redis.call('DEL', K .. 'job:' .. name, K .. 'job:' .. name .. ':epochs')
+  local job = K .. 'job:' .. name
+  redis.call('DEL', job, job .. ':epochs', job .. ':reports', job .. ':pipeline', job .. ':workers')
+  redis.call('SREM', K .. 'reported', name)
   redis.call('ZREM', K .. 'jobs:seen', name)
   changed()
   return redis.call('HDEL', K .. 'jobs', name)
@@ -41,16 +44,27 @@ return {string.format('%.0f', now), time[1] .. '.' .. time[2], redis.call('HGET'
   redis.call('HGET', K .. 'jobs:ranks', ARGV[3]) or 0}
 """
 BEAT = """
-local name, rank, json = ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local name, rank, owner, json, profile, batches = ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local known = redis.call('HGET', K .. 'jobs', name)
 local record = record_of(known)
 if not record then return false end
-if rank < record.ranks then
-  redis.call('HSET', K .. 'job:' .. name, rank, string.format('%.0f', now) .. ' ' .. json)
-  redis.call('ZADD', K .. 'jobs:seen', now, name)
+if rank >= record.ranks or (owner ~= '' and record.owner ~= owner) then return {known, false, false} end
+local job, at = K .. 'job:' .. name, string.format('%.0f', now) .. ' '
+redis.call('HSET', job, rank, at .. json)
+redis.call('ZADD', K .. 'jobs:seen', now, name)
+if profile ~= '' then
+  redis.call('HSET', job .. ':pipeline', 'rank:' .. rank, at .. profile)
+  redis.call('PEXPIRE', job .. ':pipeline', silence)
+  redis.call('HSET', job .. ':reports', 'profile:' .. rank, at)
 end
-return known
+if batches ~= '' then redis.call('HSET', job .. ':reports', 'batches:' .. rank, at .. batches) end
+if profile ~= '' or batches ~= '' then
+  redis.call('PEXPIRE', job .. ':reports', silence)
+  redis.call('SADD', K .. 'reported', name)
+end
+return {known, redis.call('HGET', job .. ':pipeline', 'decision'), redis.call('HGET', job .. ':workers', rank)}
 """
+"""Stores what a rank says, and returns its job's registration and the decisions on its pipeline."""
 REMOVE = "return drop(ARGV[2])"
 NOW = "return string.format('%.0f', now)"
 STATE = "return {redis.call('GET', K .. 'registrations:version'), redis.call('HLEN', K .. 'jobs')}"

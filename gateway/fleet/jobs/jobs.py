@@ -20,7 +20,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import FiniteFloat, NonNegativeInt, PositiveInt
 from redis.asyncio import Redis
@@ -166,6 +166,15 @@ class KnownJob:
     finished: EpochReads | None = None
 
 
+class HeardJob(NamedTuple):
+    """A job of which a heartbeat was stored: its registration, and in their forms in Redis the decision on its pipeline and the
+    state of the rank's workers, ``None`` if there is none."""
+
+    record: JobRecord
+    decision: bytes | None = None
+    workers: bytes | None = None
+
+
 def merged(
     record: JobRecord, joined_at: float, silent: float, beats: Sequence[tuple[float, Beat]], silence: float
 ) -> KnownJob:
@@ -268,10 +277,22 @@ class Jobs:
         change.commands.append(("ZADD", f"{table}:seen", int(now), record.key))
         return change
 
-    async def beat(self, key: str, beat: Beat) -> JobRecord | None:
-        """Store a rank's heartbeat; returns the job, ``None`` if there is none. An unregistered rank changes nothing."""
-        known = await self._call(self._beat, key, beat.rank, beat.to_text())
-        return None if known is None else _readable(known)
+    async def beat(
+        self, key: str, beat: Beat, profile: str = "", batches: str = "", owner: str = ""
+    ) -> HeardJob | None:
+        """Store a rank's heartbeat, with reports on its pipeline for the leader; returns the job, ``None`` if there is none. A
+        rank or an owner that the job does not have changes nothing.
+
+        Args:
+            key: ``tenant/job``.
+            beat: the heartbeat.
+            profile: a document of ``pipelines.PROFILE``, or empty.
+            batches: a document of ``pipelines.BATCHES``, or empty.
+            owner: the access key that must have registered the job; empty for any.
+        """
+        answer = await self._call(self._beat, key, beat.rank, owner, beat.to_text(), profile, batches)
+        record = None if answer is None else _readable(answer[0])
+        return None if record is None else HeardJob(record, *answer[1:])
 
     async def remove(self, key: str) -> bool:
         """Forget a job; returns whether there was one."""

@@ -1,8 +1,8 @@
 """The leader lease in Redis, with a fencing token: of two workers that consider themselves leader, only one can write.
 
 A leader takes the lease for ``LEASE`` seconds and renews it with every turn of its loop. Whenever the lease changes hands the
-token (the fence) grows, and only the holder of the lease with the newest fence can write the plan: the script that writes
-checks both (fleet/jobs/plans.py). So a leader that stalled, or was cut off, cannot overwrite its successor's decisions. If
+token (the fence) grows, and only the holder of the lease with the newest fence can write the plan and decide on pipelines: the
+scripts that write check it (``LEADS``). So a leader that stalled, or was cut off, cannot overwrite its successor's decisions. If
 Redis was emptied, the counter is lost: a worker that takes the lease passes the last fence it has seen, and the new one is
 larger.
 """
@@ -14,6 +14,12 @@ from redis.asyncio import Redis
 LEASE = 3.0
 """Seconds for which a leader stays leader without renewing."""
 
+LEADS = """
+local fence = tonumber(ARGV[1])
+local lease = redis.call('GET', KEYS[1] .. 'leader')
+if not lease or tonumber(string.match(lease, '^%d+')) ~= fence then return 0 end
+"""
+"""The beginning of a script that only the leader may run, under the fence in its first argument."""
 _TAKE = """
 local holder = redis.call('GET', KEYS[1] .. 'leader')
 local mine = ARGV[1] .. ' ' .. ARGV[2]

@@ -24,6 +24,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from redis.asyncio import Redis
 
+from gateway.fleet.jobs.leadership import LEADS
 from gateway.policies.pools import dataset_pool
 from gateway.policies.space.orders import PoolOrder
 from gateway.policies.space.plan import Plan
@@ -36,11 +37,8 @@ HISTORY = 100
 
 log = logging.getLogger("larder.manager")
 
-_WRITE = """
-local fence = tonumber(ARGV[1])
-local lease = redis.call('GET', KEYS[1] .. 'leader')
+_WRITE = f"""{LEADS}
 local stamp = redis.call('GET', KEYS[1] .. 'plan:stamp')
-if not lease or tonumber(string.match(lease, '^%d+')) ~= fence then return 0 end
 if stamp and tonumber(string.match(stamp, '^%d+')) > fence then return 0 end
 local written = stamp == ARGV[2] and redis.call('GET', KEYS[1] .. 'plan') == ARGV[3]
 written = written and redis.call('GET', KEYS[1] .. 'plan:memory') == ARGV[5]

@@ -6,12 +6,9 @@ Redis may contain documents of another version, or written by others. So an inva
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
-
-from gateway.fleet.redis.connection import text_of
 
 T = TypeVar("T")
 
@@ -42,17 +39,6 @@ class Document(Generic[T]):
     def text(self, value: T) -> str:
         """The value as JSON without spaces."""
         return self._adapter.dump_json(value).decode()
-
-
-def by_rank(fields: Mapping[bytes, bytes], word: str, document: Document[T]) -> dict[int, T]:
-    """The documents in the fields ``word:RANK`` of a hash, by rank."""
-    documents: dict[int, T] = {}
-    for field, text in fields.items():
-        name, _, rank = text_of(field).partition(":")
-        value = document.read(text) if name == word and rank.isdigit() else None
-        if value is not None:
-            documents[int(rank)] = value
-    return dict(sorted(documents.items()))
 
 
 _DIGITS = 17

@@ -7,6 +7,7 @@ fails, or ends the thing that would have ended first.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from redis.asyncio import Redis
@@ -42,22 +43,24 @@ class TenantIndex:
     """
 
     def __init__(self, redis: Redis, prefix: str, most: int, lasts: int) -> None:
+        self._redis = redis
         self._prefix = prefix
         self._most = most
         self._lasts = lasts
-        self._enter = redis.register_script(_ENTER)
+        self._enter: Any = redis.register_script(_ENTER)
 
     async def admit(self, tenant: str, thing: str) -> bool:
         """Note a use; ``False`` if the thing is new, and the tenant has the maximum."""
-        admitted, _ = await self._call(tenant, thing, replaces=False)
+        admitted, _ = await self._enter(**self._call(tenant, thing, replaces=False))
         return bool(admitted)
 
-    async def enter(self, tenant: str, thing: str) -> list[bytes]:
-        """Note a use; returns the thing that must end for it, if any."""
-        _, gone = await self._call(tenant, thing, replaces=True)
-        return list(gone)
+    async def enter(self, uses: Iterable[tuple[str, str]]) -> list[bytes]:
+        """Note uses, of a tenant and a thing each; returns the things that must end for them."""
+        async with self._redis.pipeline(transaction=False) as pipeline:
+            for tenant, thing in uses:
+                await self._enter(client=pipeline, **self._call(tenant, thing, replaces=True))
+            return [thing for _, gone in await pipeline.execute() for thing in gone]
 
-    async def _call(self, tenant: str, thing: str, *, replaces: bool) -> Any:
-        return await self._enter(
-            keys=[f"{self._prefix}{tenant}"], args=[thing, self._lasts, self._most, "1" if replaces else "0"]
-        )
+    def _call(self, tenant: str, thing: str, *, replaces: bool) -> dict[str, Any]:
+        args = [thing, self._lasts, self._most, "1" if replaces else "0"]
+        return {"keys": [f"{self._prefix}{tenant}"], "args": args}

@@ -165,14 +165,19 @@ def pinned_mark(override: str) -> int | None:
     return int(stage) if mode == PIN and stage.isdecimal() else None
 
 
+def undecided(now: CacheDecision | None, profile: PipelineProfile) -> bool:
+    """Whether the mark of this pipeline is chosen for the first time, so that results of other jobs count."""
+    same = now is not None and now.pools == profile.pools and now.reason is not CacheReason.OVERRIDE
+    return now is None or not same or not now.final
+
+
 def decided(
     now: CacheDecision | None, profile: PipelineProfile, facts: CacheFacts, settings: MarkSettings
 ) -> CacheDecision:
     """The decision after a profile; the same object if nothing changes."""
     if facts.override:
         return _overridden(now, profile, facts)
-    same = now is not None and now.pools == profile.pools and now.reason is not CacheReason.OVERRIDE
-    if now is None or not same or not now.final:
+    if now is None or undecided(now, profile):
         return _first(now, profile, facts, settings)
     now = _with_reference(now, profile, settings)
     again = _again(now, profile, facts, settings)

@@ -15,7 +15,7 @@ Several jobs may read one pipeline's results; their gains add up, as those of a 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from gateway.policies.eviction.uniform import Uniform
@@ -28,6 +28,8 @@ from gateway.policies.space.plan import Plan, left_of
 from gateway.policies.space.prices import SECONDS, UnitPrices
 from gateway.policies.watermarks import GRANTABLE, turned
 
+Room = Callable[[Collection[str]], float]
+"""Bytes that the results in these pools may take."""
 GAIN_MARGIN = 1.1
 """Factor on the gain of a pool that has space, because losing it costs an epoch of computing."""
 
@@ -57,17 +59,16 @@ class ResultsUse:
     tenant: str
 
 
-def results_room(plan: Plan, capacity: int, pools: Collection[str]) -> float:
-    """Bytes that the results of one pipeline may take: the targets of their pools, and the space that all targets leave.
+def results_room(plan: Plan, capacity: int) -> Room:
+    """Bytes that the results in some pools may take: the targets of these pools, and the space that all targets leave.
 
     Args:
         plan: in force.
         capacity: bytes of all caches.
-        pools: of its marks.
     """
-    granted = sum(order.target for name, order in plan.pools.items() if name in pools)
     targets = {name: order.target for name, order in plan.pools.items()}
-    return float(granted + turned(left_of(targets, int(GRANTABLE * capacity))))
+    left = turned(left_of(targets, int(GRANTABLE * capacity)))
+    return lambda pools: float(left + sum(targets.get(pool, 0) for pool in {*pools}))
 
 
 def results_bids(uses: Collection[ResultsUse], held: Collection[str] = (), prices: UnitPrices = SECONDS) -> list[Bid]:

@@ -112,6 +112,17 @@ def test_a_pipeline_reports_its_stages_and_follows_the_decision(jobs):
     assert profiles[0]["end"]["stage"] == 3
 
 
+def test_a_pipeline_begins_when_the_fleet_has_decided(jobs):
+    """The leader decides after the first heartbeat was answered. So the rank asks again, and its first epoch has the decision."""
+    jobs.cache, jobs.reason, jobs.deciding = 2, "shared", 2
+    with job_at(jobs, batch_size=2) as job:
+        pipeline = pipeline_of(40, job=job, workers=0).map(number).autocache().batch(2)
+        next(iter(pipeline))
+        assert job.pipeline_directive == (None, 2, "shared")
+    first = [beat["profile"] for beat in jobs.beats if "profile" in beat]
+    assert first[0]["end"]["num_elements"] == first[1]["end"]["num_elements"] == 0
+
+
 def test_a_pipeline_reports_its_position(jobs):
     """Heartbeats have the epoch: the fleet knows an epoch that stores."""
     with job_at(jobs, batch_size=2) as job:

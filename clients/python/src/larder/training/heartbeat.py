@@ -31,6 +31,8 @@ _JSON = {"Content-Type": "application/json"}
 _CREATED = frozenset({200, 201})
 _MIN_HEARTBEAT, _MAX_HEARTBEAT = 0.1, 60.0
 """Seconds between heartbeats: directives outside of this range are clamped to it."""
+_DECIDED_WITHIN = 5.0
+"""Seconds that the beginning of a pipeline waits for the fleet's decision."""
 _FIRST_HEARTBEAT = 1.0
 """Seconds until the next attempt while no directives have arrived."""
 _JOB_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -233,8 +235,9 @@ class HeartbeatThread:
             if self.stopped.wait(_FIRST_HEARTBEAT if directives is None else directives.heartbeat):
                 return
 
-    def beat(self, profile: Mapping[str, object] | None = None) -> None:
-        """Register if needed, then send one heartbeat, with this profile or the pending one."""
+    def beat(self, profile: Mapping[str, object] | None = None) -> PipelineDirective:
+        """Register if needed, then send one heartbeat, with this profile or the pending one; returns what its answer alone says
+        of the pipeline."""
         self.join()
         try:
             document = self._post("heartbeat", self._report(profile))
@@ -242,10 +245,11 @@ class HeartbeatThread:
             if error.code != "UnknownJob" or self.stopped.is_set():
                 raise
             self.register()
-            return
+            return PipelineDirective()
         self.counts["heartbeats"] += 1
         self._apply(document)
         self.pipeline_directive = self.pipeline_directive.after(document.get("pipeline"))
+        return PipelineDirective().after(document.get("pipeline"))
 
     def join(self) -> JobDirectives:
         """The latest directives; registers the job first if needed. Raises as ``register``.
@@ -293,9 +297,13 @@ class HeartbeatThread:
             self._failed(error)
 
     def ask(self, profile: Mapping[str, object]) -> None:
-        """Send one heartbeat with a profile now, and wait for the answer; failures count like those of the thread."""
+        """Send heartbeats with a profile until the fleet has decided on it, which takes one or two; failures count like those of
+        the thread. Training begins anyway after ``_DECIDED_WITHIN`` seconds."""
+        until = time.monotonic() + _DECIDED_WITHIN
         try:
-            self.beat(profile)
+            while not self.beat(profile).reason and (left := until - time.monotonic()) > 0:
+                if self.stopped.wait(min(left, self.join().heartbeat)):
+                    return
         except (LarderError, ValueError, *TRANSIENT) as error:
             self._failed(error)
 
