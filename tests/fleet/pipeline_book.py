@@ -74,6 +74,11 @@ class Fleet:
         facts = replace(self._facts, overrides=dict.fromkeys((known.key for known in records), override))
         await decide_pipelines(self.pipelines, fence, records, facts)
 
+    async def waiting(self) -> list[str]:
+        """The jobs with reports that were not processed."""
+        records = {record.key: record for record in await self.jobs.records()}
+        return [record.key for record in await self.pipelines.reported(records)]
+
     async def told(self, job: str, rank: int = 0) -> tuple[CacheDecision | None, int | None]:
         """What the answer to a plain heartbeat says: the decision, and the rank's workers."""
         heard = await self.report(job, rank)

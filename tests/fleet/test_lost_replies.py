@@ -289,7 +289,6 @@ def _state(server: RedisServer) -> dict[str, Any]:
         "hash": ("HGETALL",),
         "string": ("GET",),
         "list": ("LRANGE", "0", "-1"),
-        "set": ("SORT", "ALPHA"),
         "zset": ("ZRANGE", "0", "-1"),
     }
     found = {}

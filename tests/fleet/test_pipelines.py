@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from gateway.fleet.jobs import pipelines
 from gateway.fleet.jobs.pipelines import DECIDING, DETAILED, PROFILE, Pipelines
 from gateway.policies.pools import results_pool
 from gateway.policies.space.autocache import COMPUTE, CacheReason
@@ -52,7 +53,7 @@ async def test_a_decision_outlives_the_leader_and_goes_with_the_job(redis: Redis
     await fleet.report("t/j", 0, profile(), batches(0.8, 1))
     await fleet.jobs.remove("t/j")
     assert await redis.keys(f"{Z}job:*") == []
-    assert await fleet.pipelines.reported() == set()
+    assert await fleet.waiting() == []
     assert await fleet.told("t/j") == (None, None)
 
 
@@ -104,7 +105,7 @@ async def test_ranks_of_one_turn_decide_again_together(fleet: Fleet) -> None:
     assert decision is not None
     assert decision.stage == COMPUTE
     assert DETAILED > DECIDING
-    assert await fleet.pipelines.reported() == set()
+    assert await fleet.waiting() == []
 
 
 async def test_an_operators_override_is_followed(fleet: Fleet) -> None:
@@ -124,10 +125,11 @@ async def test_what_is_in_redis_is_not_believed(redis: Redis, fleet: Fleet, text
         await redis.hset(f"{Z}job:t/j:pipeline", name, text)
     for name in ("profile:0", "profile:one", "batches:0", "batches:one", "other", "profile:7"):
         await redis.hset(f"{Z}job:t/j:reports", name, text)
-    await redis.sadd(f"{Z}reported", "t/j", "t/none")
+    await redis.zadd(f"{Z}reported", {"t/j": 1, "t/none": 0})
     assert (await fleet.pipelines.of(await fleet.jobs.records()))["t/j"].decision is None
     await fleet.turn()
     assert await fleet.told("t/j") == (None, None)
+    assert await redis.keys(f"{Z}reported") == []
     assert (await fleet.decide("t/j", 0, profile())).stage == 2
 
 
@@ -138,6 +140,28 @@ async def test_decisions_of_an_earlier_version_are_read(redis: Redis, fleet: Fle
     await redis.hset(f"{Z}job:t/j:pipeline", "past", json.dumps([old | {"reason": "fastest"}, old]))
     past = (await fleet.pipelines.of(await fleet.jobs.records()))["t/j"].past
     assert [one.reason for one in past] == [CacheReason.FASTEST, CacheReason.PROFILING]
+
+
+async def test_a_turn_decides_on_so_many_jobs(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: a turn is bounded, also where more jobs report than it decides on: those that have waited longest come first."""
+    monkeypatch.setattr(pipelines, "JOBS", 2)
+    names = ["t/c", "t/b", "t/a"]
+    for name in names:
+        await fleet.report(name, 0, profile())
+    await fleet.report(names[0], 0, profile())
+    await fleet.turn()
+    assert [(await fleet.told(name))[0] is None for name in names] == [False, False, True]
+    await fleet.turn()
+    assert (await fleet.told(names[2]))[0] is not None
+
+
+async def test_a_report_that_cannot_be_digested_holds_up_no_other_job(fleet: Fleet) -> None:
+    """Rule: reports on which a rule fails change nothing, and are not read again; other jobs are decided on."""
+    await fleet.report("t/a", 0, replace(profile(), read=ReadSums(0, 0, 0, 0)), batches(0.8, 1))
+    await fleet.report("t/b", 0, profile())
+    await fleet.turn()
+    assert [(await fleet.told(name))[0] is None for name in ("t/a", "t/b")] == [True, False]
+    assert await fleet.waiting() == []
 
 
 # --- workers
@@ -209,9 +233,9 @@ async def test_states_in_redis_are_not_believed(redis: Redis, text: str) -> None
 # --- reads
 
 
-async def sums(pipelines: Pipelines, tenant: str) -> list[ReadSums]:
+async def sums(known: Pipelines, tenant: str) -> list[ReadSums]:
     """What is known of a tenant's reads."""
-    return sorted((await pipelines.reads([tenant]))[tenant].values())
+    return sorted((await known.reads([tenant]))[tenant].values())
 
 
 async def test_reads_of_a_tenants_pipelines_add_up_by_size(fleet: Fleet) -> None:
@@ -287,7 +311,7 @@ async def test_a_report_during_a_turn_is_left_for_the_next(redis: Redis, fleet: 
     await fleet.turn()
     fleet.pipelines = usual
     assert [(await fleet.told("t/j", rank))[1] for rank in range(2)] == [2, 2]
-    assert await usual.reported() == {"t/j"}
+    assert await fleet.waiting() == ["t/j"]
     for _ in range(2):
         await fleet.turn()
         assert [(await fleet.told("t/j", rank))[1] for rank in range(2)] == [3, 2]

@@ -8,6 +8,7 @@ say the same.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -34,6 +35,8 @@ from gateway.policies.space.cache_mode import (
 from gateway.policies.space.pipelines import workers_after
 from gateway.policies.space.read_model import ReadSums, added, fit_reads, size_class
 from gateway.policies.space.results_space import Room
+
+log = logging.getLogger("larder.manager")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +65,28 @@ async def decide_pipelines(
 
     Raises one of ``gateway.fleet.nodes.announcer.DOWN`` if Redis is down, slow or refuses.
     """
-    names = await pipelines.reported() if records else set()
-    reporting = [record for record in records if record.key in names]
+    reporting = await pipelines.reported({record.key: record for record in records}) if records else []
     for start in range(0, len(reporting), PAGE):
         reported = await pipelines.read(reporting[start : start + PAGE])
         reads = await pipelines.reads({pipeline.record.tenant for pipeline in reported})
         stored = await pipelines.stored({pool for pipeline in reported for pool in _looked_up(pipeline)})
-        page = [_Turn(facts, reads[pipeline.record.tenant], stored).of(pipeline) for pipeline in reported]
+        page = [_decided(_Turn(facts, reads[pipeline.record.tenant], stored), pipeline) for pipeline in reported]
         if not await pipelines.write(fence, page):
             return
         for change in page:
             for past in change.past:
                 metrics.PIPELINE_DECISIONS.labels(past.reason.value).inc()
+
+
+def _decided(turn: _Turn, pipeline: ReportedPipeline) -> PipelineChange:
+    """A turn's decisions on one job. Reports that no rule can digest change nothing, and hold up no other job."""
+    try:
+        return turn.of(pipeline)
+    except (ArithmeticError, ValueError) as error:
+        log.warning(
+            "the reports of job %(job)s are ignored: %(error)s", {"job": pipeline.record.key, "error": repr(error)}
+        )
+        return PipelineChange(pipeline, pipeline.decision)
 
 
 def _looked_up(pipeline: ReportedPipeline) -> set[str]:
@@ -92,6 +105,7 @@ class _Turn:
     stored: dict[str, CacheDecision]
 
     def of(self, pipeline: ReportedPipeline) -> PipelineChange:
+        """The decisions on a job."""
         change = PipelineChange(pipeline, pipeline.decision)
         for profile in pipeline.profiles:
             self._profiled(change, profile)

@@ -31,7 +31,7 @@ local function drop(name)
   end
   local job = K .. 'job:' .. name
   redis.call('DEL', job, job .. ':epochs', job .. ':reports', job .. ':pipeline', job .. ':workers')
-  redis.call('SREM', K .. 'reported', name)
+  redis.call('ZREM', K .. 'reported', name)
   redis.call('ZREM', K .. 'jobs:seen', name)
   changed()
   return redis.call('HDEL', K .. 'jobs', name)
@@ -60,7 +60,7 @@ end
 if batches ~= '' then redis.call('HSET', job .. ':reports', 'batches:' .. rank, at .. batches) end
 if profile ~= '' or batches ~= '' then
   redis.call('PEXPIRE', job .. ':reports', silence)
-  redis.call('SADD', K .. 'reported', name)
+  redis.call('ZADD', K .. 'reported', 'NX', now, name)
 end
 return {known, redis.call('HGET', job .. ':pipeline', 'decision'), redis.call('HGET', job .. ':workers', rank)}
 """

@@ -9,6 +9,8 @@ once per turn (gateway/engine/space/pipeline_decisions.py). A job has three hash
   ranks, from which the mark is decided
 - ``:workers``: by rank the state of the search for its workers; ``past:N``: its past changes
 
+``reported`` is the queue of the jobs with reports.
+
 Report and decision meet only in Redis, where each step is one script:
 
 1. A rank reports again while the leader decides. ``_WRITE`` removes only reports of the times that the leader has read, so the
@@ -48,6 +50,8 @@ from gateway.policies.space.read_model import ReadSums
 
 DETAILED = 8
 """The ranks of a job whose profiles and past changes of workers are kept: the first ones."""
+JOBS = 1000
+"""The jobs that a turn decides on, at most; further ones wait for the next. A turn must end before the leader's lease."""
 DECIDING = 3
 """The latest profiles of a job that a turn decides from: as many as make a second decision."""
 MOST_DECISIONS = 32
@@ -73,13 +77,13 @@ while ARGV[place] do
   place = place + 2
   for _ = 1, count do
     local report = redis.call('HGET', reports, ARGV[place])
-    if report and string.match(report, '^%d+') == ARGV[place + 1] then
+    if report and string.match(report, '^[^ ]*') == ARGV[place + 1] then
       redis.call('HDEL', reports, ARGV[place])
       live = true
     end
     place = place + 2
   end
-  if redis.call('EXISTS', reports) == 0 then redis.call('SREM', KEYS[1] .. 'reported', name) end
+  if redis.call('EXISTS', reports) == 0 then redis.call('ZREM', KEYS[1] .. 'reported', name) end
   count, place = tonumber(ARGV[place]), place + 1
   for _ = 1, count do
     local size = tonumber(ARGV[place])
@@ -216,10 +220,16 @@ class Pipelines:
         }
         return {job: past for job, past in known.items() if past}
 
-    async def reported(self) -> set[str]:
-        """The jobs with reports that were not processed."""
-        (names,) = await self._rows([("SMEMBERS", f"{self._prefix}reported")])
-        return {*map(text_of, names)}
+    async def reported(self, jobs: Mapping[str, JobRecord]) -> list[JobRecord]:
+        """Those of all jobs with reports that were not processed, at most ``JOBS``; first those that have waited longest.
+
+        A name without a job is removed. If its job has just been registered, its next report brings it back.
+        """
+        (rows,) = await self._rows([("ZRANGE", f"{self._prefix}reported", 0, JOBS - 1)])
+        names = [*map(text_of, rows)]
+        if gone := [name for name in names if name not in jobs]:
+            await self._rows([("ZREM", f"{self._prefix}reported", *gone)])
+        return [jobs[name] for name in names if name in jobs]
 
     async def read(self, jobs: Sequence[JobRecord]) -> list[ReportedPipeline]:
         """The reports of these jobs, with what they are judged by."""

@@ -227,7 +227,8 @@ class Job:
         self._heartbeat.begin()
 
     def begin_pipeline(self, profile: dict[str, object]) -> PipelineDirective:
-        """Report the start of a `larder.pipeline`; returns the fleet's instructions, or the last ones if it does not answer.
+        """Report the start of a `larder.pipeline`; returns the fleet's instructions once it has decided, or the last ones after
+        five seconds, or if it does not answer.
 
         Args:
             profile: without elements, as `larder.pipelines.metering.ProfileMeter` makes it.
