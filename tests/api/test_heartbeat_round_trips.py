@@ -11,9 +11,10 @@ from redis.asyncio import Redis
 
 from gateway.api.v1.job_documents import Heartbeat, HeartbeatTaken
 from gateway.api.v1.jobs import JobParts, JobService
+from gateway.api.v1.pipeline_advice import PipelineTexts
 from gateway.engine.base.planned import Planned
 from gateway.fleet.jobs.jobs import Jobs
-from gateway.fleet.jobs.pipelines import Pipelines
+from gateway.fleet.jobs.pipelines import DETAILED, Pipelines
 from gateway.fleet.jobs.plans import Plans
 from gateway.fleet.redis.connection import commands
 from gateway.model.datasets import ApiError
@@ -137,3 +138,11 @@ async def test_a_decision_on_other_functions_is_none(redis: Redis) -> None:
     answer = (await gateway.beat(profile=changed)).pipeline
     assert answer is not None
     assert (answer.cache, answer.reason) == (None, "profiling")
+
+
+def test_the_first_ranks_profiles_are_kept() -> None:
+    """Rule: the first eight ranks speak for their job, and every rank for its own workers."""
+    for rank, keeps in ((DETAILED - 1, True), (DETAILED, False)):
+        texts = PipelineTexts.of(Heartbeat(rank=rank, epoch=1, profile=PROFILE, pipeline=PIPELINE))
+        assert (bool(texts.profile), bool(texts.batches)) == (keeps, True)
+    assert PipelineTexts.of(Heartbeat(rank=0, epoch=1)) == ("", "")
