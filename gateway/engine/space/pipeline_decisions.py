@@ -84,7 +84,8 @@ def _decided(turn: _Turn, pipeline: ReportedPipeline) -> PipelineChange:
         return turn.of(pipeline)
     except (ArithmeticError, ValueError) as error:
         log.warning(
-            "the reports of job %(job)s are ignored: %(error)s", {"job": pipeline.record.key, "error": repr(error)}
+            "the reports of job %(target)s are ignored: %(error)s",
+            {"target": pipeline.record.key, "error": repr(error)},
         )
         return PipelineChange(pipeline, pipeline.decision)
 
