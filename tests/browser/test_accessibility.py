@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from rig.gateways import Running, Settings, gateway
 from tests.browser import figures
@@ -21,6 +23,7 @@ PHONE = {"width": 360, "height": 740}
 VIEWS = (
     "credentials", "tenants", "origins", "rules", "warmups", "profiles", "verifications", "explain", "tokens", "audit",
 )  # fmt: skip
+SCHEMA = re.compile(r'"#/components/schemas/([^"]+)"')
 SERIOUS = ("serious", "critical")
 
 
@@ -46,6 +49,19 @@ def found(page: Page) -> list[tuple[str, str]]:
     """Serious violations: the rule, and the first element that breaks it."""
     violations: list[dict[str, Any]] = Axe().run(page).response["violations"]
     return [(each["id"], each["nodes"][0]["html"]) for each in violations if each["impact"] in SERIOUS]
+
+
+def only_tenants(route: Route) -> None:
+    """Answer with the gateway's description, but of the addresses of tenants alone, with the schemas that they name."""
+    document = route.fetch().json()
+    paths = {path: item for path, item in document["paths"].items() if path.startswith("/admin/tenants")}
+    schemas, unread = {}, [paths]
+    while unread:
+        for name in set(SCHEMA.findall(json.dumps(unread.pop()))) - schemas.keys():
+            schemas[name] = document["components"]["schemas"][name]
+            unread.append(schemas[name])
+    components = {**document["components"], "schemas": schemas}
+    route.fulfill(json={**document, "paths": paths, "components": components})
 
 
 @pytest.mark.parametrize("options", [{}, {"color_scheme": "dark", "viewport": PHONE}], ids=["light", "dark phone"])
@@ -85,9 +101,9 @@ def test_the_overview_has_no_serious_violation(window: Any, running: Running, op
 def test_the_api_page_has_no_serious_violation(window: Any, running: Running, options: dict[str, Any]) -> None:
     """Rule: axe-core finds nothing serious in the API page with addresses of each kind open, one tried, and its dialog open."""
     page = window(**options).page
+    # All addresses are alike. Swagger UI draws each of them, and works through the whole document whenever one is opened.
+    page.route("**/openapi.json", only_tenants)
     page.goto("/-/docs")
-    # All 90 addresses are alike, and axe-core looks at each of their elements.
-    page.locator(".operation-filter-input").fill("tenants")
     expect(page.locator(".opblock")).to_have_count(5)
     for method in ("get", "post", "patch", "delete"):
         page.locator(f".opblock-{method} .opblock-summary-control").first.click()

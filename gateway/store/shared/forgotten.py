@@ -62,13 +62,15 @@ class ForgottenKeys:
         self._words[WORDS - 1] = max(1, int(self._clock()))
 
     def take_over(self, other: ForgottenKeys) -> bool:
-        """Add another record's entries to this one; returns whether it has any."""
+        """Add another record's entries to this one; returns whether it has any. At a start it has none."""
+        if not other._words.tobytes().strip(b"\0"):
+            return False
         if any(map(self._lately, other._words[_KEYS::_WORDS])):
             self.note_all()
         for slot, when in enumerate(other._words[:_KEYS]):
             if when > self._words[slot]:
                 self._words[slot] = when
-        return any(other._words)
+        return True
 
     def __contains__(self, key: ObjectKey) -> bool:
         words, lately = self._words, self._lately

@@ -98,6 +98,12 @@ def _rights_slot(origin: str, bucket: str) -> int:
     return crc32(f"{origin}\0{bucket}\0".encode("utf-8", "surrogatepass")) & 0xFFFF
 
 
+def _marked(marks: memoryview) -> list[int]:
+    """The slots that have a mark. Usually none has, which must be cheap to find out."""
+    copied = marks.tobytes()
+    return [slot for slot, mark in enumerate(copied) if mark] if copied.count(0) < len(copied) else []
+
+
 class Generations:
     """The mapped table. Until ``attach`` succeeds it is private to this process."""
 
@@ -222,9 +228,8 @@ class Generations:
         self._marks[:] = b"\1" * SLOTS
 
     def distrusted(self) -> list[int]:
-        """The marked slots. Called in every sweep, so the usual result, none, must be cheap."""
-        marks = self._marks.tobytes()
-        return [slot for slot, mark in enumerate(marks) if mark] if marks.count(0) < len(marks) else []
+        """The marked slots. Every sweep asks for them."""
+        return _marked(self._marks)
 
     def clear(self, slots: list[int]) -> None:
         """Trust the index again for these slots."""
@@ -303,7 +308,7 @@ class Generations:
             not self.identity or self._table.size() >= TABLE_BYTES
         )  # touching truncated pages would kill the process
         marked = self.distrusted() if whole else list(range(SLOTS))
-        owed = [slot for slot, mark in enumerate(self._debts) if mark] if whole else []
+        owed = _marked(self._debts) if whole else []
         before = self.forgotten
         self._use(table, which)
         if not whole:

@@ -127,13 +127,14 @@ def hold(path: Path, root: Path) -> None:
             "the next start cached objects are checked with the origin once",
             {"target": str(root), "path": str(path), "error": str(error)},
         )
-        held = _anonymous(_new_table(root))
+        held = _anonymous()
+        _fill(held, root)
     _held[path] = held
     for beside in (leases_of(path), removals_of(path)):
         try:
             _held[beside] = open_own(beside, os.O_RDWR | os.O_CREAT)
         except OSError:
-            _held[beside] = _anonymous(b"")
+            _held[beside] = _anonymous()
 
 
 def release(path: Path) -> None:
@@ -212,32 +213,35 @@ def _create(path: Path, root: Path) -> None:
     draft = path.with_name(f"{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        with open(descriptor, "wb") as file:
-            file.write(_new_table(root))
+        _fill(descriptor, root)
         if path.exists() and path.stat().st_size != _FILE_BYTES:
             draft.replace(path)
             return
         with suppress(FileExistsError):
             path.hardlink_to(draft)
     finally:
+        os.close(descriptor)
         draft.unlink(missing_ok=True)
 
 
-def _new_table(root: Path) -> bytes:
-    """The content of a new file. All of it is written, so that no page is a hole: touching one needs memory."""
-    zeros = bytes(SEEN_END - SLOT_BYTES)
-    return b"".join((fresh_numbers(), zeros, os.urandom(TABLE_BYTES - SEEN_END), _root_bytes(root)))
+def _fill(descriptor: int, root: Path) -> None:
+    """Write a new table into an empty file. All of it is allocated, so that no page is a hole: touching one needs memory.
+
+    Raises:
+        OSError: there is no room.
+    """
+    os.posix_fallocate(descriptor, 0, _FILE_BYTES)
+    os.pwrite(descriptor, fresh_numbers(), 0)
+    os.pwrite(descriptor, os.urandom(TABLE_BYTES - SEEN_END) + _root_bytes(root), SEEN_END)
 
 
 def _root_bytes(root: Path) -> bytes:
     return os.fsencode(root)[:_PATH_BYTES].ljust(_PATH_BYTES, b"\0")
 
 
-def _anonymous(content: bytes) -> int:
-    """Memory without a name, which no process can truncate."""
+def _anonymous() -> int:
+    """Empty memory without a name, which no process can truncate."""
     descriptor = os.memfd_create("larder-table", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    with open(os.dup(descriptor), "wb") as file:
-        file.write(content)
     fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
     return descriptor
 
