@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import chain, repeat
 from pathlib import Path
 from typing import TypeVar
@@ -41,7 +41,9 @@ from sqlalchemy import (
     UniqueConstraint,
     create_engine,
 )
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.pool import NullPool
+from sqlalchemy.schema import CreateIndex, CreateTable
 
 from gateway.policies.pools import DEFAULT
 
@@ -240,10 +242,19 @@ def driver_of(connection: Connection) -> sqlite3.Connection:
     return driver
 
 
+@cache
+def _definitions() -> tuple[str, ...]:
+    """Statements that create missing tables and their indices. SQLAlchemy would first ask for each table."""
+    statements: list[CreateTable | CreateIndex] = []
+    for table in metadata.sorted_tables:
+        statements.append(CreateTable(table, if_not_exists=True))
+        statements.extend(CreateIndex(index, if_not_exists=True) for index in table.indexes)
+    return tuple(str(statement.compile(dialect=sqlite.dialect())) for statement in statements)
+
+
 def create_schema(connection: Connection, born: int) -> None:
     """Create missing tables, inside a transaction; ``born`` (nanoseconds since the epoch) is stored in a new index."""
-    metadata.create_all(connection)
-    for statement in _TRIGGERS:
+    for statement in (*_definitions(), *_TRIGGERS):
         connection.exec_driver_sql(statement)
     first_id = int.from_bytes(os.urandom(5), "little") + 1
     if connection.exec_driver_sql("INSERT OR IGNORE INTO meta VALUES ('born', ?)", (born,)).rowcount:
