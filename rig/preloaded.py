@@ -1,5 +1,6 @@
 """Imports for the fork server of ``rig.forked``, so that forked gateways need not repeat them."""
 
+import gc
 from types import SimpleNamespace
 
 from gateway.base.config_catalog import AdminSettings
@@ -40,3 +41,6 @@ imported("gateway.admin.endpoints").api_of(SimpleNamespace(), imported("gateway.
 imported("gateway.wiring.endpoints").api_of(
     _app.AdminApp(imported("gateway.admin.http.tokens").Tokens(AdminSettings()), None, FEATURES)
 )
+
+# A forked gateway would scan all this for garbage when it is ready, and copy the pages.
+gc.freeze()
