@@ -6,6 +6,7 @@ import random
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,12 @@ from rig.world import KIB, MIB, content
 SIZE = 64 * MIB
 BLOCK = 4 * MIB
 RANGE = 64 * KIB
-BODY = content(SIZE)
+
+
+@cache
+def whole() -> bytes:
+    """The large object. Not made at import: every worker imports every test."""
+    return content(SIZE)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +49,7 @@ class Large:
         """Read a range over a new connection, so that either worker may answer."""
         with Client(self.running.endpoint) as client:
             got = client.ask("GET", f"/{self.bucket}/large", {"Range": f"bytes={start}-{stop - 1}", **headers})
-        assert (got.status, got.body) == (206, BODY[start:stop])
+        assert (got.status, got.body) == (206, whole()[start:stop])
         return got
 
     def received(self) -> float:
@@ -57,7 +63,7 @@ def large(running: Running, radosgw: Radosgw) -> Large:
     owner = s3_client(radosgw.endpoint, "origin-key-a", "origin-secret-a")
     bucket = f"large-{uuid.uuid4().hex[:8]}"
     owner.create_bucket(Bucket=bucket)
-    owner.put_object(Bucket=bucket, Key="large", Body=BODY)
+    owner.put_object(Bucket=bucket, Key="large", Body=whole())
     return Large(running, bucket)
 
 
@@ -101,7 +107,7 @@ def test_a_parallel_download(large: Large, tmp_path: Path) -> None:
     before = large.received()
     transfer = TransferConfig(multipart_threshold=8 * MIB, multipart_chunksize=8 * MIB)
     large.running.client().download_file(large.bucket, "large", str(tmp_path / "copy"), Config=transfer)
-    assert (tmp_path / "copy").read_bytes() == BODY
+    assert (tmp_path / "copy").read_bytes() == whole()
     assert large.received() - before <= 1.05 * SIZE
 
 
@@ -111,5 +117,5 @@ def test_a_presigned_small_range(large: Large) -> None:
     url = large.running.client().generate_presigned_url("get_object", Params={"Bucket": large.bucket, "Key": "large"})
     with Client(large.running.endpoint, key="") as client:
         got = client.ask("GET", url.removeprefix(large.running.endpoint), {"Range": "bytes=9000000-9000999"})
-    assert (got.status, got.body, got.cache) == (206, BODY[9_000_000:9_001_000], "MISS; reason=range")
+    assert (got.status, got.body, got.cache) == (206, whole()[9_000_000:9_001_000], "MISS; reason=range")
     assert large.received() - before == 1000
