@@ -33,4 +33,5 @@ def bound(*command: str) -> tuple[str, ...]:
 
 def environment() -> dict[str, str]:
     """The variables that programs need to start and to find their libraries; no secrets."""
-    return {name: value for name, value in os.environ.items() if name in _KEPT}
+    # Asked for by name: another thread may set and remove others meanwhile.
+    return {name: os.environ[name] for name in _KEPT if name in os.environ}
