@@ -33,5 +33,5 @@ def bound(*command: str) -> tuple[str, ...]:
 
 def environment() -> dict[str, str]:
     """The variables that programs need to start and to find their libraries; no secrets."""
-    # Asked for by name: another thread may set and remove others meanwhile.
-    return {name: os.environ[name] for name in _KEPT if name in os.environ}
+    # Asked for by name: another thread may set and remove variables meanwhile.
+    return {name: value for name in _KEPT if (value := os.environ.get(name)) is not None}
