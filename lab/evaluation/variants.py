@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from gateway.cli import main
-from gateway.engine.space import manager, stream_learner, stream_prefetch
+from gateway.engine.space import manager, stream_learner
 from gateway.engine.space.importance_ranking import ImportanceRanking
 from gateway.engine.space.item_scores import ItemScores
 from gateway.engine.space.stream_prefetch import StreamPrefetcher
@@ -31,9 +31,11 @@ from gateway.policies.eviction.importance import Importance
 from gateway.policies.eviction.order import BlobFacts, EvictionOrder
 from gateway.policies.eviction.uniform import Uniform
 from gateway.policies.space import stream_space
-from gateway.policies.streams import lifetime, zone
+from gateway.policies.streams import ahead, lifetime, zone
+from gateway.policies.streams.ahead import ReadAhead
 from gateway.policies.streams.benefit import ROUND, StreamNeed
 from gateway.policies.streams.prefetch import DEPTH, BlockRuns
+from gateway.policies.streams.scans import ShortObjects
 from gateway.policies.streams.tree import AccessStreamTree
 from gateway.sim.world.pooled import FirstInFirstOut
 
@@ -100,15 +102,15 @@ def default_order(order: EvictionOrder) -> Callable[[], None]:
 def stride_deeper() -> None:
     """Double the blocks read ahead while a run continues, like JuiceFS by default."""
     recognise_nothing()
-    plain, ahead = BlockRuns.read, defaultdict[str, int](lambda: DEPTH)
+    plain, depths = BlockRuns.read, defaultdict[str, int](lambda: DEPTH)
 
-    def read(self: BlockRuns, path: str, block: int, blocks: int) -> range:
-        found = plain(self, path, block, blocks)
-        if not found:
-            ahead[path] = DEPTH
-            return found
-        ahead[path] = min(DEEPEST, 2 * ahead[path])
-        return range(found.start, min(blocks, found.start + ahead[path]))
+    def read(self: BlockRuns, path: str, block: int, blocks: int, *, begins: bool = True, share: float = 1.0) -> range:
+        following = plain(self, path, block, blocks, begins=begins, share=share)
+        if not following:
+            depths[path] = DEPTH
+            return following
+        depths[path] = min(DEEPEST, 2 * depths[path])
+        return range(following.start, min(blocks, following.start + depths[path]))
 
     _put(BlockRuns, read=read)
 
@@ -119,7 +121,7 @@ def follow_successions() -> None:
     successors: dict[str, Counter[str]] = {}
     last: dict[int, str] = {}
 
-    def seen(self: StreamPrefetcher, bucket: str, read: ObjectRead, block: int, blocks: int) -> None:
+    def read_one(self: ReadAhead, bucket: str, read: ObjectRead, block: int, blocks: int) -> None:
         name = read.key.key
         before, last[read.client] = last.get(read.client), name
         if before in (None, name):
@@ -129,15 +131,16 @@ def follow_successions() -> None:
             successors.setdefault(before, Counter())[name] += 1
         (following, times), *_ = (successors.get(name) or Counter({"": 0})).most_common(1)
         if times and times >= LIKELY * successors[name].total():
-            self._wanted[following] = read._replace(key=read.key._replace(key=following)), range(1)
+            self._short._wanted[following] = read._replace(key=read.key._replace(key=following)), range(1)
 
-    _put(StreamPrefetcher, seen=seen)
+    _put(ReadAhead, read=read_one)
+    _put(ShortObjects, wants=lambda *_: True)
 
 
 def whole_prefixes() -> None:
     """Load everything below the next folders, not only the paths that were read below the previous ones."""
     names = tuple((f"{number:06d}",) for number in range(PLACES))
-    _put(stream_prefetch, paths_below=lambda *_: names)
+    _put(ahead, paths_below=lambda *_: names)
 
 
 def shared_alike() -> None:

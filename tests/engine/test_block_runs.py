@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from gateway.engine.operations.warm_objects import Span, Warmed, WarmObjects
-from gateway.engine.space import stream_prefetch
-from gateway.engine.space.stream_prefetch import AT_ONCE
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.policies.lane import LoadClass
+from gateway.policies.streams import ahead
+from gateway.policies.streams.ahead import AT_ONCE
 from gateway.policies.streams.prefetch import DEPTH
 from rig.origin_faults import Hang
 from tests.engine.conftest import BLOCK, benched
@@ -129,7 +129,7 @@ async def test_loads_that_wait_are_bounded(
     reading: Reading, stuck: StuckLoads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rule: while no load goes on, those that are wanted last wait, and no others."""
-    monkeypatch.setattr(stream_prefetch, "MOST_WAITING", 2 * DEPTH)
+    monkeypatch.setattr(ahead, "MOST_WAITING", 2 * DEPTH)
     before = len(asyncio.all_tasks())
     names = [f"{number * 7 % 40}/file" for number in range(40)]
     for name in names:
@@ -159,7 +159,7 @@ async def test_a_sibling_that_its_reader_has_passed_is_not_loaded(reading: Readi
     for name in NAMES[:100]:
         reading.hear(name)
         reading.ahead.run_once()
-        await reading.ahead._tasks.join()
+        await reading.ahead._pages.join()
     await settled(reading, stuck, AT_ONCE)
     assert [key for key, _ in stuck.asked[AT_ONCE:] if key <= NAMES[99]] == []
     assert len(stuck.asked) > AT_ONCE

@@ -17,6 +17,7 @@ from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.model.s3.ranges import block_span
 from gateway.origin.listing import ListingPage, Listings
 from gateway.policies.reads.rules import Caching, Rules
+from gateway.policies.streams.ahead import LoadRights
 from gateway.policies.streams.prefetch import DEPTH, JUDGED, LEAST_ACCURACY
 from gateway.policies.streams.tree import AccessStreamTree
 from rig.origin import ALICE, BOB
@@ -58,8 +59,7 @@ class Reading:
             PrefetchLinks(
                 objects,
                 self.listings,
-                lambda _: self.principal,
-                lambda: self.rules,
+                LoadRights(lambda _: self.principal, lambda: self.rules),
                 BLOCK,
                 self.most_bytes,
             ),
@@ -87,8 +87,9 @@ class Reading:
         """A turn of the keeper, until all that it began is done."""
         for _ in range(2):
             self.ahead.run_once()
-            await self.ahead._tasks.join()
-            await self.ahead._loads.join()
+            await self.ahead._pages.join()
+            while self.ahead._loads:
+                await self.ahead._loads.join()
         await self.bench.settle()
 
     def fetched(self) -> list[str]:

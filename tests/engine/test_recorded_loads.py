@@ -24,6 +24,7 @@ from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.origin.listing import ListedObject, ListingPage, ListingRefused
 from gateway.policies.lane import LoadClass
 from gateway.policies.reads.rules import Rules
+from gateway.policies.streams.ahead import LoadRights
 from gateway.policies.streams.tree import AccessStreamTree
 from tests.engine.read_profiles import BLOCK, SMALL, Profile, profiles
 
@@ -125,8 +126,10 @@ async def replayed(profile: Profile) -> list[str]:
     links = PrefetchLinks(
         store,
         store,
-        lambda _: principal if store.now < profile.withdrawn else None,
-        lambda: Rules([rule for since, rules in profile.rules.items() if store.now >= since for rule in rules]),
+        LoadRights(
+            lambda _: principal if store.now < profile.withdrawn else None,
+            lambda: Rules([rule for since, rules in profile.rules.items() if store.now >= since for rule in rules]),
+        ),
         BLOCK,
         40 * SMALL,
     )

@@ -20,6 +20,7 @@ from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.model.s3.ranges import block_span
 from gateway.origin.listing import ListedObject, ListingPage, ListingRefused, Listings
 from gateway.policies.reads.rules import Caching, Rules
+from gateway.policies.streams.ahead import LoadRights
 from gateway.policies.streams.prefetch import DEPTH, JUDGED, LEAST_ACCURACY, MOST_FAILURES, PoolRoom
 from gateway.policies.streams.tree import AccessStreamTree
 from gateway.policies.streams.zone import AheadReport
@@ -66,8 +67,7 @@ class Training:
         links = PrefetchLinks(
             WarmObjects(self.bench.engine, None),
             self.pages,
-            lambda _: self.principal,
-            lambda: self.rules,
+            LoadRights(lambda _: self.principal, lambda: self.rules),
             BLOCK,
             10**9,
         )

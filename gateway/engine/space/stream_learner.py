@@ -14,13 +14,14 @@ from dataclasses import dataclass, replace
 
 from gateway.base import metrics
 from gateway.engine.space.held_results import report_of
-from gateway.engine.space.stream_prefetch import PrefetchLinks, StreamPrefetcher, pattern_of
+from gateway.engine.space.stream_prefetch import PrefetchLinks, StreamPrefetcher
 from gateway.engine.space.whole_prefetch import WholeStreams
 from gateway.fleet.nodes.announcer import DOWN
 from gateway.model.access import ObjectRead
 from gateway.model.s3.ranges import block_span
 from gateway.policies.pools import STREAM, stream_bucket, stream_place
 from gateway.policies.reads.rules import OFF, Rules
+from gateway.policies.streams.ahead import pattern_of
 from gateway.policies.streams.pattern import WINDOW, Pattern
 from gateway.policies.streams.prefetch import PoolRoom
 from gateway.policies.streams.stream import Stream

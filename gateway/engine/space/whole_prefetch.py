@@ -22,14 +22,16 @@ from typing import NamedTuple
 
 from gateway.base.metrics import STREAM_PREFETCHED
 from gateway.base.tasks import Tasks
-from gateway.engine.space.stream_prefetch import PrefetchLinks, pattern_of
+from gateway.engine.space.stream_prefetch import PrefetchLinks
 from gateway.model.access import ObjectRead
 from gateway.model.errors import LarderError
 from gateway.model.keys import ObjectKey, Principal
 from gateway.policies.pools import stream_bucket
+from gateway.policies.streams.ahead import pattern_of
 from gateway.policies.streams.names import SiblingNames
 from gateway.policies.streams.pattern import Pattern
 from gateway.policies.streams.prefetch import DEPTH, JUDGED, REST, PoolRoom, WholeLoad, read_whole, whole_stream
+from gateway.policies.streams.scans import block_span
 from gateway.policies.streams.stream import Stream
 from gateway.policies.streams.tree import AccessStreamTree, levels
 from gateway.policies.streams.zone import AheadReport
@@ -193,7 +195,7 @@ class WholeStreams:
         """Begin the loads that are possible now."""
         for name in self._rooms:
             stream = self._tree.named(name)
-            if stream is None or pattern_of(stream, self._links.rules()) is not Pattern.RANDOM:
+            if stream is None or pattern_of(stream, self._links.rights.rules()) is not Pattern.RANDOM:
                 continue
             whole = self._streams.get(name)
             if whole is None or whole.stream is not stream:
@@ -239,7 +241,7 @@ class WholeStreams:
         stream, room = whole.stream, self._rooms.get(whole.stream.name)
         if room is None or self._tree.named(stream.name) is not stream or stream.name not in self._readers:
             return 0
-        pattern = pattern_of(stream, self._links.rules())
+        pattern = pattern_of(stream, self._links.rights.rules())
         if len(self._unread) >= MOST_UNREAD or not whole_stream(pattern, room.target, max(1, whole.size)):
             return 0
         if not whole.counted:
@@ -271,7 +273,7 @@ class WholeStreams:
     async def _advance(self, whole: _Whole, walk: _Walk) -> bool:
         """List more children; returns whether the walk continues."""
         stream, reader = whole.stream, self._readers[whole.stream.name]
-        principal = self._links.principal(reader.principal)
+        principal = self._links.rights.principal(reader.principal)
         if principal is None or walk.ended:
             whole.rest()
             return False
@@ -356,13 +358,13 @@ class WholeStreams:
         """Load an object or block, if its reader may still read it."""
         async with self._turns:
             reader = self._readers.get(whole.stream.name)
-            principal = None if reader is None else self._links.principal(reader.principal)
-            if principal is None or not self._links.permits(principal, unit.key.path):
+            principal = None if reader is None else self._links.rights.principal(reader.principal)
+            if principal is None or not self._links.rights.permit(principal, unit.key.path):
                 return
             whole.policy.looked_up()
             place = unit.key, unit.block
             self._unread[place] = whole, 0, whole.stream.draws
-            span = None if unit.block == _WHOLE else self._links.span(unit.block)
+            span = None if unit.block == _WHOLE else block_span(unit.block, self._links.block_size)
             done = await self._links.load(unit.key, principal, span)
         waiting = self._unread.pop(place, None) is not None
         if done.failure:

@@ -25,6 +25,7 @@ from gateway.policies.reads.granularity import IN_A_ROW
 from gateway.policies.streams.pattern import Pattern
 from gateway.policies.streams.stream import Segment
 from gateway.policies.streams.tree import Tail
+from gateway.policies.streams.zone import AheadReport
 
 DEPTH = 4
 """Siblings loaded ahead initially."""
@@ -301,6 +302,10 @@ class AheadOf:
     def accuracy(self) -> float:
         """Share of the siblings loaded ahead that were read, among those with a known outcome; 1 before the first."""
         return self.used / (self.used + self.wasted) if self.used + self.wasted else 1.0
+
+    def report(self) -> AheadReport:
+        """The outcome so far."""
+        return AheadReport(self.loaded, self.used, self.wasted)
 
     def read(self, name: Segment, hit: bool = False) -> None:
         """Record a read of a child of the stream; ``hit``: it was cached."""

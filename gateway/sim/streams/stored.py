@@ -9,9 +9,13 @@ import numpy as np
 from numpy.random import Generator
 
 from gateway.model.errors import ConfigError
+from gateway.policies.streams.scans import ListedSibling
 from gateway.policies.streams.stream import Stream
 from gateway.sim.streams.read_scenario import ORDERS_OF_READS, ClientSpec, PrefixSpec, StoredObject, traced
 from gateway.sim.world.pooled import CachedBlock
+
+PAGE_KEYS = 1000
+"""Most names of a page."""
 
 
 class SimulatedStore:
@@ -67,11 +71,22 @@ class SimulatedStore:
         keys = self.keys()
         return keys[bisect_left(keys, stream.prefix) : bisect_left(keys, f"{stream.prefix}\U0010ffff")]
 
-    def after(self, key: str, most: int) -> list[str]:
-        """Up to ``most`` keys that follow ``key``, in listing order."""
-        keys = self.keys()
-        at = bisect_right(keys, key)
-        return keys[at : at + most]
+    def page(self, prefix: str, after: str, *, deep: bool) -> tuple[list[ListedSibling], bool]:
+        """A page of names below a prefix, those of ``deep`` objects or of children, and whether more follow."""
+        keys, siblings = self.keys(), list[ListedSibling]()
+        at = bisect_right(keys, f"{prefix}{after}")
+        while at < len(keys) and keys[at].startswith(prefix):
+            if len(siblings) == PAGE_KEYS:
+                return siblings, True
+            name = keys[at][len(prefix) :]
+            folder, slash, _ = name.partition("/")
+            if deep or not slash:
+                siblings.append(ListedSibling(name, True, self.objects[keys[at]].size))
+                at += 1
+            else:
+                siblings.append(ListedSibling(f"{folder}/", False, 0))
+                at = bisect_left(keys, f"{prefix}{folder}0", at)  # "0" sorts after "/"
+        return siblings, False
 
     def total(self) -> int:
         """Bytes of all objects."""

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from gateway.model.keys import ObjectKey
+from gateway.model.access import ObjectRead
+from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.policies.eviction.lru import LeastRecentlyUsed
 from gateway.policies.items.datasets import CachingMode
 from gateway.policies.pools import STREAM, order_named, stream_pools
+from gateway.policies.reads.rules import Rules
 from gateway.policies.space.orders import PoolOrder
 from gateway.policies.space.stream_space import StreamMemory, stream_orders
+from gateway.policies.streams.ahead import Instruction, ListPage, Load, LoadRights, ReadAhead
 from gateway.policies.streams.names import SiblingNames
 from gateway.policies.streams.pattern import Pattern
-from gateway.policies.streams.prefetch import (
-    DEPTH,
-    MOST_DEPTH,
-    PREDECESSORS,
-    WHOLE_STREAM,
-    AheadOf,
-    BlockRuns,
-    PoolRoom,
-    WholeLoad,
-    most_ahead,
-    paths_below,
-    whole_stream,
-)
-from gateway.policies.streams.stream import Segment, Stream
+from gateway.policies.streams.prefetch import DEPTH, WHOLE_STREAM, PoolRoom, WholeLoad, most_ahead, whole_stream
+from gateway.policies.streams.stream import Stream
 from gateway.policies.streams.tree import AccessStreamTree
 from gateway.policies.streams.zone import PoolReport, ZoneStream, stream_report
 from gateway.sim.streams.read_scenario import BUCKET, Parts
@@ -37,20 +28,30 @@ from gateway.sim.world.pooled import CachedBlock, PooledCache, SimulatedPool
 
 _PLAN_EVERY = 3.0
 """Seconds between two decisions on pools: the interval at which a leader reads the reports of streams."""
+_READER = Principal("simulated", "", OriginIdentity("", ""))
+_RULES = Rules()
+
+
+@dataclass(slots=True)
+class _LoadInFlight:
+    """A load ahead, and how many of its blocks are still to arrive."""
+
+    load: Load
+    blocks: int
+    size: int
 
 
 @dataclass(slots=True)
 class _Followed:
-    """A stream whose pattern is known, with its loads ahead.
+    """A random stream, with the load of all of it.
 
-    For random streams, ``loading`` has the bytes of blocks being loaded, ``unread`` the blocks requested ahead but not yet read.
+    ``loading`` has the bytes of blocks being loaded, ``unread`` the blocks requested ahead but not yet read.
     """
 
     stream: Stream
     keys: list[str]
     size: int
     items: int
-    ahead: AheadOf
     children: list[str] = field(default_factory=list)
     whole: WholeLoad = field(default_factory=WholeLoad)
     loading: dict[CachedBlock, int] = field(default_factory=dict)
@@ -73,7 +74,7 @@ class StreamRuntime:
         cache: the cache whose pools are created, filled and released.
         store: the listed store.
         without: the parts to switch off.
-        fetch: loads a block ahead into a pool; returns ``False`` if it is already being loaded.
+        fetch: loads a block ahead into a pool; returns ``False`` if it is already being loaded. Then, too, ``loaded`` follows.
         listing: whether the store may be listed.
     """
 
@@ -95,7 +96,9 @@ class StreamRuntime:
         self._fetch = fetch
         self._followed: dict[str, _Followed] = {}
         self._whole: dict[CachedBlock, _Followed] = {}
-        self._runs = BlockRuns()
+        rights = LoadRights(lambda _: _READER, lambda: _RULES)
+        self._machine = ReadAhead(self.tree, rights, store.block, most_ahead(cache.capacity))
+        self._awaited: dict[CachedBlock, list[_LoadInFlight]] = {}
         self._orders: Mapping[str, PoolOrder] = {}
         self._memory = StreamMemory()
         self._pool_of_path: dict[str, SimulatedPool] = {}
@@ -124,20 +127,23 @@ class StreamRuntime:
     def read(self, item: CachedBlock, client: int, hit: bool, began: float) -> None:
         """Record the delivery of a block that a client requested at ``began``."""
         stored, size = self._store.objects[item.path], self._store.size_of(item)
-        waited = self._clock.now - began
+        waited, start = self._clock.now - began, item.block * self._store.block
+        key = ObjectKey("default", BUCKET, item.path)
+        read = ObjectRead(key, start, start + size, stored.size, hit, began, _READER.reader, client, waited)
+        self._machine.read(BUCKET, read, item.block, stored.blocks)
         stream = self.tree.record(BUCKET, item.path, item.block, stored.blocks, began, client, hit, size, waited)
         if Parts.PREFETCH in self._without:
             return
-        if stream is None or not (stream.blocks and stream.pattern is Pattern.SEQUENTIAL):
-            for block in self._runs.read(item.path, item.block, stored.blocks):
-                self._load(CachedBlock(item.path, block))
-        led = self.tree.led_by(BUCKET, item.path)
-        for followed in (stream, led if led is not stream else None):
-            if followed is not None and followed.pattern is not None:
-                self._prefetch(self._following(followed), item, hit)
+        self._carry_out(self._machine.turn(self._clock.now))
+        if stream is not None and stream.pattern is not None:
+            self._prefetch(self._following(stream), item, hit)
 
     def loaded(self, item: CachedBlock) -> None:
-        """Record that a block loaded ahead has arrived, after its waiting readers got it."""
+        """Record that a block has arrived, after its waiting readers got it."""
+        for in_flight in self._awaited.pop(item, ()):
+            in_flight.blocks -= 1
+            if not in_flight.blocks:
+                self._carry_out(self._machine.ended(in_flight.load, in_flight.size, there=False))
         followed = self._whole.pop(item, None)
         if followed is None:
             return
@@ -150,19 +156,50 @@ class StreamRuntime:
         """Record an eviction."""
         stream = self.tree.led_by(BUCKET, item.path)
         followed = self._followed.get(stream.name) if stream is not None else None
-        if followed is not None:
-            followed.ahead.dropped(_child(followed.stream, item))
-            if item in followed.unread:
-                followed.unread.remove(item)
-                followed.whole.expired()
+        if followed is not None and item in followed.unread:
+            followed.unread.remove(item)
+            followed.whole.expired()
 
-    # --- prefetch
+    # --- read-ahead
+
+    def _carry_out(self, instructions: Iterable[Instruction]) -> None:
+        """List and load what the machine says. A listing costs no time, and what it shows is gone on with at once."""
+        instructions = deque(instructions)
+        while instructions:
+            instruction = instructions.popleft()
+            if isinstance(instruction, Load):
+                instructions += self._load(instruction)
+            elif isinstance(instruction, ListPage):
+                if not self._listing:
+                    instructions += self._machine.refused(instruction, "")
+                    continue
+                siblings, truncated = self._store.page(instruction.prefix, instruction.after, deep=instruction.deep)
+                instructions += self._machine.listed(instruction, siblings, truncated=truncated)
+                instructions += self._machine.turn(self._clock.now)
+
+    def _load(self, load: Load) -> list[Instruction]:
+        """Begin a load; what follows at once if nothing is to be loaded."""
+        stored, path = self._store.objects.get(load.key.key), load.key.key
+        first = 0 if load.span is None else load.span[0] // self._store.block
+        if stored is None or first >= stored.blocks:
+            return self._machine.ended(load, 0, there=False, failure="it does not exist")
+        blocks = range(stored.blocks) if load.span is None else (first,)
+        items = [CachedBlock(path, block) for block in blocks]
+        missing = [item for item in items if item not in self._cache]
+        size = sum(map(self._store.size_of, items))
+        if not missing:
+            return self._machine.ended(load, size, there=True)
+        in_flight = _LoadInFlight(load, len(missing), size)
+        for item in missing:
+            self._awaited.setdefault(item, []).append(in_flight)
+            self._fetch(item, self.pool_of(item))
+        return []
+
+    # --- whole loads
 
     def _following(self, stream: Stream) -> _Followed:
         followed = self._followed.get(stream.name)
-        if followed is not None and followed.stream.beginning:
-            followed.stream = stream
-        elif followed is None or followed.stream is not stream:
+        if followed is None or followed.stream is not stream:
             followed = self._followed[stream.name] = self._follow(stream)
         return followed
 
@@ -172,7 +209,7 @@ class StreamRuntime:
         size = sum(item.size for item in stored)
         items = sum(item.blocks for item in stored)
         children = [] if stream.blocks else sorted({key[len(stream.prefix) :].partition("/")[0] for key in keys})
-        return _Followed(stream, keys, size, items, AheadOf(most_ahead(self._cache.capacity)), children)
+        return _Followed(stream, keys, size, items, children)
 
     def _prefetch(self, followed: _Followed, item: CachedBlock, hit: bool) -> None:
         stream, whole = followed.stream, followed.whole
@@ -180,14 +217,9 @@ class StreamRuntime:
             followed.unread.remove(item)
             if item not in followed.loading:
                 whole.read(hit=hit)
-        if not (self._listing or stream.blocks):
-            return
-        if stream.pattern is Pattern.SEQUENTIAL:
-            for wanted in self._ahead(followed, item, hit):
-                self._load(wanted)
-            return
-        whole.advance(stream.draws, followed.items)
-        self._load_whole(followed)
+        if self._listing or stream.blocks:
+            whole.advance(stream.draws, followed.items)
+            self._load_whole(followed)
 
     def _load_whole(self, followed: _Followed) -> None:
         """Load as much of a random stream as is allowed now."""
@@ -225,39 +257,6 @@ class StreamRuntime:
             followed.loading[wanted] = size
             followed.unread.add(wanted)
             self._whole[wanted] = followed
-
-    def _load(self, wanted: CachedBlock) -> None:
-        if wanted not in self._cache:
-            self._fetch(wanted, self.pool_of(wanted))
-
-    def _ahead(self, followed: _Followed, item: CachedBlock, hit: bool) -> Iterator[CachedBlock]:
-        stream, child = followed.stream, _child(followed.stream, item)
-        mean = followed.size // max(followed.items, 1)
-        if stream.blocks:
-            followed.ahead.read(child, hit)
-            siblings: Sequence[Segment] = range(item.block + 1, min(stream.blocks, item.block + 1 + MOST_DEPTH))
-            for number in followed.ahead.following(siblings, mean):
-                yield CachedBlock(item.path, int(number))
-            return
-        paths = paths_below(self.tree.below(stream, PREDECESSORS + 1)[1:])
-        if paths:
-            followed.ahead.read(child, hit)
-            at = bisect_right(followed.children, str(child))
-            for name in followed.ahead.following(followed.children[at : at + MOST_DEPTH], mean * len(paths)):
-                for path in paths:
-                    yield from self._at(f"{stream.prefix}{name}", path)
-            return
-        followed.ahead.read(item.path, hit)
-        for key in followed.ahead.following(self._store.after(item.path, MOST_DEPTH), mean):
-            yield from self._at(str(key), ())
-
-    def _at(self, key: str, path: Sequence[Segment]) -> Iterator[CachedBlock]:
-        names = [str(segment) for segment in path if isinstance(segment, str)]
-        stored = self._store.objects.get("/".join([key, *names]))
-        if stored is not None:
-            block = path[-1] if path and isinstance(path[-1], int) else 0
-            if block < stored.blocks:
-                yield CachedBlock(stored.key, block)
 
     def _next_of(self, followed: _Followed) -> CachedBlock:
         """The next block of a random stream."""
@@ -334,10 +333,3 @@ class StreamRuntime:
 
     def _order_of(self, order: PoolOrder) -> str:
         return LeastRecentlyUsed.name if Parts.EVICTION in self._without else order.eviction
-
-
-def _child(stream: Stream, item: CachedBlock) -> Segment:
-    """The child of a stream that a block belongs to."""
-    if stream.blocks:
-        return item.block
-    return item.path[len(stream.prefix) :].partition("/")[0]

@@ -211,7 +211,7 @@ class _ReadRun:
             self._unread[item] = size
         for done in loading.waiting:
             done()
-        if loading.ahead and self._streams is not None:
+        if self._streams is not None:
             self._streams.loaded(item)
 
     def _evicted(self, item: CachedBlock) -> None:

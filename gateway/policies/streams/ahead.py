@@ -1,0 +1,310 @@
+"""Read-ahead as a machine of events and instructions. The gateway and the simulator run it, and only carry out what it says.
+
+Events are a read, a turn, a listed or refused page, and an ended load. Instructions are a page to list, a load to begin, and a
+failure to log. The machine waits for nothing and knows no clock but that of its turns. ``prefetch.py`` decides how far to go.
+
+It loads the siblings after the last read of a sequential stream: the next blocks of a large object, the next objects of a
+prefix, or the same names below the next prefixes. Where names below prefixes differ, such as images in class folders, it loads
+the next objects of all prefixes. Siblings are listed a page at a time, as the reader advances. If the store refuses to list, or
+its listing does not advance, the names seen so far are used instead. Loads wait for their turn in one bounded queue.
+
+Events interleave as follows; the code that handles a case repeats its number:
+
+1. A reader arrives while its load is in flight: the load is used.
+2. A reader passes a load that waits: the load is left out when its turn comes.
+3. A stream ends while its loads wait, or between two objects of a sibling: the rest is left out, what is in flight is wasted.
+4. A stream ends and begins again meanwhile: loads and pages belong to the scan that asked for them, not to its name.
+5. A key is withdrawn, or a rule changed, while a load waits: rights are looked up before each load.
+6. The siblings become those of another depth while a page is listed: the page is dropped.
+7. More loads are wanted than may wait: the oldest are dropped, and count as wasted once nobody has read them.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
+
+from gateway.model.access import ObjectRead
+from gateway.model.keys import ObjectKey, Principal
+from gateway.policies.reads.rules import OFF, Rules
+from gateway.policies.streams.pattern import Pattern
+from gateway.policies.streams.prefetch import PREDECESSORS, AheadOf, paths_below, read_whole
+from gateway.policies.streams.scans import (
+    LIST_AGAIN,
+    AheadBytes,
+    ListedSibling,
+    Reader,
+    Scan,
+    ShortObjects,
+    Span,
+    Unit,
+    Want,
+    block_span,
+    child,
+)
+from gateway.policies.streams.stream import Segment, Stream
+from gateway.policies.streams.tree import AccessStreamTree, has_blocks, levels
+from gateway.policies.streams.zone import AheadReport
+
+MOST_STREAMS = 64
+"""Most streams with prefetching."""
+MOST_PATHS = 64
+"""Most objects and spans loaded below one sibling."""
+AT_ONCE = 16
+"""Most loads in flight, of all streams."""
+MOST_WAITING = 1024
+"""Maximum waiting loads; above that, the oldest are dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRights:
+    """What readers may have loaded; both are looked up again for each load.
+
+    Attributes:
+        principal: finds the principal of an access key; ``None`` for a key that is no longer known.
+        rules: in force.
+    """
+
+    principal: Callable[[str], Principal | None]
+    rules: Callable[[], Rules]
+
+    def permit(self, principal: Principal, path: str, without: Collection[str] = (OFF,)) -> bool:
+        """Whether a principal may read ``bucket/key`` and the rule permits loading it; ``without``: patterns that forbid it."""
+        rule = self.rules().for_path(path)
+        return principal.may_touch(path) and rule.cache and rule.pattern not in without
+
+
+class ListPage(NamedTuple):
+    """Instruction: list a page of names with a reader's rights. ``listed`` or ``refused`` answers it.
+
+    Attributes:
+        after: the name after which it begins, relative to the prefix.
+        deep: list all objects below the prefix, rather than its children.
+        scan: that asks.
+    """
+
+    principal: Principal
+    bucket: str
+    prefix: str
+    after: str
+    deep: bool
+    scan: Scan
+
+
+class Load(NamedTuple):
+    """Instruction: load an object, or a span of it, with a reader's rights. ``ended`` answers it. ``want``: of which it is a
+    part."""
+
+    principal: Principal
+    key: ObjectKey
+    span: Span
+    want: Want
+
+
+class LogFailure(NamedTuple):
+    """Instruction: log why what is read next of a stream cannot be loaded."""
+
+    stream: str
+    why: str
+
+
+Instruction = ListPage | Load | LogFailure
+
+
+class ReadAhead:
+    """The read-ahead of one node.
+
+    Args:
+        tree: of the node's streams. A read is recorded here first, and then in the tree.
+        rights: of readers.
+        block_size: of objects, in bytes.
+        most_bytes: most unread bytes that may be loaded ahead of one stream.
+
+    Attributes:
+        bytes: loaded, used and wasted so far.
+    """
+
+    def __init__(self, tree: AccessStreamTree, rights: LoadRights, block_size: int, most_bytes: int) -> None:
+        self.bytes = AheadBytes()
+        self._tree = tree
+        self._rights = rights
+        self._block_size = block_size
+        self._most_bytes = most_bytes
+        self._scans: dict[str, Scan] = {}
+        self._short = ShortObjects(self.bytes)
+        self._latest: deque[tuple[str, ObjectRead, int]] = deque(maxlen=MOST_STREAMS)
+        self._waiting: OrderedDict[tuple[str, Segment], Want] = OrderedDict()
+        self._in_flight = 0
+        self._now = 0.0
+
+    # --- events
+
+    def read(self, bucket: str, read: ObjectRead, block: int, blocks: int) -> None:
+        """A block was read of an object of ``blocks``; ``bucket`` is the first level of its streams."""
+        self._latest.append((bucket, read, block))
+        name, key = f"{bucket}/", read.key.key
+        for segment in levels(key):
+            if (scan := self._scans.get(name)) is not None:
+                rest = key[len(name) - len(bucket) - 1 :]
+                scan.read(rest if scan.deep else segment, read, folder=not scan.deep and rest != segment)
+            name = f"{name}{segment}/"
+        if not has_blocks(key, blocks):
+            return
+        name = name[:-1]
+        if (scan := self._scans.get(name)) is not None:
+            scan.read(block, read)
+        else:
+            self._short.read(name, read, block, blocks, self._block_size)
+
+    def turn(self, now: float) -> list[Instruction]:
+        """Go on with what was read and listed since the last turn; ``now`` in seconds."""
+        self._now = now
+        for want in self._short.take_wants(self._block_size):
+            self._wait(want)
+        latest = self._sequential()[:MOST_STREAMS]
+        for name in self._scans.keys() - {stream.name for stream in latest}:
+            self._scans.pop(name).close()
+        pages: list[Instruction] = []
+        for stream in latest:
+            if (scan := self._scans.get(stream.name)) is None:
+                scan = self._scans[stream.name] = self._begin(stream)
+            if scan.reads != stream.accesses and scan.reader is not None:
+                scan.reads = stream.accesses
+                pages += self._advance(stream, scan, scan.reader)
+        return [*pages, *self._loads()]
+
+    def listed(self, page: ListPage, siblings: Sequence[ListedSibling], *, truncated: bool) -> list[Instruction]:
+        """A page was listed, in the listing's order; ``truncated``: more follow. The next turn goes on with it."""
+        if page.scan.deep is not page.deep:  # (6)
+            page.scan.listing = False
+            return []
+        advances = page.scan.take_page(page.after, siblings, truncated)
+        return [] if advances else self.refused(page, "its listing does not advance")
+
+    def refused(self, page: ListPage, why: str) -> list[Instruction]:
+        """A page could not be listed."""
+        scan = page.scan
+        scan.listing, scan.list_at = False, self._now + LIST_AGAIN
+        return [LogFailure(scan.name, why)] if scan.fail() else []
+
+    def ended(self, load: Load, size: int, *, there: bool, failure: str = "") -> list[Instruction]:
+        """A load ended: ``size`` bytes are cached now, and were before if ``there``; or ``failure`` says why not."""
+        self._in_flight -= 1
+        want = load.want
+        if failure:
+            log = [LogFailure(want.name, failure)] if want.scan.failed(want) else []
+            return [*log, *self._loads()]
+        if not there:
+            want.there = False
+            self.bytes.loaded += size
+            want.scan.arrived(want, size)
+        return [*self._next(want), *self._loads()]
+
+    # --- queries
+
+    def report(self, stream: str) -> AheadReport:
+        """The outcome of loading ahead, by children of a stream."""
+        scan = self._scans.get(stream)
+        return AheadReport() if scan is None else scan.policy.report()
+
+    # --- loads
+
+    def _wait(self, want: Want) -> None:
+        self._waiting[want.name, want.sibling] = want
+        if len(self._waiting) > MOST_WAITING:  # (7)
+            self._waiting.popitem(last=False)
+
+    def _loads(self) -> Iterator[Load]:
+        """The loads to begin now, the longest waiting first."""
+        while self._waiting and self._in_flight < AT_ONCE:
+            yield from self._next(self._waiting.popitem(last=False)[1])
+
+    def _next(self, want: Want) -> Iterator[Load]:
+        """The next load of a sibling, if it is wanted and permitted (5)."""
+        scan = want.scan
+        if not scan.wants(want):
+            return
+        if not want.begun:
+            want.begun = True
+            scan.begin(want)
+        principal = self._rights.principal(want.reader)
+        while want.units:
+            key, span = want.units.popleft()
+            if principal is not None and self._rights.permit(principal, key.path, scan.without):
+                self._in_flight += 1
+                yield Load(principal, key, span, want)
+                return
+        scan.done(want)
+
+    # --- streams
+
+    def _sequential(self) -> list[Stream]:
+        """The streams to load ahead of, the last read first, and then beginnings.
+
+        A beginning is skipped while its reader hits, and below folders where a scan is followed across their ends: each folder
+        would be listed.
+        """
+        rules = self._rights.rules()
+        deep = [name for name, scan in self._scans.items() if scan.deep and not scan.policy.resting]
+        begun = [
+            stream
+            for stream in self._tree.beginnings()
+            if stream.misses and not any(stream.name.startswith(name) and stream.name != name for name in deep)
+        ]
+        return [
+            stream
+            for known in (self._tree.streams(), begun)
+            for stream in sorted(known, key=lambda stream: -stream.last_access)
+            if pattern_of(stream, rules) is Pattern.SEQUENTIAL
+        ]
+
+    def _begin(self, stream: Stream) -> Scan:
+        """Start loading ahead of a new stream at its latest read, because its client may have no other read in progress."""
+        scan = Scan(stream.name, AheadOf(self._most_bytes), self.bytes)
+        for bucket, read, block in reversed(self._latest):
+            if bucket != stream.bucket or not read.key.key.startswith(stream.prefix):
+                continue
+            if not stream.blocks:
+                segment, rest = child(stream, read.key.key)
+                scan.read(segment, read, folder=rest != segment)
+                break
+            if read.key.key == stream.prefix:
+                scan.read(block, read)
+                break
+        return scan
+
+    def _advance(self, stream: Stream, scan: Scan, reader: Reader) -> Iterator[ListPage]:
+        """Want the siblings after a reader; yields the page to list for the ones after them."""
+        principal = self._rights.principal(reader.access_key)
+        if principal is None or scan.policy.resting:
+            return
+        if stream.blocks:
+            if read_whole(stream.bytes, stream.draws - stream.early, self._block_size):
+                first = int(reader.latest) + 1
+                blocks = range(first, stream.blocks)[: scan.policy.depth]
+                for block in scan.policy.following(blocks, self._block_size):
+                    unit = reader.key, block_span(int(block), self._block_size)
+                    self._wait(Want(scan, stream.name, block, reader.access_key, deque([unit])))
+            return
+        predecessors = self._tree.below(stream, PREDECESSORS + 1)[1:]
+        paths = paths_below(predecessors)
+        scan.look(stream, reader, deep=bool(predecessors) and not paths)
+        latest = str(reader.latest)
+        if (after := scan.lists(latest, self._now)) is not None:
+            yield ListPage(principal, reader.key.bucket, stream.prefix, after, scan.deep, scan)
+        kinds = {not path or isinstance(path[0], int) for path in paths or ((),)}
+        for sibling in scan.following(stream, latest, kinds):
+            units: Iterator[Unit] = scan.units(stream, reader.key, str(sibling), paths, self._block_size)
+            wanted = deque(islice(units, MOST_PATHS))
+            self._wait(Want(scan, stream.name, sibling, reader.access_key, wanted))
+
+
+def pattern_of(stream: Stream, rules: Rules) -> Pattern | None:
+    """Pattern of a stream: set by the rule for its latest child, or else recognised."""
+    bucket = stream.bucket.rpartition(":")[2]
+    latest = "" if stream.blocks else stream.latest
+    wanted = rules.for_path(f"{bucket}/{stream.prefix}{latest}").pattern
+    return Pattern(wanted) if wanted in set(Pattern) else stream.pattern

@@ -1,0 +1,322 @@
+"""What is read ahead: the scans of sequential streams, and runs of blocks in objects that are too short to be streams.
+
+Each knows what was loaded and not read yet, and whether a load that waits is still wanted. The machine (``ahead.py``) has the
+queue. The numbers are those of its interleavings.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections import OrderedDict, deque
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import NamedTuple
+
+from gateway.model.access import ObjectRead
+from gateway.model.keys import ObjectKey
+from gateway.policies.reads.rules import OFF
+from gateway.policies.streams.pattern import Pattern
+from gateway.policies.streams.prefetch import AheadOf, BlockRuns
+from gateway.policies.streams.stream import Segment, Stream
+from gateway.policies.streams.tree import Tail, levels
+
+MOST_NAMES = 2000
+"""Siblings remembered per stream: a page ahead of its reader, and as many behind."""
+MOST_CLIENTS = 64
+"""Most clients of a stream whose last child is remembered."""
+LIST_AGAIN = 600.0
+"""Seconds after which a listing that failed is tried again."""
+
+Span = tuple[int, int] | None
+"""First byte of an object, and end (exclusive); ``None`` for all of it."""
+Unit = tuple[ObjectKey, Span]
+"""What one load loads."""
+
+
+@dataclass(slots=True)
+class AheadBytes:
+    """Bytes loaded ahead so far; of these, those that were read, and those that were not."""
+
+    loaded: int = 0
+    used: int = 0
+    wasted: int = 0
+
+
+class ListedSibling(NamedTuple):
+    """A name of a listing, relative to its prefix: an object with its size in bytes, or a common prefix (``folder/``)."""
+
+    name: str
+    is_object: bool
+    size: int
+
+
+@dataclass(slots=True)
+class Want:
+    """A sibling to load: objects, or spans of them, one after the other; ``there``: all so far were cached."""
+
+    scan: Scan | ShortObjects
+    name: str
+    sibling: Segment
+    reader: str
+    units: deque[Unit]
+    begun: bool = False
+    there: bool = True
+
+
+@dataclass(slots=True)
+class Reader:
+    """A reader of a stream, and its position: ``latest`` is the sibling it read last, named as in listings (``folder/``)."""
+
+    key: ObjectKey
+    access_key: str
+    latest: Segment
+
+
+@dataclass(slots=True)
+class Scan:
+    """The state of one sequential stream beside its policy.
+
+    Attributes:
+        name: of the stream.
+        bytes: counts of all streams.
+        deep: whether siblings are all objects below the stream's prefix, by the rest of their keys, rather than its children.
+        listed: siblings after the reader, with the listing's names and order.
+        end: the very last sibling, once the listing has reached it.
+        list_at: when the next page may be listed, in seconds.
+        seen: siblings that were read, in the order of a listing.
+        loaded: bytes loaded, by sibling not read yet.
+        last: the last sibling that each client read.
+        gains: whether the last read missed, or hit data loaded ahead.
+        logged: whether a failure was logged.
+        ended: whether the stream is no longer loaded ahead.
+    """
+
+    name: str
+    policy: AheadOf
+    bytes: AheadBytes
+    reader: Reader | None = None
+    reads: int = 0
+    deep: bool = False
+    listed: list[ListedSibling] = field(default_factory=list)
+    end: str | None = None
+    listing: bool = False
+    list_at: float = 0.0
+    seen: list[str] = field(default_factory=list)
+    loaded: dict[Segment, int] = field(default_factory=dict)
+    last: dict[int, Segment] = field(default_factory=dict)
+    gains: bool = False
+    logged: bool = False
+    ended: bool = False
+
+    @property
+    def without(self) -> Collection[str]:
+        """The patterns of rules under which nothing is loaded."""
+        return (OFF,)
+
+    # --- reads
+
+    def read(self, sibling: Segment, read: ObjectRead, *, folder: bool = False) -> None:
+        """Record a read of a sibling, or below it (``folder``); consecutive reads of one sibling by one client count once."""
+        if self.last.get(read.client) == sibling:
+            return
+        if len(self.last) >= MOST_CLIENTS:
+            self.last.clear()
+        self.last[read.client] = sibling
+        latest = f"{sibling}/" if folder else sibling
+        self.reader = Reader(read.key, read.principal, latest)
+        size = self.loaded.pop(sibling, 0)
+        self.gains = not read.hit or size > 0
+        self.bytes.used += size
+        self.policy.read(sibling, read.hit)
+        if self.loaded:
+            self._settle()
+        if isinstance(latest, str):
+            at = bisect_right(self.seen, latest)
+            if not at or self.seen[at - 1] != latest:
+                insort(self.seen, latest)
+            if len(self.seen) > MOST_NAMES:
+                del self.seen[0]
+
+    def look(self, stream: Stream, reader: Reader, *, deep: bool) -> None:
+        """Switch between all objects below a prefix and its children; forgets the siblings listed so far."""
+        if deep is not self.deep:
+            segment, rest = child(stream, reader.key.key)
+            reader.latest = rest if deep or rest == segment else f"{segment}/"
+            self.deep, self.listed, self.end, self.seen = deep, [], None, []
+            self.last.clear()
+
+    # --- siblings
+
+    def lists(self, latest: str, now: float) -> str | None:
+        """The name after which a page is listed now; ``None`` for none. The reader is at ``latest``."""
+        del self.listed[: bisect_right(self.listed, latest, key=itemgetter(0))]
+        few = len(self.listed) <= self.policy.depth
+        # A reader that starts over is before the end.
+        more = self.end is None or (not self.listed and latest < self.end)
+        # Cached data needs no listing.
+        if not (few and more and self.gains) or self.listing or now < self.list_at:
+            return None
+        self.listing = True
+        return self.listed[-1].name if self.listed else latest
+
+    def take_page(self, after: str, siblings: Iterable[ListedSibling], truncated: bool) -> bool:
+        """Take over a page; returns whether the listing advances."""
+        self.listing = False
+        listed = [sibling for sibling in siblings if sibling.name > after][:MOST_NAMES]
+        self.listed += listed
+        self.end = None if truncated else self.listed[-1].name if self.listed else after
+        if listed:
+            self.reads = -1  # the next turn continues, without waiting for another read
+        return bool(listed) or not truncated
+
+    def following(self, stream: Stream, latest: str, kinds: Collection[bool]) -> Sequence[Segment]:
+        """The siblings to load now after the last one read; ``kinds`` says which of the listed ones are objects."""
+        mean = stream.bytes // max(stream.draws, 1)
+        if self.listed:
+            sizes = [sibling.size for sibling in self.listed if sibling.is_object]
+            mean = sum(sizes) // len(sizes) if sizes else mean
+            names = [sibling.name for sibling in self.listed if sibling.is_object in kinds]
+        else:
+            at = len(self.seen) if self.listing or self.end is not None else bisect_right(self.seen, latest)
+            names = self.seen[at : at + self.policy.depth]
+        if not self.deep:
+            names = list(dict.fromkeys(name.removesuffix("/") for name in names))
+        return self.policy.following(names, mean)
+
+    def units(
+        self, stream: Stream, key: ObjectKey, name: str, paths: Sequence[Tail], block_size: int
+    ) -> Iterator[Unit]:
+        """The parts to load of a sibling: objects, or spans of them."""
+        if self.deep:
+            at = bisect_left(self.listed, name, key=itemgetter(0))
+            large = at < len(self.listed) and self.listed[at].size > block_size
+            yield key._replace(key=f"{stream.prefix}{name}"), (0, block_size) if large else None
+            return
+        for path in paths or ((),):
+            names = [name, *(segment for segment in path if isinstance(segment, str))]
+            number = path[-1] if path else ""
+            span = block_span(number, block_size) if isinstance(number, int) else None
+            yield key._replace(key=stream.prefix + "/".join(names)), span
+
+    # --- loads
+
+    def wants(self, want: Want) -> bool:
+        """Whether a load is still wanted (3, 4). One that waited is not once readers have passed it (2); of a sibling of
+        several objects, one of several readers may still be at the first."""
+        if self.ended or want.begun:
+            return not self.ended
+        return want.sibling in self.policy or (len(want.units) > 1 and want.sibling in self.last.values())
+
+    def begin(self, want: Want) -> None:
+        """Record that the first load of a sibling is in flight."""
+
+    def arrived(self, want: Want, size: int) -> None:
+        """Record a load of ``size`` bytes from the store."""
+        if self.ended:  # (3)
+            self.bytes.wasted += size
+        else:
+            self.loaded[want.sibling] = self.loaded.get(want.sibling, 0) + size
+
+    def done(self, want: Want) -> None:
+        """Record that a sibling is loaded."""
+        self.policy.arrived(there=want.there)
+        self._settle()
+
+    def failed(self, want: Want) -> bool:
+        """Record a failed load; returns whether it is to be logged."""
+        self.policy.dropped(want.sibling)
+        self._settle()
+        return self.fail()
+
+    def fail(self) -> bool:
+        """Record a failure; returns whether it is the first, which is logged."""
+        first, self.logged = not self.logged, True
+        return first
+
+    def close(self) -> None:
+        """End the stream's read-ahead."""
+        self.ended = True
+        self.bytes.wasted += sum(self.loaded.values())
+        self.loaded.clear()
+
+    def _settle(self) -> None:
+        """Count loads that the policy no longer expects to be read: used by other readers in the meantime (1), or wasted."""
+        for name in [name for name in self.loaded if name not in self.policy]:
+            size = self.loaded.pop(name)
+            if self.policy.has_read(name):
+                self.bytes.used += size
+            else:
+                self.bytes.wasted += size
+
+
+class ShortObjects:
+    """Blocks ahead in objects that are no streams: the next four after four reads in a row, unless those hit.
+
+    Attributes:
+        without: the patterns of rules under which nothing is loaded.
+    """
+
+    def __init__(self, counts: AheadBytes) -> None:
+        self.without = (OFF, Pattern.RANDOM, Pattern.SKEWED)
+        self._bytes = counts
+        self._runs = BlockRuns()
+        self._wanted: dict[str, tuple[ObjectRead, range]] = {}
+        self._loaded: OrderedDict[tuple[str, Segment], int] = OrderedDict()
+        """Bytes of blocks loaded ahead and not read yet; 0 while in flight."""
+
+    def read(self, name: str, read: ObjectRead, block: int, blocks: int, size: int) -> None:
+        """Record a read of a block of ``size`` bytes."""
+        ahead_of = self._loaded.pop((name, block), None)
+        self._bytes.used += ahead_of or 0
+        # A read of many blocks itself loads the blocks before its last one.
+        self._wanted.pop(name, None)
+        begins = block == read.start // size
+        share = (min(read.stop, (block + 1) * size) - max(read.start, block * size)) / size
+        following = self._runs.read(name, block, blocks, begins=begins, share=share)
+        if following and (not read.hit or ahead_of is not None):
+            self._wanted[name] = read, following
+
+    def take_wants(self, size: int) -> Iterator[Want]:
+        """The blocks of ``size`` bytes wanted since the last call."""
+        wanted, self._wanted = self._wanted, {}
+        for name, (read, blocks) in wanted.items():
+            for number in blocks:
+                if (name, number) not in self._loaded:
+                    yield Want(self, name, number, read.principal, deque([(read.key, block_span(number, size))]))
+
+    def wants(self, want: Want) -> bool:
+        """Whether the reader has not passed a block yet (2)."""
+        return want.begun or self._runs.wants(want.name, int(want.sibling))
+
+    def begin(self, want: Want) -> None:
+        """Record that a block is in flight."""
+        self._loaded[want.name, want.sibling] = 0
+        while len(self._loaded) > MOST_NAMES:
+            self._bytes.wasted += self._loaded.popitem(last=False)[1]
+
+    def arrived(self, want: Want, size: int) -> None:
+        """Record a load of ``size`` bytes from the store."""
+        if (want.name, want.sibling) in self._loaded:
+            self._loaded[want.name, want.sibling] = size
+        else:  # (1)
+            self._bytes.used += size
+
+    def done(self, want: Want) -> None:
+        """Forget a block that was cached already."""
+        if want.there:
+            self._loaded.pop((want.name, want.sibling), None)
+
+    def failed(self, _want: Want) -> bool:
+        """A failed load is not logged; its block is not wanted again until it is read."""
+        return False
+
+
+def block_span(block: int, size: int) -> Span:
+    """The range of bytes of a block of ``size`` bytes."""
+    return block * size, (block + 1) * size
+
+
+def child(stream: Stream, key: str) -> tuple[str, str]:
+    """The child of a stream that is or contains an object; and the object's name below the stream."""
+    return levels(key)[stream.level - 1], key[len(stream.prefix) :]
