@@ -17,6 +17,7 @@ Events interleave as follows; the code that handles a case repeats its number:
 5. A key is withdrawn, or a rule changed, while a load waits: rights are looked up before each load.
 6. The siblings become those of another depth while a page is listed: the page is dropped.
 7. More loads are wanted than may wait: the oldest are dropped, and count as wasted once nobody has read them.
+8. A stream wants what another one has in flight, such as a folder's next object and that of all folders: it is left out.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ AT_ONCE = 16
 """Most loads in flight, of all streams."""
 MOST_WAITING = 1024
 """Maximum waiting loads; above that, the oldest are dropped."""
+_PATTERNS = {pattern.value: pattern for pattern in Pattern}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,7 @@ class ReadAhead:
         self._short = ShortObjects(self.bytes)
         self._latest: deque[tuple[str, ObjectRead, int]] = deque(maxlen=MOST_STREAMS)
         self._waiting: OrderedDict[tuple[str, Segment], Want] = OrderedDict()
-        self._in_flight = 0
+        self._in_flight: set[Unit] = set()
         self._now = 0.0
 
     # --- events
@@ -192,7 +194,7 @@ class ReadAhead:
 
     def ended(self, load: Load, size: int, *, there: bool, failure: str = "") -> list[Instruction]:
         """A load ended: ``size`` bytes are cached now, and were before if ``there``; or ``failure`` says why not."""
-        self._in_flight -= 1
+        self._in_flight.remove((load.key, load.span))
         want = load.want
         if failure:
             log = [LogFailure(want.name, failure)] if want.scan.failed(want) else []
@@ -219,7 +221,7 @@ class ReadAhead:
 
     def _loads(self) -> Iterator[Load]:
         """The loads to begin now, the longest waiting first."""
-        while self._waiting and self._in_flight < AT_ONCE:
+        while self._waiting and len(self._in_flight) < AT_ONCE:
             yield from self._next(self._waiting.popitem(last=False)[1])
 
     def _next(self, want: Want) -> Iterator[Load]:
@@ -232,10 +234,12 @@ class ReadAhead:
             scan.begin(want)
         principal = self._rights.principal(want.reader)
         while want.units:
-            key, span = want.units.popleft()
-            if principal is not None and self._rights.permit(principal, key.path, scan.without):
-                self._in_flight += 1
-                yield Load(principal, key, span, want)
+            unit = want.units.popleft()
+            if unit in self._in_flight:  # (8)
+                continue
+            if principal is not None and self._rights.permit(principal, unit[0].path, scan.without):
+                self._in_flight.add(unit)
+                yield Load(principal, *unit, want)
                 return
         scan.done(want)
 
@@ -307,4 +311,4 @@ def pattern_of(stream: Stream, rules: Rules) -> Pattern | None:
     bucket = stream.bucket.rpartition(":")[2]
     latest = "" if stream.blocks else stream.latest
     wanted = rules.for_path(f"{bucket}/{stream.prefix}{latest}").pattern
-    return Pattern(wanted) if wanted in set(Pattern) else stream.pattern
+    return _PATTERNS.get(wanted, stream.pattern)
