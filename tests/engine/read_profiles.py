@@ -39,6 +39,7 @@ class Profile:
         failing: seconds between which all loads fail.
         withdrawn: seconds after which the reader's key is unknown.
         rules: in force, by the second from which on.
+        rooms: bytes of the pools of streams, by the second from which on.
     """
 
     objects: Mapping[str, int]
@@ -49,6 +50,7 @@ class Profile:
     failing: tuple[float, float] = (0.0, 0.0)
     withdrawn: float = 1e9
     rules: Mapping[float, Sequence[Caching]] = field(default_factory=dict)
+    rooms: Mapping[float, Mapping[str, int]] = field(default_factory=dict)
 
 
 def _small(names: Sequence[str]) -> dict[str, int]:
@@ -67,8 +69,45 @@ def _together(*clients: list[ProfileRead]) -> list[ProfileRead]:
     return sorted(read for reads in clients for read in reads)
 
 
+def trainings() -> Iterator[tuple[str, Profile]]:
+    """Profiles of random streams, which are loaded whole."""
+    drawn = random.Random(31)
+    names = [f"train/{number:03}" for number in range(100)]
+    epochs = [name for _ in range(2) for name in drawn.sample(names, len(names))]
+    plenty, size = {"b/train/": 10**9}, SMALL * len(names)
+    training = Profile(_small(names), _reads(epochs), rooms={0.0: plenty})
+    yield "training", training
+    yield "training, slow store", replace(training, latency=2.0)
+    yield "training, full cache", replace(training, capacity=60, rooms={0.0: {"b/train/": 60 * SMALL}})
+    growing = {0.0: {"b/train/": size // 4}, 4.0: {"b/train/": 2 * size}}
+    yield "training, a pool that grows", replace(training, rooms=growing)
+    yield "training, a pool that goes", replace(training, rooms={0.0: plenty, 3.0: {}})
+    yield "training, overload", replace(training, failing=(2.0, 5.0))
+    yield "training, withdrawn", replace(training, withdrawn=3.0)
+    yield "training, listing refused", replace(training, listing=False)
+    yield (
+        "training, forbidden by a rule",
+        replace(training, rules={3.0: [Caching(match="b/train/0[3-7]*", cache=False)]}),
+    )
+    half = [name for _ in range(5) for name in drawn.sample(names[:40], 40)]
+    random_rule = {0.0: [Caching(match="b/**", pattern="random")]}
+    yield "training, most is never read", replace(training, reads=_reads(half), rules=random_rule)
+    blocks = [block for _ in range(2) for block in drawn.sample(range(80), 80)]
+    yield (
+        "training, one large object",
+        Profile({"large": 80 * BLOCK}, _blocks("large", blocks), rooms={0.0: {"b/large": 10**9}}),
+    )
+    other = [f"more/{number:03}" for number in range(100)]
+    both = _together(_reads(epochs), _reads([name.replace("train", "more") for name in reversed(epochs)], 2, 0.02))
+    rooms = {0.0: {**plenty, "b/more/": 10**9}}
+    yield "two trainings", Profile(_small([*names, *other]), both, latency=0.3, rooms=rooms)
+    large = {f"train/{number:03}": (4 * BLOCK if number % 9 == 0 else SMALL) for number in range(100)}
+    yield "training, some objects are large", replace(training, objects=large)
+
+
 def profiles() -> Iterator[tuple[str, Profile]]:
     """All profiles, by name."""
+    yield from trainings()
     drawn = random.Random(29)
     names = [f"scan/{number:04}" for number in range(160)]
     scan = Profile(_small(names), _reads(names[:120]))

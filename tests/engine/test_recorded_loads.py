@@ -9,6 +9,7 @@ import asyncio
 import heapq
 import json
 from collections import OrderedDict
+from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,14 @@ from gateway.base.metrics import STREAM_PREFETCHED
 from gateway.engine.operations.warm_objects import Span, Warmed
 from gateway.engine.space.stream_learner import HAND_OVER
 from gateway.engine.space.stream_prefetch import PrefetchLinks, StreamPrefetcher
+from gateway.engine.space.whole_prefetch import WholeStreams
 from gateway.model.access import ObjectRead
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.origin.listing import ListedObject, ListingPage, ListingRefused
 from gateway.policies.lane import LoadClass
 from gateway.policies.reads.rules import Rules
 from gateway.policies.streams.ahead import LoadRights
+from gateway.policies.streams.prefetch import PoolRoom
 from gateway.policies.streams.tree import AccessStreamTree
 from tests.engine.read_profiles import BLOCK, SMALL, Profile, profiles
 
@@ -72,7 +75,14 @@ class TimedStore:
         return Warmed(min(self.profile.objects[key.key], BLOCK * len(numbers)), there)
 
     async def list_page(
-        self, _identity: OriginIdentity, _bucket: str, prefix: str, *, delimiter: str = "", start_after: str = ""
+        self,
+        _identity: OriginIdentity,
+        _bucket: str,
+        prefix: str,
+        *,
+        delimiter: str = "",
+        start_after: str = "",
+        token: str = "",
     ) -> ListingPage:
         """See ``Listings``."""
         self._note(f"list {prefix} {delimiter} after {start_after}")
@@ -88,6 +98,17 @@ class TimedStore:
         page = list(names)[:PAGE]
         objects = tuple(ListedObject(name, self.profile.objects[name]) for name in page if not names[name])
         return ListingPage(objects, tuple(name for name in page if names[name]), len(names) > PAGE, "")
+
+    def rooms(self) -> dict[str, PoolRoom]:
+        """The pools of streams, and what they hold."""
+        rooms: Mapping[str, int] = {}
+        for since, targets in self.profile.rooms.items():
+            rooms = targets if self.now >= since else rooms
+        held = {
+            name: sum(min(BLOCK, self.profile.objects[key]) for key, _ in self._cached if f"b/{key}".startswith(name))
+            for name in rooms
+        }
+        return {name: PoolRoom(target, held[name]) for name, target in rooms.items()}
 
     async def advance(self, now: float) -> None:
         """End what ends until then, each before what follows from it."""
@@ -133,7 +154,7 @@ async def replayed(profile: Profile) -> list[str]:
         BLOCK,
         40 * SMALL,
     )
-    ahead = StreamPrefetcher(tree, links)
+    ahead, whole = StreamPrefetcher(tree, links), WholeStreams(tree, links)
     before = counted()
     heard: list[tuple[ObjectRead, int]] = []
     turn = HAND_OVER
@@ -145,9 +166,14 @@ async def replayed(profile: Profile) -> list[str]:
             for read, block in heard:
                 blocks = store.blocks(read.key.key)
                 ahead.seen("b", read, block, blocks)
-                tree.record("b", read.key.key, block, blocks, read.time, read.client, read.hit, read.stop - read.start)
+                size = read.stop - read.start
+                stream = tree.record("b", read.key.key, block, blocks, read.time, read.client, read.hit, size)
+                whole.seen(stream, read, block)
             heard.clear()
             ahead.run_once()
+            whole.run_once()
+            if turn % 1.0 == 0.0:
+                whole.look(store.rooms())
             await quiet()
             turn += HAND_OVER
 
@@ -160,6 +186,7 @@ async def replayed(profile: Profile) -> list[str]:
         heard.append((ObjectRead(ObjectKey("default", "b", key), start, stop, size, hit, time, "GWA", client), block))
     await turns(store.now + 4 * profile.latency + 1.0)
     await ahead.close()
+    await whole.close()
     return [*store.log, *(f"{result} {size - before[result]:.0f}" for result, size in counted().items())]
 
 
