@@ -16,7 +16,7 @@ from gateway.engine.space.stream_prefetch import PrefetchLinks
 from gateway.model.access import ObjectRead
 from gateway.model.keys import Principal, reader_of
 from gateway.origin.listing import Listings
-from gateway.policies.streams.ahead import LoadRights
+from gateway.policies.streams.instructions import LoadRights
 from gateway.policies.streams.prefetch import most_ahead
 from gateway.store.shared.accesses import Note, ObservedReads
 from gateway.store.shared.observation import ReadChannel

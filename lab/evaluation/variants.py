@@ -23,8 +23,6 @@ from gateway.cli import main
 from gateway.engine.space import manager, stream_learner
 from gateway.engine.space.importance_ranking import ImportanceRanking
 from gateway.engine.space.item_scores import ItemScores
-from gateway.engine.space.stream_prefetch import StreamPrefetcher
-from gateway.engine.space.whole_prefetch import WholeStreams
 from gateway.model.access import Access, ObjectRead
 from gateway.policies import pools
 from gateway.policies.eviction.importance import Importance
@@ -37,6 +35,7 @@ from gateway.policies.streams.benefit import ROUND, StreamNeed
 from gateway.policies.streams.prefetch import DEPTH, BlockRuns
 from gateway.policies.streams.scans import ShortObjects
 from gateway.policies.streams.tree import AccessStreamTree
+from gateway.policies.streams.wholes import WholeStreams
 from gateway.sim.world.pooled import FirstInFirstOut
 
 TIME = 0.2
@@ -73,7 +72,7 @@ def scale_time() -> None:
 
 def load_no_stream_whole() -> None:
     """Random streams are not loaded ahead."""
-    _put(WholeStreams, seen=lambda *_: None, run_once=lambda _: None)
+    _put(WholeStreams, read=lambda *_: None, turn=lambda *_: [])
 
 
 def recognise_nothing() -> None:
@@ -85,7 +84,7 @@ def recognise_nothing() -> None:
 def prefetch_nothing() -> None:
     """Load nothing ahead."""
     load_no_stream_whole()
-    _put(StreamPrefetcher, seen=lambda *_: None, run_once=lambda _: None)
+    _put(ReadAhead, read=lambda *_: None, turn=lambda *_: [])
 
 
 def default_order(order: EvictionOrder) -> Callable[[], None]:

@@ -11,13 +11,15 @@ import pytest
 
 from gateway.base.metrics import STREAM_PREFETCHED
 from gateway.engine.operations.warm_objects import Warmed, WarmObjects
+from gateway.engine.space.stream_learner import ahead_of
 from gateway.engine.space.stream_prefetch import PrefetchLinks, StreamPrefetcher
 from gateway.model.access import ObjectRead
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.model.s3.ranges import block_span
 from gateway.origin.listing import ListingPage, Listings
 from gateway.policies.reads.rules import Caching, Rules
-from gateway.policies.streams.ahead import LoadRights
+from gateway.policies.streams.ahead import ReadAhead
+from gateway.policies.streams.instructions import LoadRights
 from gateway.policies.streams.prefetch import DEPTH, JUDGED, LEAST_ACCURACY
 from gateway.policies.streams.tree import AccessStreamTree
 from rig.origin import ALICE, BOB
@@ -48,13 +50,13 @@ class Reading:
     most_bytes: int = 64 * 1024**2
     rules: Rules = field(default_factory=lambda: Rules([Caching(match="b/**/never*", cache=False)]))
     tree: AccessStreamTree = field(default_factory=lambda: AccessStreamTree(window=WINDOW))
-    ahead: StreamPrefetcher = field(init=False)
+    ahead: StreamPrefetcher[ReadAhead] = field(init=False)
     now: float = 0.0
     objects: WarmObjects | None = None
 
     def __post_init__(self) -> None:
         objects = self.objects or WarmObjects(self.bench.engine, None)
-        self.ahead = StreamPrefetcher(
+        self.ahead = ahead_of(
             self.tree,
             PrefetchLinks(
                 objects,
@@ -80,7 +82,7 @@ class Reading:
         blocks = -(-size // BLOCK)
         for block in block_span(start, end, BLOCK):
             count = min(end, (block + 1) * BLOCK) - max(start, block * BLOCK)
-            self.ahead.seen("b", read, block, blocks)
+            self.ahead.machine.read("b", read, block, blocks)
             self.tree.record("b", key, block, blocks, self.now, 1, False, count)
 
     async def run_once(self) -> None:

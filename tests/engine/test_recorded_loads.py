@@ -18,15 +18,14 @@ import pytest
 
 from gateway.base.metrics import STREAM_PREFETCHED
 from gateway.engine.operations.warm_objects import Span, Warmed
-from gateway.engine.space.stream_learner import HAND_OVER
-from gateway.engine.space.stream_prefetch import PrefetchLinks, StreamPrefetcher
-from gateway.engine.space.whole_prefetch import WholeStreams
+from gateway.engine.space.stream_learner import HAND_OVER, ahead_of, whole_streams
+from gateway.engine.space.stream_prefetch import PrefetchLinks
 from gateway.model.access import ObjectRead
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.origin.listing import ListedObject, ListingPage, ListingRefused
 from gateway.policies.lane import LoadClass
 from gateway.policies.reads.rules import Rules
-from gateway.policies.streams.ahead import LoadRights
+from gateway.policies.streams.instructions import LoadRights
 from gateway.policies.streams.prefetch import PoolRoom
 from gateway.policies.streams.tree import AccessStreamTree
 from tests.engine.read_profiles import BLOCK, SMALL, Profile, profiles
@@ -154,7 +153,7 @@ async def replayed(profile: Profile) -> list[str]:
         BLOCK,
         40 * SMALL,
     )
-    ahead, whole = StreamPrefetcher(tree, links), WholeStreams(tree, links)
+    ahead, whole = ahead_of(tree, links), whole_streams(tree, links)
     before = counted()
     heard: list[tuple[ObjectRead, int]] = []
     turn = HAND_OVER
@@ -165,15 +164,15 @@ async def replayed(profile: Profile) -> list[str]:
             await store.advance(turn)
             for read, block in heard:
                 blocks = store.blocks(read.key.key)
-                ahead.seen("b", read, block, blocks)
+                ahead.machine.read("b", read, block, blocks)
                 size = read.stop - read.start
                 stream = tree.record("b", read.key.key, block, blocks, read.time, read.client, read.hit, size)
-                whole.seen(stream, read, block)
+                whole.machine.read(stream, read, block)
             heard.clear()
             ahead.run_once()
             whole.run_once()
             if turn % 1.0 == 0.0:
-                whole.look(store.rooms())
+                whole.machine.look(store.rooms())
             await quiet()
             turn += HAND_OVER
 

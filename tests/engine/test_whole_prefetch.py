@@ -12,17 +12,18 @@ import pytest
 
 from gateway.base.metrics import STREAM_PREFETCHED
 from gateway.engine.operations.warm_objects import WarmObjects
-from gateway.engine.space import whole_prefetch
-from gateway.engine.space.stream_prefetch import PrefetchLinks
-from gateway.engine.space.whole_prefetch import MOST_PAGES, WholeStreams
+from gateway.engine.space.stream_learner import whole_streams
+from gateway.engine.space.stream_prefetch import PrefetchLinks, StreamPrefetcher
 from gateway.model.access import ObjectRead
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.model.s3.ranges import block_span
 from gateway.origin.listing import ListedObject, ListingPage, ListingRefused, Listings
 from gateway.policies.reads.rules import Caching, Rules
-from gateway.policies.streams.ahead import LoadRights
+from gateway.policies.streams import wholes
+from gateway.policies.streams.instructions import LoadRights
 from gateway.policies.streams.prefetch import DEPTH, JUDGED, LEAST_ACCURACY, MOST_FAILURES, PoolRoom
 from gateway.policies.streams.tree import AccessStreamTree
+from gateway.policies.streams.wholes import MOST_PAGES, WholeStreams
 from gateway.policies.streams.zone import AheadReport
 from rig.origin import ALICE, BOB
 from tests.engine.conftest import BLOCK, Bench, benched
@@ -60,7 +61,7 @@ class Training:
     rules: Rules = field(default_factory=lambda: Rules([Caching(match="b/**", pattern="random")]))
     tree: AccessStreamTree = field(default_factory=lambda: AccessStreamTree(window=WINDOW))
     rooms: dict[str, PoolRoom] = field(default_factory=lambda: dict(PLENTY))
-    whole: WholeStreams = field(init=False)
+    whole: StreamPrefetcher[WholeStreams] = field(init=False)
     now: float = 0.0
 
     def __post_init__(self) -> None:
@@ -71,7 +72,7 @@ class Training:
             BLOCK,
             10**9,
         )
-        self.whole = WholeStreams(self.tree, links)
+        self.whole = whole_streams(self.tree, links)
 
     async def read(self, key: str, start: int = 0, size: int = SMALL, stop: int | None = None) -> None:
         """Report one read, a hit if the object was loaded, and run the next turn."""
@@ -82,10 +83,12 @@ class Training:
         read = ObjectRead(place, start, end, size, hit, self.now, "GWA", 1)
         for block in block_span(start, end, BLOCK):
             stream = self.tree.record("b", key, block, -(-size // BLOCK), self.now, 1, hit, end - start)
-            self.whole.seen(stream, read, block)
-        self.whole.look(self.rooms)
+            self.whole.machine.read(stream, read, block)
+        self.whole.machine.look(self.rooms)
         self.whole.run_once()
-        await self.whole._tasks.join()
+        while self.whole._pages or self.whole._loads:
+            await self.whole._pages.join()
+            await self.whole._loads.join()
         await self.bench.settle()
 
     async def train(self, names: list[str]) -> None:
@@ -130,7 +133,7 @@ async def test_a_random_stream_is_loaded_before_it_is_read(training: Training) -
     assert len(set(loaded)) == len(loaded)
     assert 30 <= len(loaded) <= 50
     await training.train(ORDER[60:])
-    report = training.whole.report("b/train/")
+    report = training.whole.machine.report("b/train/")
     assert report.used > 60
     assert report.wasted == 0
     assert training.pages.count <= 3
@@ -141,7 +144,7 @@ async def test_each_load_is_counted_once_as_used(training: Training) -> None:
     before = {result: STREAM_PREFETCHED.labels(result)._value.get() for result in ("loaded", "used", "wasted")}
     await training.train(ORDER)
     after = {result: STREAM_PREFETCHED.labels(result)._value.get() - value for result, value in before.items()}
-    report = training.whole.report("b/train/")
+    report = training.whole.machine.report("b/train/")
     assert (after["loaded"], after["used"], after["wasted"]) == (SMALL * report.loaded, SMALL * report.used, 0)
 
 
@@ -319,8 +322,8 @@ async def test_a_prefix_that_is_too_long_is_listed_again_after_as_many_reads(
 ) -> None:
     """Rule: a page costs no more than a thousandth of the reads: a training job on millions of objects is not listed with each
     thousand reads."""
-    monkeypatch.setattr(whole_prefetch, "REST", 20)
-    monkeypatch.setattr(whole_prefetch, "MOST_PAGES", 3)
+    monkeypatch.setattr(wholes, "REST", 20)
+    monkeypatch.setattr(wholes, "MOST_PAGES", 3)
 
     def long(number: int) -> ListingPage:
         names = [ListedObject(f"train/long{number:05}-{at}", SMALL) for at in range(40)]
@@ -336,7 +339,7 @@ async def test_a_prefix_that_does_not_fit_is_counted_again_after_as_many_reads(
     training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rule: the same where the count paused because too little would fit."""
-    monkeypatch.setattr(whole_prefetch, "REST", 20)
+    monkeypatch.setattr(wholes, "REST", 20)
     training.rooms = {"b/train/": PoolRoom(50 * SMALL)}
     await training.train(ORDER[:150])
     assert training.pages.count == 1
@@ -347,7 +350,7 @@ async def test_loads_that_nobody_reads_end(training: Training) -> None:
     hot = ORDER[:40]
     for _ in range(12):
         await training.train(random.Random(3).sample(hot, len(hot)))
-    report = training.whole.report("b/train/")
+    report = training.whole.machine.report("b/train/")
     assert report.loaded <= 2 * JUDGED / LEAST_ACCURACY
 
 
@@ -361,7 +364,7 @@ async def test_names_that_sort_oddly_are_each_loaded_once(training: Training, na
     await training.train(ORDER)
     fetched = training.fetched()
     assert len(set(fetched)) == len(fetched)
-    assert training.whole.report("b/train/").loaded >= 60
+    assert training.whole.machine.report("b/train/").loaded >= 60
 
 
 class Reordered(Pages):
@@ -406,22 +409,22 @@ async def test_blocks_of_a_large_object_are_loaded(training: Training) -> None:
 
 async def test_what_is_remembered_of_loads_is_bounded(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rule: no more loads than the bound are remembered as unread."""
-    monkeypatch.setattr(whole_prefetch, "MOST_UNREAD", 10)
+    monkeypatch.setattr(wholes, "MOST_UNREAD", 10)
     await training.train(ORDER[:80])
-    assert 0 < len(training.whole._unread) <= 10 + DEPTH
+    assert 0 < len(training.whole.machine._unread) <= 10 + DEPTH
 
 
 async def test_a_stream_that_is_gone_leaves_nothing(training: Training) -> None:
     """Rule: loads of a stream that the tree has dropped count as wasted, and its state is dropped."""
     await training.train(ORDER[:60])
     before = STREAM_PREFETCHED.labels("wasted")._value.get()
-    unread = len(training.whole._unread)
+    unread = len(training.whole.machine._unread)
     assert unread
     training.tree._streams.clear()
     training.whole.run_once()
     assert STREAM_PREFETCHED.labels("wasted")._value.get() - before == unread * SMALL
-    assert not training.whole._unread
-    assert training.whole.report("b/train/") == AheadReport()
+    assert not training.whole.machine._unread
+    assert training.whole.machine.report("b/train/") == AheadReport()
 
 
 async def test_a_listing_of_nothing_counts_nothing(training: Training) -> None:

@@ -15,16 +15,19 @@ from gateway.policies.reads.rules import Caching, Rules
 from gateway.policies.streams import ahead
 from gateway.policies.streams.ahead import (
     AT_ONCE,
-    LIST_AGAIN,
+    ReadAhead,
+)
+from gateway.policies.streams.instructions import (
     Instruction,
+    ListedPage,
+    ListedSibling,
     ListPage,
     Load,
     LoadRights,
     LogFailure,
-    ReadAhead,
 )
 from gateway.policies.streams.prefetch import DEPTH
-from gateway.policies.streams.scans import ListedSibling
+from gateway.policies.streams.scans import LIST_AGAIN, Scan, Want
 from gateway.policies.streams.tree import AccessStreamTree
 from tests.effort import examples
 
@@ -46,9 +49,9 @@ class Store:
     rules: Rules = field(default_factory=Rules)
     machine: ReadAhead = field(init=False)
     now: float = 0.0
-    pages: list[ListPage] = field(default_factory=list)
-    loads: list[Load] = field(default_factory=list)
-    began: list[Load] = field(default_factory=list)
+    pages: list[ListPage[Scan]] = field(default_factory=list)
+    loads: list[Load[Want]] = field(default_factory=list)
+    began: list[Load[Want]] = field(default_factory=list)
     logged: list[LogFailure] = field(default_factory=list)
     cached: set[tuple[str, int]] = field(default_factory=set)
 
@@ -90,7 +93,7 @@ class Store:
             return
         names = [f"{number:03}" for number in range(FILES) if f"{number:03}" > page.after]
         siblings = [ListedSibling(name, True, SMALL) for name in names[:30]]
-        self.carry_out(self.machine.listed(page, siblings, truncated=len(names) > 30))
+        self.carry_out(self.machine.listed(page, ListedPage(siblings, len(names) > 30)))
 
     def answer_load(self, at: int = 0, failure: str = "") -> None:
         """Answer one of the loads in flight."""
@@ -126,7 +129,7 @@ RUNS = st.lists(
 )
 
 
-def happen(store: Store, events: list[tuple[str, int, int]]) -> Iterator[tuple[str, list[Load]]]:
+def happen(store: Store, events: list[tuple[str, int, int]]) -> Iterator[tuple[str, list[Load[Want]]]]:
     """Two scans begin, and then events happen; after each, its name and the loads that it began."""
     at = [24, 24]
     for prefix in PREFIXES:
@@ -161,7 +164,7 @@ def test_no_more_is_in_flight_than_the_budget(events: list[tuple[str, int, int]]
     store = Store()
     for _ in happen(store, events):
         assert len(store.loads) <= AT_ONCE
-        listing = [page.scan for page in store.pages]
+        listing = [page.asker for page in store.pages]
         assert len({id(scan) for scan in listing}) == len(listing)
 
 
@@ -172,7 +175,7 @@ def test_unread_bytes_are_bounded(events: list[tuple[str, int, int]]) -> None:
     store = Store()
     for _ in happen(store, events):
         for scan in store.machine._scans.values():
-            assert sum(scan.loaded.values()) <= MOST
+            assert scan.policy.unread <= MOST
 
 
 @ORDERS
@@ -202,7 +205,7 @@ def test_every_byte_is_accounted_for(events: list[tuple[str, int, int]]) -> None
     store = Store()
     for _ in happen(store, events):
         pass
-    waiting = sum(sum(scan.loaded.values()) for scan in store.machine._scans.values())
+    waiting = sum(scan.policy.unread for scan in store.machine._scans.values())
     counts = store.machine.bytes
     assert counts.loaded == counts.used + counts.wasted + waiting
 
@@ -272,10 +275,10 @@ def test_a_page_of_another_depth_is_dropped() -> None:
     store = Store()
     store.scan("left", range(24))
     (page,) = store.pages
-    page.scan.deep = True
+    page.asker.deep = True
     store.answer_page()
-    assert page.scan.listed == []
-    assert not page.scan.listing
+    assert page.asker.listed == []
+    assert not page.asker.listing
 
 
 def test_a_refused_listing_is_tried_again_much_later() -> None:

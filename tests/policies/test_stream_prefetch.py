@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from gateway.policies.streams.instructions import AheadBytes
 from gateway.policies.streams.pattern import Pattern
 from gateway.policies.streams.prefetch import (
     DEPTH,
@@ -34,18 +35,18 @@ def follow(ahead, numbers, step=1, size=1):
 
 def test_the_next_four_siblings_are_loaded_first():
     """Rule: a new stream loads 4 siblings ahead."""
-    assert AheadOf(PLENTY).following(["b", "c", "d", "e", "f"], 1) == ("b", "c", "d", "e")
+    assert AheadOf(PLENTY, AheadBytes()).following(["b", "c", "d", "e", "f"], 1) == ("b", "c", "d", "e")
 
 
 def test_nothing_is_loaded_twice():
     """Rule: a read loads only places that the one before did not."""
-    ahead = AheadOf(PLENTY)
+    ahead = AheadOf(PLENTY, AheadBytes())
     assert follow(ahead, [0, 1]) == [1, 2, 3, 4, 5]
 
 
 def test_it_goes_deeper_while_it_keeps_up():
     """Rule: used prefetches make the next loads go deeper, up to 64."""
-    ahead = AheadOf(PLENTY)
+    ahead = AheadOf(PLENTY, AheadBytes())
     follow(ahead, range(2000))
     assert ahead.depth == MOST_DEPTH
     assert ahead.accuracy == 1.0
@@ -53,7 +54,7 @@ def test_it_goes_deeper_while_it_keeps_up():
 
 def test_bytes_not_read_yet_are_bounded():
     """Rule: with room for 3 siblings 3 are loaded, and one more for each that is read."""
-    ahead = AheadOf(300)
+    ahead = AheadOf(300, AheadBytes())
     assert ahead.following([1, 2, 3, 4], 100) == (1, 2, 3)
     assert ahead.following([1, 2, 3, 4], 100) == ()
     ahead.read(1)
@@ -62,7 +63,7 @@ def test_bytes_not_read_yet_are_bounded():
 
 def test_it_stops_when_what_it_loads_is_not_read():
     """Rule: a reader that takes every tenth sibling wastes a bounded number of loads, and then has none."""
-    ahead = AheadOf(PLENTY)
+    ahead = AheadOf(PLENTY, AheadBytes())
     first = follow(ahead, range(0, 10 * (PATIENCE * DEPTH + JUDGED), 10))
     assert len(first) <= DEPTH * (PATIENCE * DEPTH + JUDGED)
     assert follow(ahead, range(5000, 5000 + 10 * (REST // 2), 10)) == []
@@ -71,7 +72,7 @@ def test_it_stops_when_what_it_loads_is_not_read():
 
 def test_it_tries_again_after_a_rest():
     """Rule: a stream that turns into a scan is loaded ahead again."""
-    ahead = AheadOf(PLENTY)
+    ahead = AheadOf(PLENTY, AheadBytes())
     follow(ahead, range(0, 10 * (PATIENCE * DEPTH + JUDGED), 10))
     follow(ahead, range(10_000, 10_000 + REST))
     assert len(follow(ahead, range(20_000, 20_100))) >= 100
@@ -79,7 +80,7 @@ def test_it_tries_again_after_a_rest():
 
 def test_what_is_cached_already_is_not_looked_for_until_a_miss():
     """Rule: after 32 resident siblings in a row, nothing is loaded ahead before a reader misses."""
-    ahead = AheadOf(PLENTY)
+    ahead = AheadOf(PLENTY, AheadBytes())
     for number in range(JUDGED):
         ahead.read(number, hit=True)
         assert ahead.following([number + 1], 1) == (number + 1,)
@@ -92,7 +93,7 @@ def test_what_is_cached_already_is_not_looked_for_until_a_miss():
 
 def test_threads_that_read_out_of_order_are_served():
     """Rule: reads up to ten places out of order go as deep as a scan in order; places just read are not loaded."""
-    ahead = AheadOf(PLENTY)
+    ahead = AheadOf(PLENTY, AheadBytes())
     order = loose_scan(np.random.default_rng(1), 5000, 2000).tolist()
     loaded = follow(ahead, order)
     assert ahead.depth == MOST_DEPTH
@@ -102,14 +103,14 @@ def test_threads_that_read_out_of_order_are_served():
 
 def test_what_was_read_long_ago_is_loaded_again():
     """Rule: a scan that begins again is loaded ahead as the first time."""
-    ahead = AheadOf(PLENTY)
+    ahead = AheadOf(PLENTY, AheadBytes())
     follow(ahead, range(200))
     assert set(follow(ahead, range(200))) >= set(range(1, 200))
 
 
 def test_clients_at_several_places_are_served_at_once():
     """Rule: eight clients that scan from different places waste nothing."""
-    ahead = AheadOf(PLENTY)
+    ahead = AheadOf(PLENTY, AheadBytes())
     for at in range(200):
         follow(ahead, [client * 10_000 + at for client in range(8)])
     assert (ahead.wasted, ahead.accuracy) == (0, 1.0)
@@ -118,7 +119,7 @@ def test_clients_at_several_places_are_served_at_once():
 
 def test_what_left_unread_is_wasted():
     """Rule: an eviction of an unread prefetch counts as waste; other evictions do not."""
-    ahead = AheadOf(PLENTY)
+    ahead = AheadOf(PLENTY, AheadBytes())
     ahead.following([1, 2], 1)
     ahead.dropped(1)
     ahead.dropped(99)

@@ -15,17 +15,18 @@ from dataclasses import dataclass, replace
 from gateway.base import metrics
 from gateway.engine.space.held_results import report_of
 from gateway.engine.space.stream_prefetch import PrefetchLinks, StreamPrefetcher
-from gateway.engine.space.whole_prefetch import WholeStreams
 from gateway.fleet.nodes.announcer import DOWN
 from gateway.model.access import ObjectRead
 from gateway.model.s3.ranges import block_span
 from gateway.policies.pools import STREAM, stream_bucket, stream_place
 from gateway.policies.reads.rules import OFF, Rules
-from gateway.policies.streams.ahead import pattern_of
+from gateway.policies.streams.ahead import ReadAhead
+from gateway.policies.streams.instructions import pattern_of
 from gateway.policies.streams.pattern import WINDOW, Pattern
 from gateway.policies.streams.prefetch import PoolRoom
 from gateway.policies.streams.stream import Stream
 from gateway.policies.streams.tree import AccessStreamTree
+from gateway.policies.streams.wholes import WholeStreams
 from gateway.policies.streams.zone import MOST_STREAMS, NodeStreams, StreamReport, stream_report
 from gateway.store.index.pool_rows import PoolRow
 from gateway.store.shared.accesses import ObservedReads
@@ -89,8 +90,8 @@ class StreamLearner:
         now: Callable[[], float] = time.time,
     ) -> None:
         self.tree = AccessStreamTree()
-        self.ahead = None if links.prefetch is None else StreamPrefetcher(self.tree, links.prefetch)
-        self.whole = None if links.prefetch is None else WholeStreams(self.tree, links.prefetch)
+        self.ahead = None if links.prefetch is None else ahead_of(self.tree, links.prefetch)
+        self.whole = None if links.prefetch is None else whole_streams(self.tree, links.prefetch)
         self._store = store
         self._observed = observed
         self._channel = channel
@@ -149,10 +150,10 @@ class StreamLearner:
                 continue
             for arguments in _records(read, self._links.block_size):
                 if self.ahead is not None:
-                    self.ahead.seen(arguments[0], read, *arguments[2:4])
+                    self.ahead.machine.read(arguments[0], read, *arguments[2:4])
                 stream = self.tree.record(*arguments)
                 if self.whole is not None:
-                    self.whole.seen(stream, read, arguments[2])
+                    self.whole.machine.read(stream, read, arguments[2])
                 since += 1
                 if since % _AT_ONCE == 0:
                     await asyncio.sleep(0)
@@ -161,7 +162,7 @@ class StreamLearner:
     async def _report(self) -> None:
         pools = await self._store.pools.usage()
         if self.whole is not None:
-            self.whole.look(self._rooms(pools))
+            self.whole.machine.look(self._rooms(pools))
         report = self.report(pools, await self._unpooled(pools))
         patterns = [stream.pattern for stream in report.streams.values()]
         for pattern in Pattern:
@@ -212,7 +213,17 @@ class StreamLearner:
         seen = replace(stream_report(stream, pattern_of(stream, self._links.rules()), self._now()), held=held)
         if self.ahead is None or self.whole is None:
             return seen
-        return replace(seen, ahead=self.ahead.report(stream.name).plus(self.whole.report(stream.name)))
+        return replace(seen, ahead=self.ahead.machine.report(stream.name).plus(self.whole.machine.report(stream.name)))
+
+
+def ahead_of(tree: AccessStreamTree, links: PrefetchLinks) -> StreamPrefetcher[ReadAhead]:
+    """Loads ahead of the scans that a tree sees."""
+    return StreamPrefetcher(ReadAhead(tree, links.rights, links.block_size, links.most_bytes), links)
+
+
+def whole_streams(tree: AccessStreamTree, links: PrefetchLinks) -> StreamPrefetcher[WholeStreams]:
+    """Loads the random streams that a tree sees."""
+    return StreamPrefetcher(WholeStreams(tree, links.rights, links.block_size), links)
 
 
 def _records(read: ObjectRead, block_size: int) -> Iterator[tuple[str, str, int, int, float, int, bool, int, float]]:

@@ -23,29 +23,24 @@ Events interleave as follows; the code that handles a case repeats its number:
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from itertools import islice
-from typing import NamedTuple
 
 from gateway.model.access import ObjectRead
-from gateway.model.keys import ObjectKey, Principal
-from gateway.policies.reads.rules import OFF, Rules
+from gateway.policies.streams.instructions import (
+    AheadBytes,
+    Instruction,
+    ListedPage,
+    ListPage,
+    Load,
+    LoadRights,
+    LogFailure,
+    block_span,
+    pattern_of,
+)
 from gateway.policies.streams.pattern import Pattern
 from gateway.policies.streams.prefetch import PREDECESSORS, AheadOf, paths_below, read_whole
-from gateway.policies.streams.scans import (
-    LIST_AGAIN,
-    AheadBytes,
-    ListedSibling,
-    Reader,
-    Scan,
-    ShortObjects,
-    Span,
-    Unit,
-    Want,
-    block_span,
-    child,
-)
+from gateway.policies.streams.scans import LIST_AGAIN, Scan, ScanReader, ShortObjects, Unit, Want, child
 from gateway.policies.streams.stream import Segment, Stream
 from gateway.policies.streams.tree import AccessStreamTree, has_blocks, levels
 from gateway.policies.streams.zone import AheadReport
@@ -58,62 +53,6 @@ AT_ONCE = 16
 """Most loads in flight, of all streams."""
 MOST_WAITING = 1024
 """Maximum waiting loads; above that, the oldest are dropped."""
-_PATTERNS = {pattern.value: pattern for pattern in Pattern}
-
-
-@dataclass(frozen=True, slots=True)
-class LoadRights:
-    """What readers may have loaded; both are looked up again for each load.
-
-    Attributes:
-        principal: finds the principal of an access key; ``None`` for a key that is no longer known.
-        rules: in force.
-    """
-
-    principal: Callable[[str], Principal | None]
-    rules: Callable[[], Rules]
-
-    def permit(self, principal: Principal, path: str, without: Collection[str] = (OFF,)) -> bool:
-        """Whether a principal may read ``bucket/key`` and the rule permits loading it; ``without``: patterns that forbid it."""
-        rule = self.rules().for_path(path)
-        return principal.may_touch(path) and rule.cache and rule.pattern not in without
-
-
-class ListPage(NamedTuple):
-    """Instruction: list a page of names with a reader's rights. ``listed`` or ``refused`` answers it.
-
-    Attributes:
-        after: the name after which it begins, relative to the prefix.
-        deep: list all objects below the prefix, rather than its children.
-        scan: that asks.
-    """
-
-    principal: Principal
-    bucket: str
-    prefix: str
-    after: str
-    deep: bool
-    scan: Scan
-
-
-class Load(NamedTuple):
-    """Instruction: load an object, or a span of it, with a reader's rights. ``ended`` answers it. ``want``: of which it is a
-    part."""
-
-    principal: Principal
-    key: ObjectKey
-    span: Span
-    want: Want
-
-
-class LogFailure(NamedTuple):
-    """Instruction: log why what is read next of a stream cannot be loaded."""
-
-    stream: str
-    why: str
-
-
-Instruction = ListPage | Load | LogFailure
 
 
 class ReadAhead:
@@ -178,30 +117,30 @@ class ReadAhead:
                 pages += self._advance(stream, scan, scan.reader)
         return [*pages, *self._loads()]
 
-    def listed(self, page: ListPage, siblings: Sequence[ListedSibling], *, truncated: bool) -> list[Instruction]:
-        """A page was listed, in the listing's order; ``truncated``: more follow. The next turn goes on with it."""
-        if page.scan.deep is not page.deep:  # (6)
-            page.scan.listing = False
+    def listed(self, asked: ListPage[Scan], page: ListedPage) -> list[Instruction]:
+        """A page was listed. The next turn goes on with it."""
+        scan = asked.asker
+        scan.listing = False
+        # (6)
+        if scan.deep is not asked.deep or scan.take_page(asked.after, page):
             return []
-        advances = page.scan.take_page(page.after, siblings, truncated)
-        return [] if advances else self.refused(page, "its listing does not advance")
+        return self.refused(asked, "its listing does not advance")
 
-    def refused(self, page: ListPage, why: str) -> list[Instruction]:
+    def refused(self, asked: ListPage[Scan], why: str) -> list[Instruction]:
         """A page could not be listed."""
-        scan = page.scan
+        scan = asked.asker
         scan.listing, scan.list_at = False, self._now + LIST_AGAIN
         return [LogFailure(scan.name, why)] if scan.fail() else []
 
-    def ended(self, load: Load, size: int, *, there: bool, failure: str = "") -> list[Instruction]:
+    def ended(self, load: Load[Want], size: int, *, there: bool, failure: str = "") -> list[Instruction]:
         """A load ended: ``size`` bytes are cached now, and were before if ``there``; or ``failure`` says why not."""
         self._in_flight.remove((load.key, load.span))
-        want = load.want
+        want = load.asker
         if failure:
             log = [LogFailure(want.name, failure)] if want.scan.failed(want) else []
             return [*log, *self._loads()]
         if not there:
             want.there = False
-            self.bytes.loaded += size
             want.scan.arrived(want, size)
         return [*self._next(want), *self._loads()]
 
@@ -219,12 +158,12 @@ class ReadAhead:
         if len(self._waiting) > MOST_WAITING:  # (7)
             self._waiting.popitem(last=False)
 
-    def _loads(self) -> Iterator[Load]:
+    def _loads(self) -> Iterator[Load[Want]]:
         """The loads to begin now, the longest waiting first."""
         while self._waiting and len(self._in_flight) < AT_ONCE:
             yield from self._next(self._waiting.popitem(last=False)[1])
 
-    def _next(self, want: Want) -> Iterator[Load]:
+    def _next(self, want: Want) -> Iterator[Load[Want]]:
         """The next load of a sibling, if it is wanted and permitted (5)."""
         scan = want.scan
         if not scan.wants(want):
@@ -267,7 +206,7 @@ class ReadAhead:
 
     def _begin(self, stream: Stream) -> Scan:
         """Start loading ahead of a new stream at its latest read, because its client may have no other read in progress."""
-        scan = Scan(stream.name, AheadOf(self._most_bytes), self.bytes)
+        scan = Scan(stream.name, AheadOf(self._most_bytes, self.bytes))
         for bucket, read, block in reversed(self._latest):
             if bucket != stream.bucket or not read.key.key.startswith(stream.prefix):
                 continue
@@ -280,7 +219,7 @@ class ReadAhead:
                 break
         return scan
 
-    def _advance(self, stream: Stream, scan: Scan, reader: Reader) -> Iterator[ListPage]:
+    def _advance(self, stream: Stream, scan: Scan, reader: ScanReader) -> Iterator[ListPage[Scan]]:
         """Want the siblings after a reader; yields the page to list for the ones after them."""
         principal = self._rights.principal(reader.access_key)
         if principal is None or scan.policy.resting:
@@ -304,11 +243,3 @@ class ReadAhead:
             units: Iterator[Unit] = scan.units(stream, reader.key, str(sibling), paths, self._block_size)
             wanted = deque(islice(units, MOST_PATHS))
             self._wait(Want(scan, stream.name, sibling, reader.access_key, wanted))
-
-
-def pattern_of(stream: Stream, rules: Rules) -> Pattern | None:
-    """Pattern of a stream: set by the rule for its latest child, or else recognised."""
-    bucket = stream.bucket.rpartition(":")[2]
-    latest = "" if stream.blocks else stream.latest
-    wanted = rules.for_path(f"{bucket}/{stream.prefix}{latest}").pattern
-    return _PATTERNS.get(wanted, stream.pattern)

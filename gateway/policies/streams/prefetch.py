@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gateway.policies.reads.granularity import IN_A_ROW
+from gateway.policies.streams.instructions import AheadBytes
 from gateway.policies.streams.pattern import Pattern
 from gateway.policies.streams.stream import Segment
 from gateway.policies.streams.tree import Tail
@@ -194,6 +195,10 @@ class WholeLoad:
         """Whether nothing is loaded for now."""
         return self._draws < self._rests_until
 
+    def report(self) -> AheadReport:
+        """The outcome so far."""
+        return AheadReport(self.loaded, self.used, self.wasted)
+
     def advance(self, draws: int, items: int) -> None:
         """Judge earlier loads, now that clients have read ``draws`` children of ``items``."""
         if not self.resting:
@@ -266,11 +271,15 @@ class AheadOf:
 
     Args:
         most_bytes: most bytes that may be loaded and not read yet.
+        counts: bytes of all streams.
     """
 
-    def __init__(self, most_bytes: int) -> None:
+    def __init__(self, most_bytes: int, counts: AheadBytes) -> None:
         self._most_bytes = most_bytes
+        self._counts = counts
         self._pending: dict[Segment, _Pending] = {}
+        self._arrived: dict[Segment, int] = {}
+        """Bytes loaded of pending siblings."""
         self._bytes = 0
         self._reads = 0
         self._rests_until = 0
@@ -289,9 +298,10 @@ class AheadOf:
         """Whether a sibling was loaded ahead and is still expected to be read."""
         return name in self._pending
 
-    def has_read(self, name: Segment) -> bool:
-        """Whether a sibling is among the last that were read."""
-        return name in self._lately
+    @property
+    def unread(self) -> int:
+        """Bytes loaded and still expected to be read."""
+        return sum(self._arrived.values())
 
     @property
     def resting(self) -> bool:
@@ -307,8 +317,9 @@ class AheadOf:
         """The outcome so far."""
         return AheadReport(self.loaded, self.used, self.wasted)
 
-    def read(self, name: Segment, hit: bool = False) -> None:
-        """Record a read of a child of the stream; ``hit``: it was cached."""
+    def read(self, name: Segment, hit: bool = False) -> bool:
+        """Record a read of a child of the stream (``hit``: it was cached); returns whether bytes of it were loaded ahead."""
+        ahead = name in self._arrived
         self._reads += 1
         if not hit:
             self._there = 0
@@ -323,6 +334,7 @@ class AheadOf:
             if pending.since > self._reads - PATIENCE * self.depth:
                 break
             self._judge(oldest, good=False)
+        return ahead
 
     def following(self, siblings: Sequence[Segment], size: int) -> tuple[Segment, ...]:
         """The siblings to load now.
@@ -342,6 +354,16 @@ class AheadOf:
         self.loaded += len(wanted)
         return wanted
 
+    def loaded_of(self, name: Segment, size: int) -> None:
+        """Record ``size`` bytes of a sibling from the store."""
+        self._counts.loaded += size
+        if name in self._pending:
+            self._arrived[name] = self._arrived.get(name, 0) + size
+        elif name in self._lately:  # its reader arrived while it was loaded
+            self._counts.used += size
+        else:
+            self._counts.wasted += size
+
     def arrived(self, *, there: bool) -> None:
         """Record that a sibling is cached now; ``there``: it was cached before."""
         self._there = self._there + 1 if there else 0
@@ -351,8 +373,21 @@ class AheadOf:
         if name in self._pending:
             self._judge(name, good=False)
 
+    def close(self) -> None:
+        """Expect nothing more to be read."""
+        self.wasted += len(self._pending)
+        self._pending.clear()
+        self._counts.wasted += self.unread
+        self._arrived.clear()
+        self._bytes = 0
+
     def _judge(self, name: Segment, good: bool) -> None:
         self._bytes -= self._pending.pop(name).size
+        size = self._arrived.pop(name, 0)
+        if good:
+            self._counts.used += size
+        else:
+            self._counts.wasted += size
         self.used += good
         self.wasted += not good
         self._good += good
@@ -371,6 +406,4 @@ class AheadOf:
     def _rest(self) -> None:
         self._rests_until = self._reads + REST
         self.depth = DEPTH
-        self.wasted += len(self._pending)
-        self._pending.clear()
-        self._bytes = 0
+        self.close()

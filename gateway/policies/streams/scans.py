@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict, deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import NamedTuple
 
 from gateway.model.access import ObjectRead
 from gateway.model.keys import ObjectKey
 from gateway.policies.reads.rules import OFF
+from gateway.policies.streams.instructions import AheadBytes, ListedPage, ListedSibling, Span, block_span
 from gateway.policies.streams.pattern import Pattern
 from gateway.policies.streams.prefetch import AheadOf, BlockRuns
 from gateway.policies.streams.stream import Segment, Stream
@@ -28,27 +28,8 @@ MOST_CLIENTS = 64
 LIST_AGAIN = 600.0
 """Seconds after which a listing that failed is tried again."""
 
-Span = tuple[int, int] | None
-"""First byte of an object, and end (exclusive); ``None`` for all of it."""
 Unit = tuple[ObjectKey, Span]
 """What one load loads."""
-
-
-@dataclass(slots=True)
-class AheadBytes:
-    """Bytes loaded ahead so far; of these, those that were read, and those that were not."""
-
-    loaded: int = 0
-    used: int = 0
-    wasted: int = 0
-
-
-class ListedSibling(NamedTuple):
-    """A name of a listing, relative to its prefix: an object with its size in bytes, or a common prefix (``folder/``)."""
-
-    name: str
-    is_object: bool
-    size: int
 
 
 @dataclass(slots=True)
@@ -65,7 +46,7 @@ class Want:
 
 
 @dataclass(slots=True)
-class Reader:
+class ScanReader:
     """A reader of a stream, and its position: ``latest`` is the sibling it read last, named as in listings (``folder/``)."""
 
     key: ObjectKey
@@ -79,13 +60,11 @@ class Scan:
 
     Attributes:
         name: of the stream.
-        bytes: counts of all streams.
         deep: whether siblings are all objects below the stream's prefix, by the rest of their keys, rather than its children.
         listed: siblings after the reader, with the listing's names and order.
         end: the very last sibling, once the listing has reached it.
         list_at: when the next page may be listed, in seconds.
         seen: siblings that were read, in the order of a listing.
-        loaded: bytes loaded, by sibling not read yet.
         last: the last sibling that each client read.
         gains: whether the last read missed, or hit data loaded ahead.
         logged: whether a failure was logged.
@@ -94,8 +73,7 @@ class Scan:
 
     name: str
     policy: AheadOf
-    bytes: AheadBytes
-    reader: Reader | None = None
+    reader: ScanReader | None = None
     reads: int = 0
     deep: bool = False
     listed: list[ListedSibling] = field(default_factory=list)
@@ -103,7 +81,6 @@ class Scan:
     listing: bool = False
     list_at: float = 0.0
     seen: list[str] = field(default_factory=list)
-    loaded: dict[Segment, int] = field(default_factory=dict)
     last: dict[int, Segment] = field(default_factory=dict)
     gains: bool = False
     logged: bool = False
@@ -124,13 +101,8 @@ class Scan:
             self.last.clear()
         self.last[read.client] = sibling
         latest = f"{sibling}/" if folder else sibling
-        self.reader = Reader(read.key, read.principal, latest)
-        size = self.loaded.pop(sibling, 0)
-        self.gains = not read.hit or size > 0
-        self.bytes.used += size
-        self.policy.read(sibling, read.hit)
-        if self.loaded:
-            self._settle()
+        self.reader = ScanReader(read.key, read.principal, latest)
+        self.gains = self.policy.read(sibling, read.hit) or not read.hit
         if isinstance(latest, str):
             at = bisect_right(self.seen, latest)
             if not at or self.seen[at - 1] != latest:
@@ -138,7 +110,7 @@ class Scan:
             if len(self.seen) > MOST_NAMES:
                 del self.seen[0]
 
-    def look(self, stream: Stream, reader: Reader, *, deep: bool) -> None:
+    def look(self, stream: Stream, reader: ScanReader, *, deep: bool) -> None:
         """Switch between all objects below a prefix and its children; forgets the siblings listed so far."""
         if deep is not self.deep:
             segment, rest = child(stream, reader.key.key)
@@ -160,15 +132,14 @@ class Scan:
         self.listing = True
         return self.listed[-1].name if self.listed else latest
 
-    def take_page(self, after: str, siblings: Iterable[ListedSibling], truncated: bool) -> bool:
+    def take_page(self, after: str, page: ListedPage) -> bool:
         """Take over a page; returns whether the listing advances."""
-        self.listing = False
-        listed = [sibling for sibling in siblings if sibling.name > after][:MOST_NAMES]
+        listed = sorted(sibling for sibling in page.siblings if sibling.name > after)[:MOST_NAMES]
         self.listed += listed
-        self.end = None if truncated else self.listed[-1].name if self.listed else after
+        self.end = None if page.truncated else self.listed[-1].name if self.listed else after
         if listed:
             self.reads = -1  # the next turn continues, without waiting for another read
-        return bool(listed) or not truncated
+        return bool(listed) or not page.truncated
 
     def following(self, stream: Stream, latest: str, kinds: Collection[bool]) -> Sequence[Segment]:
         """The siblings to load now after the last one read; ``kinds`` says which of the listed ones are objects."""
@@ -212,21 +183,16 @@ class Scan:
         """Record that the first load of a sibling is in flight."""
 
     def arrived(self, want: Want, size: int) -> None:
-        """Record a load of ``size`` bytes from the store."""
-        if self.ended:  # (3)
-            self.bytes.wasted += size
-        else:
-            self.loaded[want.sibling] = self.loaded.get(want.sibling, 0) + size
+        """Record a load of ``size`` bytes from the store (1, 3)."""
+        self.policy.loaded_of(want.sibling, size)
 
     def done(self, want: Want) -> None:
         """Record that a sibling is loaded."""
         self.policy.arrived(there=want.there)
-        self._settle()
 
     def failed(self, want: Want) -> bool:
         """Record a failed load; returns whether it is to be logged."""
         self.policy.dropped(want.sibling)
-        self._settle()
         return self.fail()
 
     def fail(self) -> bool:
@@ -237,17 +203,7 @@ class Scan:
     def close(self) -> None:
         """End the stream's read-ahead."""
         self.ended = True
-        self.bytes.wasted += sum(self.loaded.values())
-        self.loaded.clear()
-
-    def _settle(self) -> None:
-        """Count loads that the policy no longer expects to be read: used by other readers in the meantime (1), or wasted."""
-        for name in [name for name in self.loaded if name not in self.policy]:
-            size = self.loaded.pop(name)
-            if self.policy.has_read(name):
-                self.bytes.used += size
-            else:
-                self.bytes.wasted += size
+        self.policy.close()
 
 
 class ShortObjects:
@@ -297,6 +253,7 @@ class ShortObjects:
 
     def arrived(self, want: Want, size: int) -> None:
         """Record a load of ``size`` bytes from the store."""
+        self._bytes.loaded += size
         if (want.name, want.sibling) in self._loaded:
             self._loaded[want.name, want.sibling] = size
         else:  # (1)
@@ -310,11 +267,6 @@ class ShortObjects:
     def failed(self, _want: Want) -> bool:
         """A failed load is not logged; its block is not wanted again until it is read."""
         return False
-
-
-def block_span(block: int, size: int) -> Span:
-    """The range of bytes of a block of ``size`` bytes."""
-    return block * size, (block + 1) * size
 
 
 def child(stream: Stream, key: str) -> tuple[str, str]:

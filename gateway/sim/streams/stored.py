@@ -9,7 +9,7 @@ import numpy as np
 from numpy.random import Generator
 
 from gateway.model.errors import ConfigError
-from gateway.policies.streams.scans import ListedSibling
+from gateway.policies.streams.instructions import ListedPage, ListedSibling
 from gateway.policies.streams.stream import Stream
 from gateway.sim.streams.read_scenario import ORDERS_OF_READS, ClientSpec, PrefixSpec, StoredObject, traced
 from gateway.sim.world.pooled import CachedBlock
@@ -71,13 +71,13 @@ class SimulatedStore:
         keys = self.keys()
         return keys[bisect_left(keys, stream.prefix) : bisect_left(keys, f"{stream.prefix}\U0010ffff")]
 
-    def page(self, prefix: str, after: str, *, deep: bool) -> tuple[list[ListedSibling], bool]:
-        """A page of names below a prefix, those of ``deep`` objects or of children, and whether more follow."""
+    def page(self, prefix: str, after: str, *, deep: bool) -> ListedPage:
+        """A page of names below a prefix: of all objects (``deep``), or of children."""
         keys, siblings = self.keys(), list[ListedSibling]()
         at = bisect_right(keys, f"{prefix}{after}")
         while at < len(keys) and keys[at].startswith(prefix):
             if len(siblings) == PAGE_KEYS:
-                return siblings, True
+                return ListedPage(siblings, True)
             name = keys[at][len(prefix) :]
             folder, slash, _ = name.partition("/")
             if deep or not slash:
@@ -86,7 +86,7 @@ class SimulatedStore:
             else:
                 siblings.append(ListedSibling(f"{folder}/", False, 0))
                 at = bisect_left(keys, f"{prefix}{folder}0", at)  # "0" sorts after "/"
-        return siblings, False
+        return ListedPage(siblings, False)
 
     def total(self) -> int:
         """Bytes of all objects."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 from gateway.model.access import ObjectRead
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal
@@ -14,12 +15,13 @@ from gateway.policies.pools import STREAM, order_named, stream_pools
 from gateway.policies.reads.rules import Rules
 from gateway.policies.space.orders import PoolOrder
 from gateway.policies.space.stream_space import StreamMemory, stream_orders
-from gateway.policies.streams.ahead import Instruction, ListPage, Load, LoadRights, ReadAhead
-from gateway.policies.streams.names import SiblingNames
+from gateway.policies.streams.ahead import ReadAhead
+from gateway.policies.streams.instructions import Instruction, ListPage, Load, LoadRights, ReadAheadMachine
 from gateway.policies.streams.pattern import Pattern
-from gateway.policies.streams.prefetch import DEPTH, WHOLE_STREAM, PoolRoom, WholeLoad, most_ahead, whole_stream
+from gateway.policies.streams.prefetch import PoolRoom, most_ahead
 from gateway.policies.streams.stream import Stream
 from gateway.policies.streams.tree import AccessStreamTree
+from gateway.policies.streams.wholes import WholeStreams
 from gateway.policies.streams.zone import PoolReport, ZoneStream, stream_report
 from gateway.sim.streams.read_scenario import BUCKET, Parts
 from gateway.sim.streams.stored import SimulatedStore
@@ -36,34 +38,10 @@ _RULES = Rules()
 class _LoadInFlight:
     """A load ahead, and how many of its blocks are still to arrive."""
 
-    load: Load
+    machine: ReadAheadMachine
+    load: Load[Any]
     blocks: int
     size: int
-
-
-@dataclass(slots=True)
-class _Followed:
-    """A random stream, with the load of all of it.
-
-    ``loading`` has the bytes of blocks being loaded, ``unread`` the blocks requested ahead but not yet read.
-    """
-
-    stream: Stream
-    keys: list[str]
-    size: int
-    items: int
-    children: list[str] = field(default_factory=list)
-    whole: WholeLoad = field(default_factory=WholeLoad)
-    loading: dict[CachedBlock, int] = field(default_factory=dict)
-    unread: set[CachedBlock] = field(default_factory=set)
-    next_item: int = 0
-
-    def names(self) -> SiblingNames:
-        """The names of the stream's children, from a listing."""
-        names = SiblingNames()
-        names.list_page(self.children)
-        names.end_listing()
-        return names
 
 
 class StreamRuntime:
@@ -94,10 +72,9 @@ class StreamRuntime:
         self._store = store
         self._without = without
         self._fetch = fetch
-        self._followed: dict[str, _Followed] = {}
-        self._whole: dict[CachedBlock, _Followed] = {}
         rights = LoadRights(lambda _: _READER, lambda: _RULES)
-        self._machine = ReadAhead(self.tree, rights, store.block, most_ahead(cache.capacity))
+        self._ahead = ReadAhead(self.tree, rights, store.block, most_ahead(cache.capacity))
+        self._wholes = WholeStreams(self.tree, rights, store.block)
         self._awaited: dict[CachedBlock, list[_LoadInFlight]] = {}
         self._orders: Mapping[str, PoolOrder] = {}
         self._memory = StreamMemory()
@@ -130,140 +107,56 @@ class StreamRuntime:
         waited, start = self._clock.now - began, item.block * self._store.block
         key = ObjectKey("default", BUCKET, item.path)
         read = ObjectRead(key, start, start + size, stored.size, hit, began, _READER.reader, client, waited)
-        self._machine.read(BUCKET, read, item.block, stored.blocks)
+        self._ahead.read(BUCKET, read, item.block, stored.blocks)
         stream = self.tree.record(BUCKET, item.path, item.block, stored.blocks, began, client, hit, size, waited)
+        self._wholes.read(stream, read, item.block)
         if Parts.PREFETCH in self._without:
             return
-        self._carry_out(self._machine.turn(self._clock.now))
-        if stream is not None and stream.pattern is not None:
-            self._prefetch(self._following(stream), item, hit)
+        self._wholes.look({name: PoolRoom(pool.target, pool.size) for name, pool in self._cache.pools.items()})
+        for machine in (self._ahead, self._wholes):
+            self._carry_out(machine, machine.turn(self._clock.now))
 
     def loaded(self, item: CachedBlock) -> None:
         """Record that a block has arrived, after its waiting readers got it."""
         for in_flight in self._awaited.pop(item, ()):
             in_flight.blocks -= 1
             if not in_flight.blocks:
-                self._carry_out(self._machine.ended(in_flight.load, in_flight.size, there=False))
-        followed = self._whole.pop(item, None)
-        if followed is None:
-            return
-        followed.whole.arrived(followed.loading.pop(item))
-        if item not in followed.unread:  # its reader arrived while it was loaded
-            followed.whole.read(hit=True)
-        self._load_whole(followed)
-
-    def evicted(self, item: CachedBlock) -> None:
-        """Record an eviction."""
-        stream = self.tree.led_by(BUCKET, item.path)
-        followed = self._followed.get(stream.name) if stream is not None else None
-        if followed is not None and item in followed.unread:
-            followed.unread.remove(item)
-            followed.whole.expired()
+                ended = in_flight.machine.ended(in_flight.load, in_flight.size, there=False)
+                self._carry_out(in_flight.machine, ended)
 
     # --- read-ahead
 
-    def _carry_out(self, instructions: Iterable[Instruction]) -> None:
-        """List and load what the machine says. A listing costs no time, and what it shows is gone on with at once."""
+    def _carry_out(self, machine: ReadAheadMachine, instructions: Iterable[Instruction]) -> None:
+        """List and load what a machine says. A listing costs no time, and what it shows is gone on with at once."""
         instructions = deque(instructions)
         while instructions:
             instruction = instructions.popleft()
             if isinstance(instruction, Load):
-                instructions += self._load(instruction)
+                instructions += self._load(machine, instruction)
+            elif isinstance(instruction, ListPage) and self._listing:
+                page = self._store.page(instruction.prefix, instruction.after, deep=instruction.deep)
+                instructions += machine.listed(instruction, page)
+                instructions += machine.turn(self._clock.now)
             elif isinstance(instruction, ListPage):
-                if not self._listing:
-                    instructions += self._machine.refused(instruction, "")
-                    continue
-                siblings, truncated = self._store.page(instruction.prefix, instruction.after, deep=instruction.deep)
-                instructions += self._machine.listed(instruction, siblings, truncated=truncated)
-                instructions += self._machine.turn(self._clock.now)
+                instructions += machine.refused(instruction, "")
 
-    def _load(self, load: Load) -> list[Instruction]:
+    def _load(self, machine: ReadAheadMachine, load: Load[Any]) -> list[Instruction]:
         """Begin a load; what follows at once if nothing is to be loaded."""
         stored, path = self._store.objects.get(load.key.key), load.key.key
         first = 0 if load.span is None else load.span[0] // self._store.block
         if stored is None or first >= stored.blocks:
-            return self._machine.ended(load, 0, there=False, failure="it does not exist")
+            return machine.ended(load, 0, there=False, failure="it does not exist")
         blocks = range(stored.blocks) if load.span is None else (first,)
         items = [CachedBlock(path, block) for block in blocks]
         missing = [item for item in items if item not in self._cache]
         size = sum(map(self._store.size_of, items))
         if not missing:
-            return self._machine.ended(load, size, there=True)
-        in_flight = _LoadInFlight(load, len(missing), size)
+            return machine.ended(load, size, there=True)
+        in_flight = _LoadInFlight(machine, load, len(missing), size)
         for item in missing:
             self._awaited.setdefault(item, []).append(in_flight)
             self._fetch(item, self.pool_of(item))
         return []
-
-    # --- whole loads
-
-    def _following(self, stream: Stream) -> _Followed:
-        followed = self._followed.get(stream.name)
-        if followed is None or followed.stream is not stream:
-            followed = self._followed[stream.name] = self._follow(stream)
-        return followed
-
-    def _follow(self, stream: Stream) -> _Followed:
-        keys = self._store.below(stream)
-        stored = [self._store.objects[key] for key in keys]
-        size = sum(item.size for item in stored)
-        items = sum(item.blocks for item in stored)
-        children = [] if stream.blocks else sorted({key[len(stream.prefix) :].partition("/")[0] for key in keys})
-        return _Followed(stream, keys, size, items, children)
-
-    def _prefetch(self, followed: _Followed, item: CachedBlock, hit: bool) -> None:
-        stream, whole = followed.stream, followed.whole
-        if item in followed.unread:
-            followed.unread.remove(item)
-            if item not in followed.loading:
-                whole.read(hit=hit)
-        if self._listing or stream.blocks:
-            whole.advance(stream.draws, followed.items)
-            self._load_whole(followed)
-
-    def _load_whole(self, followed: _Followed) -> None:
-        """Load as much of a random stream as is allowed now."""
-        stream, whole = followed.stream, followed.whole
-        pool = self._cache.pools.get(stream.name)
-        if pool is None or stream.pattern is not Pattern.RANDOM or self.tree.named(stream.name) is not stream:
-            return
-        if not whole_stream(stream.pattern, pool.target, followed.size):
-            # The listing pauses when half of it would not fit.
-            fits = int(pool.target / WHOLE_STREAM) * followed.items // max(1, followed.size)
-            stream.listed = max(stream.listed, fits)
-            return
-        if not stream.counted:
-            stream.listed, stream.counted = followed.items, True
-            self.tree.siblings(stream.name, followed.names())
-        while len(self._whole) < DEPTH:
-            wanted = self._next_of(followed)
-            size, coming = self._store.size_of(wanted), sum(followed.loading.values())
-            if size > whole.allowance(stream.bytes, stream.misses, PoolRoom(pool.target, pool.size)) - coming:
-                return
-            followed.next_item += 1
-            if followed.next_item >= followed.items:
-                followed.next_item = 0
-                whole.rest()
-            self._look_up(followed, wanted, size)
-
-    def _look_up(self, followed: _Followed, wanted: CachedBlock, size: int) -> None:
-        """Load a block of a random stream, unless it is cached, in flight, or belongs to a stream below."""
-        stream = followed.stream
-        if not stream.blocks and self.tree.stream_of(BUCKET, wanted.path) is not stream:
-            return
-        followed.whole.looked_up()
-        pool = self.pool_of(wanted)
-        if wanted not in self._cache and self._fetch(wanted, pool):
-            followed.loading[wanted] = size
-            followed.unread.add(wanted)
-            self._whole[wanted] = followed
-
-    def _next_of(self, followed: _Followed) -> CachedBlock:
-        """The next block of a random stream."""
-        if followed.stream.blocks:
-            return CachedBlock(followed.keys[0], followed.next_item)
-        blocks = followed.items // len(followed.keys)
-        return CachedBlock(followed.keys[followed.next_item // blocks], followed.next_item % blocks)
 
     # --- pools
 

@@ -216,8 +216,6 @@ class _ReadRun:
 
     def _evicted(self, item: CachedBlock) -> None:
         self._measured.wasted_bytes += self._unread.pop(item, 0)
-        if self._streams is not None:
-            self._streams.evicted(item)
 
     def _stride(self, item: CachedBlock) -> None:
         for block in self._runs.read(item.path, item.block, self._store.objects[item.path].blocks):
