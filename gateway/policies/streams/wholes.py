@@ -14,7 +14,7 @@ Events interleave as follows; the code that handles a case repeats its number:
 2. The stream ends, or another of its name begins: what is listed or loaded for it ends, and nothing follows.
 3. A key is withdrawn, or a rule changed, while a load waits: rights are looked up before each load.
 4. A loaded object is evicted before it is read: its reader misses, and it was wasted.
-5. The pool shrinks or goes while loads are in flight: they end, and nothing follows until it has room.
+5. The pool shrinks or goes: the few loads that were chosen go on, and nothing follows them until it has room.
 """
 
 from __future__ import annotations
