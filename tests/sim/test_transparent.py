@@ -120,6 +120,21 @@ def test_below_folders_only_what_is_read_there_is_loaded():
     assert found.origin_bytes <= 1.05 * 500 * 100_000
 
 
+def test_a_scan_goes_on_over_the_ends_of_folders():
+    """Rule: as in a gateway, a scan of class folders has the next objects of all folders loaded ahead."""
+    tables = (prefix(folders=120, files=20), client(order="scan", compute=0.05))
+    assert simulated(*tables, run("streams", "streams"))["streams"].hit_ratio() > 0.8
+
+
+def test_a_second_scan_is_read_ahead_without_a_listing():
+    """Rule: as in a gateway, names that were read stand in where the store may not be listed."""
+    tables = (prefix(files=500), client(order="scan", epochs=2, compute=0.05))
+    results = simulated(
+        *tables, run("streams", "streams"), run("without", "streams", without=["prefetch"]), listing=False
+    )
+    assert results["streams"].hit_ratio() > results["without"].hit_ratio() + 0.3
+
+
 def test_blocks_of_large_objects_follow_consecutive_ones():
     """Rule: before an object is a stream, 4 blocks follow 4 consecutive ones; with streams as with stride alone."""
     tables = (prefix(files=4, size="200MB"), client(order="scan", compute=0.3))

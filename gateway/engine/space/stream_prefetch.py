@@ -19,6 +19,7 @@ from gateway.model.errors import LarderError
 from gateway.model.keys import ObjectKey, Principal
 from gateway.origin.listing import Listings
 from gateway.policies.lane import LoadClass
+from gateway.policies.streams.ahead import ReadAhead
 from gateway.policies.streams.instructions import (
     Instruction,
     ListedPage,
@@ -26,11 +27,11 @@ from gateway.policies.streams.instructions import (
     ListPage,
     Load,
     LoadRights,
-    ReadAheadMachine,
     Span,
 )
+from gateway.policies.streams.wholes import WholeStreams
 
-Machine = TypeVar("Machine", bound=ReadAheadMachine)
+Machine = TypeVar("Machine", ReadAhead, WholeStreams)
 log = logging.getLogger("larder.streams")
 
 
@@ -66,7 +67,7 @@ class StreamPrefetcher(Generic[Machine]):
     """
 
     def __init__(self, machine: Machine, links: PrefetchLinks) -> None:
-        self.machine = machine
+        self.machine: Machine = machine
         self._links = links
         self._counted = replace(machine.bytes)
         self._pages = Tasks()

@@ -1,7 +1,7 @@
 """Read-ahead as a machine of events and instructions. The gateway and the simulator run it, and only carry out what it says.
 
 Events are a read, a turn, a listed or refused page, and an ended load. Instructions are a page to list, a load to begin, and a
-failure to log. The machine waits for nothing and knows no clock but that of its turns. ``prefetch.py`` decides how far to go.
+failure to log. ``prefetch.py`` decides how far to go.
 
 It loads the siblings after the last read of a sequential stream: the next blocks of a large object, the next objects of a
 prefix, or the same names below the next prefixes. Where names below prefixes differ, such as images in class folders, it loads

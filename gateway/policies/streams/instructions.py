@@ -1,14 +1,15 @@
 """The words of the machines of read-ahead: what they say, and what is answered.
 
 ``ahead.py`` loads ahead of scans, ``wholes.py`` loads random streams whole. The gateway and the simulator run both unchanged:
-they report reads and turns, carry out instructions, and report how each ended.
+they report reads and turns, carry out instructions, and report how each ended. A machine waits for nothing, and knows no clock
+but that of its turns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from gateway.model.keys import ObjectKey, Principal
 from gateway.policies.reads.rules import OFF, Rules
@@ -83,24 +84,6 @@ class AheadBytes:
     loaded: int = 0
     used: int = 0
     wasted: int = 0
-
-
-class ReadAheadMachine(Protocol):
-    """Turns events into instructions. It waits for nothing, and knows no clock but that of its turns."""
-
-    bytes: AheadBytes
-
-    def turn(self, now: float) -> list[Instruction]:
-        """Time has passed: go on with what was read since the last turn; ``now`` in seconds."""
-
-    def listed(self, asked: ListPage[Any], page: ListedPage) -> list[Instruction]:
-        """A page was listed."""
-
-    def refused(self, asked: ListPage[Any], why: str) -> list[Instruction]:
-        """A page could not be listed."""
-
-    def ended(self, load: Load[Any], size: int, *, there: bool, failure: str = "") -> list[Instruction]:
-        """A load ended: ``size`` bytes are cached now, and were before if ``there``; or ``failure`` says why not."""
 
 
 @dataclass(frozen=True, slots=True)

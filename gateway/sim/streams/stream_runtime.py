@@ -16,7 +16,7 @@ from gateway.policies.reads.rules import Rules
 from gateway.policies.space.orders import PoolOrder
 from gateway.policies.space.stream_space import StreamMemory, stream_orders
 from gateway.policies.streams.ahead import ReadAhead
-from gateway.policies.streams.instructions import Instruction, ListPage, Load, LoadRights, ReadAheadMachine
+from gateway.policies.streams.instructions import Instruction, ListPage, Load, LoadRights
 from gateway.policies.streams.pattern import Pattern
 from gateway.policies.streams.prefetch import PoolRoom, most_ahead
 from gateway.policies.streams.stream import Stream
@@ -38,7 +38,7 @@ _RULES = Rules()
 class _LoadInFlight:
     """A load ahead, and how many of its blocks are still to arrive."""
 
-    machine: ReadAheadMachine
+    machine: ReadAhead | WholeStreams
     load: Load[Any]
     blocks: int
     size: int
@@ -126,7 +126,7 @@ class StreamRuntime:
 
     # --- read-ahead
 
-    def _carry_out(self, machine: ReadAheadMachine, instructions: Iterable[Instruction]) -> None:
+    def _carry_out(self, machine: ReadAhead | WholeStreams, instructions: Iterable[Instruction]) -> None:
         """List and load what a machine says. A listing costs no time, and what it shows is gone on with at once."""
         instructions = deque(instructions)
         while instructions:
@@ -140,7 +140,7 @@ class StreamRuntime:
             elif isinstance(instruction, ListPage):
                 instructions += machine.refused(instruction, "")
 
-    def _load(self, machine: ReadAheadMachine, load: Load[Any]) -> list[Instruction]:
+    def _load(self, machine: ReadAhead | WholeStreams, load: Load[Any]) -> list[Instruction]:
         """Begin a load; what follows at once if nothing is to be loaded."""
         stored, path = self._store.objects.get(load.key.key), load.key.key
         first = 0 if load.span is None else load.span[0] // self._store.block
