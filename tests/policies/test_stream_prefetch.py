@@ -84,11 +84,19 @@ def test_what_is_cached_already_is_not_looked_for_until_a_miss():
     for number in range(JUDGED):
         ahead.read(number, hit=True)
         assert ahead.following([number + 1], 1) == (number + 1,)
-        ahead.arrived(there=True)
+        ahead.arrived(number + 1, there=True)
     ahead.read(JUDGED, hit=True)
     assert ahead.following([JUDGED + 1], 1) == ()
     ahead.read(JUDGED + 1, hit=False)
     assert ahead.following([JUDGED + 2], 1) == (JUDGED + 2,)
+
+
+def test_what_is_cached_already_takes_no_room() -> None:
+    """Rule: a sibling that was cached before counts for nothing of the bytes that may be ahead."""
+    ahead = AheadOf(2, AheadBytes())
+    assert ahead.following(range(1, 9), 1) == (1, 2)
+    ahead.arrived(1, there=True)
+    assert ahead.following(range(1, 9), 1) == (3,)
 
 
 def test_threads_that_read_out_of_order_are_served():

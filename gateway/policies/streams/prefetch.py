@@ -364,9 +364,13 @@ class AheadOf:
         else:
             self._counts.wasted += size
 
-    def arrived(self, *, there: bool) -> None:
-        """Record that a sibling is cached now; ``there``: it was cached before."""
+    def arrived(self, name: Segment, *, there: bool) -> None:
+        """Record that a sibling is cached now; ``there``: it was cached before, and takes no room of what may be loaded."""
         self._there = self._there + 1 if there else 0
+        if there and name in self._pending:
+            size, since = self._pending[name]
+            self._bytes -= size
+            self._pending[name] = _Pending(0, since)
 
     def dropped(self, name: Segment) -> None:
         """Record that a child loaded ahead was evicted, or could not be loaded."""

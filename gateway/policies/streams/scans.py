@@ -188,7 +188,7 @@ class Scan:
 
     def done(self, want: Want) -> None:
         """Record that a sibling is loaded."""
-        self.policy.arrived(there=want.there)
+        self.policy.arrived(want.sibling, there=want.there)
 
     def failed(self, want: Want) -> bool:
         """Record a failed load; returns whether it is to be logged."""
