@@ -354,7 +354,7 @@ class AheadOf:
         self.loaded += len(wanted)
         return wanted
 
-    def loaded_of(self, name: Segment, size: int) -> None:
+    def received(self, name: Segment, size: int) -> None:
         """Record ``size`` bytes of a sibling from the store."""
         self._counts.loaded += size
         if name in self._pending:

@@ -184,7 +184,7 @@ class Scan:
 
     def arrived(self, want: Want, size: int) -> None:
         """Record a load of ``size`` bytes from the store (1, 3)."""
-        self.policy.loaded_of(want.sibling, size)
+        self.policy.received(want.sibling, size)
 
     def done(self, want: Want) -> None:
         """Record that a sibling is loaded."""
