@@ -67,14 +67,14 @@ FLOORS = {
     "demo": 6, "local": 7, "cli.py": 7, "__main__.py": 7,
 }  # fmt: skip
 BUDGETS = {
-    "get-hit": {"calls": 11, "files": 9, "climbs": 1},
+    "get-hit": {"calls": 1, "files": 1, "climbs": 0},  # and one call of compiled code
     "get-miss": {"calls": 184, "files": 55, "climbs": 34},
     "batch-32-hits": {"calls": 200},
     "put": {"calls": 180, "files": 43},
     "get-hit-range": {"calls": 18},
     "get-relayed": {"calls": 47},
     "get-relayed-home": {"calls": 30},
-    "heartbeat": {"calls": 128},
+    "heartbeat": {"calls": 130},
     "credential-created": {"calls": 720},
 }
 """The most of each figure, by route: figures that were reached and must not grow."""
