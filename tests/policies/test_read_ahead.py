@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import random
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from gateway.model.access import ObjectRead
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.policies.reads.rules import Caching, Rules
-from gateway.policies.streams import ahead
+from gateway.policies.streams import ahead, scans
 from gateway.policies.streams.ahead import (
     AT_ONCE,
     ReadAhead,
@@ -27,7 +28,7 @@ from gateway.policies.streams.instructions import (
     LogFailure,
 )
 from gateway.policies.streams.prefetch import DEPTH
-from gateway.policies.streams.scans import LIST_AGAIN, Scan, Want
+from gateway.policies.streams.scans import LIST_AGAIN, MOST_ASTRAY, Scan, Want
 from gateway.policies.streams.tree import AccessStreamTree
 from tests.effort import examples
 
@@ -36,6 +37,7 @@ SMALL = 100
 MOST = 60 * SMALL
 READER = Principal("GWA", "a", OriginIdentity("default", "A"))
 PREFIXES = ("left", "right")
+SEQUENTIAL = Rules([Caching(match="b/left/**", pattern="sequential")])
 FORBIDDEN = Rules([Caching(match="b/left/**", pattern="off")])
 FILES = 120
 
@@ -53,6 +55,8 @@ class Store:
     loads: list[Load[Want]] = field(default_factory=list)
     began: list[Load[Want]] = field(default_factory=list)
     logged: list[LogFailure] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    """The names after which pages were listed."""
     cached: set[tuple[str, int]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -67,6 +71,7 @@ class Store:
                 self.began.append(instruction)
             elif isinstance(instruction, ListPage):
                 self.pages.append(instruction)
+                self.asked.append(instruction.after)
             else:
                 self.logged.append(instruction)
 
@@ -112,6 +117,16 @@ class Store:
             while self.loads:
                 self.answer_load()
             self.turn()
+
+    def lap(self, reads: Iterable[tuple[int, int]]) -> tuple[int, int]:
+        """Reads by number and client, each answered before the next; the listings and loads of the lap. Nothing is cached yet."""
+        self.cached.clear()
+        before = len(self.asked), len(self.began)
+        for number, client in reads:
+            self.read(f"left/{number:03}", client=client)
+            self.turn()
+            self.answer_all()
+        return len(self.asked) - before[0], len(self.began) - before[1]
 
     def scan(self, prefix: str, numbers: Iterable[int]) -> None:
         """Reads of small objects, and a turn."""
@@ -275,10 +290,112 @@ def test_a_page_of_another_depth_is_dropped() -> None:
     store = Store()
     store.scan("left", range(24))
     (page,) = store.pages
-    page.asker.deep = True
+    scan, stream = page.asker, store.tree.stream_of("b", "left/000")
+    assert stream is not None
+    assert scan.reader is not None
+    scan.look(stream, scan.reader, deep=True)
+    store.answer_page()
+    assert scan.listed == []
+    assert not scan.listing
+
+
+PAGES = FILES // 30
+
+
+@pytest.mark.parametrize("connections", [1, 4], ids=["one connection", "a connection for each lap"])
+def test_each_lap_of_a_scan_whose_last_sibling_stays_unread_is_loaded_ahead(connections: int) -> None:
+    """Rule: after a lap that ended before its last sibling the next one is listed once, and loaded after a few reads."""
+    store = Store()
+    laps = [store.lap((number, lap % connections) for number in range(FILES - 1)) for lap in range(4)]
+    for listings, loads in laps[1:]:
+        assert listings <= PAGES
+        assert loads >= FILES - 2 * MOST_ASTRAY
+
+
+def test_a_lap_after_a_short_one_is_loaded_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: of more siblings than are remembered, those around the readers are, so that a lap may begin again anywhere."""
+    monkeypatch.setattr(scans, "MOST_NAMES", FILES * 2 // 3)
+    store = Store()
+    for stop in (FILES, FILES // 2):
+        store.lap((number, 1) for number in range(stop))
+    listings, loads = store.lap((number, 1) for number in range(FILES))
+    assert listings <= PAGES
+    assert loads >= FILES // 2
+
+
+def test_a_lap_after_one_whose_end_was_cached_is_loaded_ahead() -> None:
+    """Rule: a scan that rested when its readers came to the end starts over like another."""
+    store = Store()
+    store.lap((number, 1) for number in range(FILES // 3))
+    store.cached = {(f"left/{number:03}", 0) for number in range(FILES)}
+    for number in range(FILES // 3, FILES):
+        store.read(f"left/{number:03}")
+        store.turn()
+        store.answer_all()
+    listings, loads = store.lap((number, 1) for number in range(FILES))
+    assert listings <= PAGES
+    assert loads >= FILES - 2 * MOST_ASTRAY
+
+
+def test_threads_that_end_one_lap_while_they_begin_the_next_list_each_lap_once() -> None:
+    """Rule: reads up to ten places early or late, of one connection, cost no more listings, also over the end of a lap."""
+    store, drawn, laps = Store(rules=SEQUENTIAL), random.Random(5), 6
+    places = sorted(range(laps * FILES), key=lambda at: at + drawn.uniform(0, 10))
+    done = [store.lap((at % FILES, 1) for at in places[lap * FILES : (lap + 1) * FILES]) for lap in range(laps)]
+    assert sum(listings for listings, _ in done) <= laps * PAGES
+    assert sum(loads for _, loads in done[1:]) >= (laps - 1) * (FILES - 2 * MOST_ASTRAY)
+
+
+@pytest.mark.parametrize("clients", [(1, 2, 3, 4), (1, 1, 1, 1)], ids=["a connection each", "one connection"])
+def test_workers_that_read_batches_in_turn_list_each_lap_once(clients: Sequence[int]) -> None:
+    """Rule: workers of one job, each with a batch, are as one reader."""
+    store = Store(rules=SEQUENTIAL)
+    rounds = [range(first, first + 4 * 6, 6) for first in range(0, FILES, 4 * 6)]
+    reads = [
+        (first + at, client)
+        for firsts in rounds
+        for at in range(6)
+        for first, client in zip(firsts, clients, strict=True)
+    ]
+    laps = [store.lap(reads[:-1]) for _ in range(4)]
+    for listings, loads in laps[1:]:
+        assert listings <= PAGES
+        assert loads >= FILES // 2
+
+
+@pytest.mark.parametrize("clients", [(1, 2), (1, 1)], ids=["a connection each", "one connection"])
+def test_readers_far_apart_do_not_list_in_turn(clients: Sequence[int]) -> None:
+    """Rule: two readers far apart that alternate cost one listing at most each time one starts over, beside a lap's pages."""
+    store = Store(rules=SEQUENTIAL)
+    halves = [(number, number + FILES // 2) for number in range(FILES // 2 - 5)]
+    reads = [read for numbers in halves for read in zip(numbers, clients, strict=True)]
+    for _ in range(4):
+        listings, _loads = store.lap(reads)
+        assert listings <= PAGES
+
+
+def test_a_reader_at_the_end_does_not_list_again() -> None:
+    """Rule: the end of a listing is known, also when the last siblings are read out of order."""
+    store = Store()
+    store.lap((number, 1) for number in range(FILES))
+    asked = len(store.asked)
+    store.lap((FILES - 1 - number % 4, 1) for number in range(40))
+    assert len(store.asked) == asked
+
+
+def test_a_page_asked_for_before_a_scan_started_over_is_dropped() -> None:
+    """Rule: names after the former position are not taken for those after the new one (9)."""
+    store = Store()
+    store.scan("left", range(24))
+    store.answer_page()
+    store.scan("left", range(24, 50))
+    (page,) = store.pages
+    store.cached.clear()
+    store.scan("left", range(MOST_ASTRAY))
     store.answer_page()
     assert page.asker.listed == []
-    assert not page.asker.listing
+    store.turn()
+    assert [page.after for page in store.pages] == [f"{MOST_ASTRAY - 1:03}"]
 
 
 def test_a_refused_listing_is_tried_again_much_later() -> None:

@@ -18,6 +18,7 @@ Events interleave as follows; the code that handles a case repeats its number:
 6. The siblings become those of another depth while a page is listed: the page is dropped.
 7. More loads are wanted than may wait: the oldest are dropped, and count as wasted once nobody has read them.
 8. A stream wants what another one has in flight, such as a folder's next object and that of all folders: it is left out.
+9. A scan starts over while a page is listed: the page is dropped, and the next turn lists after the new position.
 """
 
 from __future__ import annotations
@@ -121,8 +122,10 @@ class ReadAhead:
         """A page was listed. The next turn goes on with it."""
         scan = asked.asker
         scan.listing = False
-        # (6)
-        if scan.deep is not asked.deep or scan.take_page(asked.after, page):
+        if scan.after != asked.after:  # (6, 9)
+            scan.reads = -1
+            return []
+        if scan.take_page(asked.after, page):
             return []
         return self.refused(asked, "its listing does not advance")
 

@@ -6,7 +6,7 @@ queue. The numbers are those of its interleavings.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from gateway.model.keys import ObjectKey
 from gateway.policies.reads.rules import OFF
 from gateway.policies.streams.instructions import AheadBytes, ListedPage, ListedSibling, Span, block_span
 from gateway.policies.streams.pattern import Pattern
-from gateway.policies.streams.prefetch import AheadOf, BlockRuns
+from gateway.policies.streams.prefetch import LATELY, AheadOf, BlockRuns
 from gateway.policies.streams.stream import Segment, Stream
 from gateway.policies.streams.tree import Tail, levels
 
@@ -27,6 +27,8 @@ MOST_CLIENTS = 64
 """Most clients of a stream whose last child is remembered."""
 LIST_AGAIN = 600.0
 """Seconds after which a listing that failed is tried again."""
+MOST_ASTRAY = 8
+"""Reads in a row far from a scan's front after which the front moves there. Fewer may be stragglers, or another reader's."""
 
 Unit = tuple[ObjectKey, Span]
 """What one load loads."""
@@ -58,13 +60,24 @@ class ScanReader:
 class Scan:
     """The state of one sequential stream beside its policy.
 
+    Siblings are listed after the *front*, the furthest one read since the scan began or started over. Reads far from it do not
+    move it: several threads finish one lap while they begin the next, and other clients read elsewhere. The front moves once
+    reads near it cease. It moves back only for a client that itself went back or began, so readers far apart do not list in turn.
+
     Attributes:
         name: of the stream.
         deep: whether siblings are all objects below the stream's prefix, by the rest of their keys, rather than its children.
         listed: siblings after the reader, with the listing's names and order.
         end: the very last sibling, once the listing has reached it.
-        list_at: when the next page may be listed, in seconds.
+        listing: whether a page is being listed.
+        after: the name after which it is listed; ``None`` if the scan has started over since, so that it is dropped (9).
+        list_at: when the next page may be listed, in seconds; 0 unless the last one was refused.
         seen: siblings that were read, in the order of a listing.
+        start: the sibling at which the scan began or started over.
+        front: the furthest sibling read since then.
+        astray: reads in a row far from the front.
+        lowest: the first of their siblings, in the order of a listing.
+        back: whether a client has started over that the front has not followed yet.
         last: the last sibling that each client read.
         gains: whether the last read missed, or hit data loaded ahead.
         logged: whether a failure was logged.
@@ -79,8 +92,14 @@ class Scan:
     listed: list[ListedSibling] = field(default_factory=list)
     end: str | None = None
     listing: bool = False
+    after: str | None = None
     list_at: float = 0.0
     seen: list[str] = field(default_factory=list)
+    start: str = ""
+    front: str = ""
+    astray: int = 0
+    lowest: str = ""
+    back: bool = False
     last: dict[int, Segment] = field(default_factory=dict)
     gains: bool = False
     logged: bool = False
@@ -95,27 +114,71 @@ class Scan:
 
     def read(self, sibling: Segment, read: ObjectRead, *, folder: bool = False) -> None:
         """Record a read of a sibling, or below it (``folder``); consecutive reads of one sibling by one client count once."""
-        if self.last.get(read.client) == sibling:
+        before = self.last.get(read.client)
+        if before == sibling:
             return
         if len(self.last) >= MOST_CLIENTS:
             self.last.clear()
         self.last[read.client] = sibling
         latest = f"{sibling}/" if folder else sibling
-        self.reader = ScanReader(read.key, read.principal, latest)
-        self.gains = self.policy.read(sibling, read.hit) or not read.hit
+        gains = self.policy.read(sibling, read.hit) or not read.hit
         if isinstance(latest, str):
-            at = bisect_right(self.seen, latest)
-            if not at or self.seen[at - 1] != latest:
-                insort(self.seen, latest)
-            if len(self.seen) > MOST_NAMES:
-                del self.seen[0]
+            follows = self._follows(latest, before)
+            self._see(latest)
+            if not follows:
+                return
+        self.gains = gains
+        self.reader = ScanReader(read.key, read.principal, latest)
+
+    def _follows(self, latest: str, before: Segment | None) -> bool:
+        """Move the front with a read of a client that read ``before`` last; returns whether the scan goes on there.
+
+        A far read moves it if it is one of many in a row; back only if a client has started over (9).
+        """
+        if not self.seen:
+            self.start = self.front = latest
+        if not self._far(latest, self.front):
+            self.astray, self.front = 0, max(latest, self.front)
+            return True
+        self.astray += 1
+        self.lowest = latest if self.astray == 1 else min(self.lowest, latest)
+        behind = latest < self.front
+        self.back = self.back or (behind and self._starts_over(latest, before))
+        # At the end, or without listings, there is nothing to lose.
+        ahead = not self.list_at and (self.end is None or self.front < self.end)
+        if ahead and (self.astray < MOST_ASTRAY or (behind and not self.back)):
+            return False
+        if behind:
+            self.start, self.listed, self.end, self.after = self.lowest, [], None, None
+        self.front, self.astray, self.back = latest, 0, False
+        return True
+
+    def _starts_over(self, latest: str, before: Segment | None) -> bool:
+        """Whether a client starts over; one without a last read does at the start, because a job may connect for each lap."""
+        if before is None:
+            return latest <= self.start
+        return latest < str(before) and self._far(latest, str(before))
+
+    def _far(self, name: str, other: str) -> bool:
+        """Whether more siblings were read between two names than threads are out of order."""
+        low, high = sorted((name, other))
+        between = bisect_left(self.seen, high) - bisect_right(self.seen, low)
+        return between > min(LATELY, len(self.seen) // 2)
+
+    def _see(self, name: str) -> None:
+        """Remember a sibling; of too many, the one at the far end is forgotten."""
+        at = bisect_left(self.seen, name)
+        if self.seen[at : at + 1] != [name]:
+            self.seen.insert(at, name)
+        if len(self.seen) > MOST_NAMES:
+            del self.seen[0 if at > MOST_NAMES // 2 else -1]
 
     def look(self, stream: Stream, reader: ScanReader, *, deep: bool) -> None:
         """Switch between all objects below a prefix and its children; forgets the siblings listed so far."""
         if deep is not self.deep:
             segment, rest = child(stream, reader.key.key)
             reader.latest = rest if deep or rest == segment else f"{segment}/"
-            self.deep, self.listed, self.end, self.seen = deep, [], None, []
+            self.deep, self.listed, self.end, self.after, self.seen = deep, [], None, None, []
             self.last.clear()
 
     # --- siblings
@@ -124,16 +187,15 @@ class Scan:
         """The name after which a page is listed now; ``None`` for none. The reader is at ``latest``."""
         del self.listed[: bisect_right(self.listed, latest, key=itemgetter(0))]
         few = len(self.listed) <= self.policy.depth
-        # A reader that starts over is before the end.
-        more = self.end is None or (not self.listed and latest < self.end)
         # Cached data needs no listing.
-        if not (few and more and self.gains) or self.listing or now < self.list_at:
+        if not (few and self.end is None and self.gains) or self.listing or now < self.list_at:
             return None
-        self.listing = True
-        return self.listed[-1].name if self.listed else latest
+        self.listing, self.after = True, self.listed[-1].name if self.listed else latest
+        return self.after
 
     def take_page(self, after: str, page: ListedPage) -> bool:
         """Take over a page; returns whether the listing advances."""
+        self.list_at = 0.0
         listed = sorted(sibling for sibling in page.siblings if sibling.name > after)[:MOST_NAMES]
         self.listed += listed
         self.end = None if page.truncated else self.listed[-1].name if self.listed else after
