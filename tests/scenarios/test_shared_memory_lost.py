@@ -19,21 +19,21 @@ from rig.world import KIB, SOON, Origin, content
 PATHS = [f"/shared/{number}" for number in range(8)]
 
 
-def removed(table: Path) -> None:
+def removed(table: Path, running: Running) -> None:
     """A cleaner removes everything of the gateway."""
     for path in table.parent.glob(f"{table.name}*"):
         path.unlink()
-    for path in table.parent.glob("larder-metrics-*"):
+    for path in table.parent.glob(f"larder-metrics-{running.process.pid}-*"):
         shutil.rmtree(path)
 
 
-def copied(table: Path) -> None:
+def copied(table: Path, _running: Running) -> None:
     """A copy takes the place of the table."""
     shutil.copy(table, f"{table}.copy")
     os.replace(f"{table}.copy", table)
 
 
-def cut_off(table: Path) -> None:
+def cut_off(table: Path, _running: Running) -> None:
     """The table loses its end: marks, debts and records, not the numbers of keys."""
     os.truncate(table, 300_000)
 
@@ -48,7 +48,7 @@ def replace_a_worker(running: Running) -> None:
 
 @pytest.mark.parametrize("harm", [removed, copied, cut_off])
 def test_no_worker_serves_what_another_one_replaced(
-    tmp_path: Path, origin: Origin, harm: Callable[[Path], None]
+    tmp_path: Path, origin: Origin, harm: Callable[[Path, Running], None]
 ) -> None:
     """Rule: after an acknowledged write every worker serves the new bytes, also if one was started after the table was lost."""
     settings = Settings(origin.endpoint, tmp_path / "cache", workers=2)
@@ -59,7 +59,7 @@ def test_no_worker_serves_what_another_one_replaced(
             for client in clients.values():
                 for path in PATHS:
                     client.get(path)
-        harm(table_of(settings.cache))
+        harm(table_of(settings.cache), running)
         replace_a_worker(running)
         with client_of_each_worker(running) as clients:
             for turn, (writer, client) in enumerate(clients.items()):
