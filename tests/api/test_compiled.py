@@ -214,6 +214,19 @@ def test_shapes_that_cannot_be(arguments: tuple[Any, ...]) -> None:
         compiled._repeated.Heads(wire.reads, *arguments)
 
 
+def test_a_connection_keeps_a_bounded_number_of_objects() -> None:
+    """Rule: no kind of readers has more objects than the limit, also if so many kinds came after it that it was given up."""
+    engine: Any = Watched(guards=lambda _ready: [("is", STATE, "value", NUMBERS)])
+    hits, sent = CompiledHits(engine, Watched(), 10), Watched(head=b"", size=1)  # type: ignore[arg-type]
+    sent.ready = Watched(copy=None, since=0.0, until=FAR)
+    objects = hits.objects("a", b"x", False)  # type: ignore[arg-type]
+    for number in range(100):
+        hits.objects("a", b"made up %d" % number, False)  # type: ignore[arg-type]
+    for number in range(95):
+        hits.remember(objects, b"/b/%d" % number, sent)  # type: ignore[arg-type]
+        assert 0 < len(objects) <= 10
+
+
 def test_kinds_of_readers_are_kept_apart() -> None:
     """Rule: an object is sent again only to the caller, at the Host and in the form for which it was rendered."""
     hits, callers = CompiledHits(Watched(), Watched(), 10), ["a", "b"]  # type: ignore[arg-type]

@@ -77,7 +77,7 @@ class CompiledHits:
         """The objects by path that one kind of readers may be sent: by caller, Host, and whether answers have checksums."""
         objects = self._objects.get((principal, host, checked))
         if objects is None:
-            if len(self._objects) >= _MOST_KINDS:  # connections keep theirs, whose objects count no more
+            if len(self._objects) >= _MOST_KINDS:  # connections keep theirs
                 self._objects.clear()
             objects = self._objects[principal, host, checked] = {}
         return objects
@@ -93,6 +93,8 @@ class CompiledHits:
                 self._kept = 0
                 for kind in self._objects.values():
                     kind.clear()
+            if len(objects) >= self._most:  # of a kind that is not among these any more
+                objects.clear()
             self._kept += 1
         every = numbered((*guards, *of_object))
         objects[path] = sent, sent.head, ready.copy, sent.size, ready.since, ready.until, every
