@@ -85,6 +85,12 @@ class Reading:
             self.ahead.machine.read("b", read, block, blocks)
             self.tree.record("b", key, block, blocks, self.now, 1, False, count)
 
+    async def load(self, key: str) -> None:
+        """Cache an object, as a read that misses does."""
+        assert self.principal is not None
+        done = await self.ahead._links.load(ObjectKey("default", "b", key), self.principal, None)
+        assert not done.failure
+
     async def run_once(self) -> None:
         """A turn of the keeper, until all that it began is done."""
         for _ in range(2):
@@ -284,6 +290,7 @@ async def test_a_scan_that_begins_again_is_listed_from_its_beginning(reading: Re
     put(reading.bench, NAMES)
     for name in NAMES:
         await reading.read(name)
+        await reading.load(name)
     for name in NAMES[:20]:
         await reading.read(name, hit=True)
     assert reading.listings.pages == 1
