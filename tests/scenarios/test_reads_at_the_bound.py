@@ -40,16 +40,19 @@ def reads_per_epoch(origin: FakeOrigin, data: Stock, jobs: Sequence[Schedule]) -
 
 def correlation(orders: Sequence[Sequence[int]]) -> float:
     """The largest rank correlation of neighbouring epochs, whatever its sign."""
-    places = [np.argsort(order) for order in orders if len(order) == ITEMS]
+    whole = max(map(len, orders))
+    places = [np.argsort(order) for order in orders if len(order) == whole]
     return max(abs(float(np.corrcoef(one, other)[0, 1])) for one, other in pairwise(places))
 
 
 @pytest.mark.parametrize(("share", "workers"), [(0.2, 1), (0.95, 2)])
 def test_a_job_alone_reads_what_is_not_cached(tmp_path: Path, share: float, workers: int) -> None:
-    """Rule: at most 1.05 (1 - c) + 0.02 reads per item and epoch, in the job's own order."""
+    """Rule: at most 1.05 (1 - c) + 0.02 reads per item and epoch, in the job's own order. The few reads of an epoch that race
+    with the turnover do not grow with the dataset, so it is larger here."""
+    items = 2 * ITEMS
     with OriginThread() as origin:
-        data = dataset_of(origin, tmp_path, ITEMS, SIZE)
-        settings = Settings(origin.endpoint, tmp_path / "cache", str(int(share * ITEMS * SIZE)), workers=workers)
+        data = dataset_of(origin, tmp_path, items, SIZE)
+        settings = Settings(origin.endpoint, tmp_path / "cache", str(int(share * items * SIZE)), workers=workers)
         with gateway(settings, tmp_path) as running:
             data.register(running, "part")
             job = TrainingJob("alone", [running], data, EPOCHS)
