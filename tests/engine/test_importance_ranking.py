@@ -1,4 +1,4 @@
-"""Importance scores of a node expire when their job stops sending, and the node reports that to the fleet."""
+"""Importance scores of a node: they rank what is cached, expire when their job stops sending, and the fleet is told."""
 
 from __future__ import annotations
 
@@ -12,18 +12,23 @@ import pytest
 from gateway.engine.space.importance_ranking import ImportanceLinks, ImportanceRanking
 from gateway.engine.space.item_scores import ItemScores
 from gateway.engine.space.job_readers import JobReaders
-from gateway.engine.space.preload import Preloader
+from gateway.engine.space.preload import Preloader, Reader
 from gateway.engine.space.read_tally import ReadTally
 from gateway.model.importance import decode
-from gateway.policies.items.importance import FIRST_INTERVAL, LIFETIME, SHORTEST_INTERVAL
+from gateway.policies.eviction.importance import Importance
+from gateway.policies.items.datasets import CachingMode
+from gateway.policies.items.importance import FIRST_INTERVAL, LIFETIME, SHORTEST_INTERVAL, JobWeight
+from gateway.policies.pools import Pool, dataset_pool, with_default
 from gateway.policies.space.importance import ScoreReport
-from gateway.policies.space.orders import JobOrder, Phase
+from gateway.policies.space.orders import ImportanceOrder, JobOrder, Phase, PoolOrder, WhyCaching
 from gateway.policies.space.plan import Plan
+from gateway.store.index.pool_rows import Entering
 from gateway.store.shared.decile_reads import DecileReads
 from gateway.store.shared.importance import DIRECT, ScoreTables
 from tests.engine.conftest import alone
 from tests.engine.datasets import Data, Shelf, equal_bodies, shelved
 from tests.scored import Part
+from tests.stores import entering, query
 
 CAPACITY = 100_000
 ITEMS = 20
@@ -36,6 +41,10 @@ class NoReaders:
     def look_again(self) -> None:
         """A turn begins."""
 
+    async def readers(self, _dataset: str) -> list[Reader]:
+        """Nobody's rights."""
+        return []
+
 
 @dataclass
 class Node:
@@ -45,6 +54,7 @@ class Node:
     data: Data
     home: Path
     jobs: dict[str, JobOrder] = field(default_factory=lambda: {JOB: JobOrder(True, Phase.STEADY)})
+    pools: dict[str, PoolOrder] = field(default_factory=dict)
     now: float = 1000.0
     said: Mapping[str, ScoreReport] = field(default_factory=dict)
 
@@ -61,8 +71,8 @@ class Node:
 
     @property
     def plan(self) -> Plan:
-        """A plan that knows jobs, and keeps nothing by importance."""
-        return Plan(version=1, jobs=self.jobs)
+        """A plan that knows jobs, and keeps nothing by importance unless a test says so."""
+        return Plan(version=1, jobs=self.jobs, pools=self.pools)
 
     async def hear(self, report: Mapping[str, ScoreReport]) -> None:
         """Send the node's report to the fleet."""
@@ -108,3 +118,28 @@ async def test_scores_of_a_job_that_the_plan_does_not_know_are_forgotten_soon(no
     node.send(1)
     assert await node.after(59) == {JOB}
     assert await node.after(2) == set()
+
+
+async def test_an_item_without_a_row_is_ranked_once_it_has_one(node: Node) -> None:
+    """Rule: an item that is resident, but has no row yet, gets the rank of the latest score once its row has an earlier one."""
+    content, store = node.data.registration.content, node.shelf.bench.store
+    pool = dataset_pool(content.id)
+    node.pools[pool] = PoolOrder(
+        CachingMode.FULL,
+        WhyCaching.REQUESTED,
+        CAPACITY,
+        order=Importance.name,
+        importance=ImportanceOrder({JOB: JobWeight(1.0, 1.0)}),
+    )
+    await store.pools.define(with_default([Pool(pool, CAPACITY // 2, Importance.name)], CAPACITY, "lru"))
+    node.send(1)
+    store.items.adopt(content)
+    await store.items.ready(content)
+    blob = store.begin(len(node.data.bodies[2]))
+    ref = await blob.commit(node.data.bodies[2], content.digest(2))
+    blob.end()
+    assert node.data.resident == {2}
+    await node.ranking.run_once()
+    assert await store.keep_item(ref, Entering(entering(1.0).access, pool, 1, 9.0))
+    await node.ranking.run_once()
+    assert query(store.directory.root, "SELECT rank FROM blobs") == [(3.0,)]

@@ -4,7 +4,8 @@ The keeper does it once per heartbeat (SHADE, section 4.2.2). The scores are in 
 received them (store/shared/importance.py). When the scores or the plan have changed:
 
 - Resident items whose rank has changed get their new rank, in pages of ``_PAGE`` rows and at most ``_PAGES`` pages a turn, so
-  that neither the event loop nor a fill waits long. An item stored in the meantime gets its rank from the worker that stores it.
+  that neither the event loop nor a fill waits long. An item is resident before it has a row, and the row gets the rank of an
+  earlier score; so an item without a row stays unranked until the next turn.
 - The most important missing items of the next epoch's list are loaded in the background lane, as many as fit into the pool's
   target. Each load is counted as a read of the origin.
 
@@ -42,8 +43,8 @@ from gateway.store.datasets.content import UNKNOWN_LENGTH, Content
 from gateway.store.shared.importance import JobTable
 from gateway.store.store import Store
 
-_PAGE = 1000
-_PAGES = 32
+_PAGE = 500
+_PAGES = 64
 """Blobs ranked in one transaction, and transactions in one turn."""
 _STRANGE = 60.0
 """Seconds after which the scores of a job that the plan does not know are forgotten."""
@@ -193,11 +194,11 @@ class ImportanceRanking:
             page = stale[start : start + _PAGE]
             scores = known.scores[page]
             digests = [content.digest(int(index)) for index in page]
-            if not await self._store.pools.rank(
+            ranked = await self._store.pools.rank(
                 dataset_pool(content.id), dict(zip(digests, scores.tolist(), strict=True))
-            ):
-                return
-            known.ranks[page] = scores
+            )
+            recorded = np.array([digest in ranked for digest in digests])
+            known.ranks[page[recorded]] = scores[recorded]
 
     async def _load(self, content: Content, tables: list[JobTable], known: _Ranked) -> None:
         """Load the most important items of the lists, replacing earlier loads."""
