@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -56,16 +57,8 @@ class Reading:
 
     def __post_init__(self) -> None:
         objects = self.objects or WarmObjects(self.bench.engine, None)
-        self.ahead = ahead_of(
-            self.tree,
-            PrefetchLinks(
-                objects,
-                self.listings,
-                LoadRights(lambda _: self.principal, lambda: self.rules),
-                BLOCK,
-                self.most_bytes,
-            ),
-        )
+        rights = LoadRights(lambda _: self.principal, lambda: self.rules)
+        self.ahead = ahead_of(self.tree, PrefetchLinks(objects, self.listings, rights, BLOCK, self.most_bytes))
 
     async def read(
         self, key: str, start: int = 0, size: int = SMALL, stop: int | None = None, *, hit: bool = False
@@ -88,8 +81,7 @@ class Reading:
     async def load(self, key: str) -> None:
         """Cache an object, as a read that misses does."""
         assert self.principal is not None
-        done = await self.ahead._links.load(ObjectKey("default", "b", key), self.principal, None)
-        assert not done.failure
+        assert not (await self.ahead._links.load(ObjectKey("default", "b", key), self.principal, None)).failure
 
     async def run_once(self) -> None:
         """A turn of the keeper, until all that it began is done."""
@@ -110,8 +102,16 @@ class Reading:
 @pytest.fixture
 async def reading(tmp_path: Path) -> AsyncIterator[Reading]:
     """Such a client, with ALICE's rights."""
-    async with benched(tmp_path / "cache", max_fills=64) as bench:
-        made = Reading(bench, CountedListings(bench.engine.services.origin), Principal("GWA", "a", bench.identity))
+    async with read_through(tmp_path, AccessStreamTree(window=WINDOW)) as made:
+        yield made
+
+
+@asynccontextmanager
+async def read_through(home: Path, tree: AccessStreamTree) -> AsyncIterator[Reading]:
+    """A client of a node with this tree."""
+    async with benched(home / "cache", max_fills=64) as bench:
+        listings, principal = CountedListings(bench.engine.services.origin), Principal("GWA", "a", bench.identity)
+        made = Reading(bench, listings, principal, tree=tree)
         yield made
         await made.ahead.close()
 
@@ -251,37 +251,23 @@ async def test_folders_beside_objects_are_not_taken_for_objects(reading: Reading
 
 async def test_the_first_reads_in_order_are_loaded_ahead(tmp_path: Path) -> None:
     """Rule: the beginning of a scan is loaded ahead before the scan is a stream."""
-    async with benched(tmp_path / "cache", max_fills=64) as bench:
-        reading = Reading(
-            bench,
-            CountedListings(bench.engine.services.origin),
-            Principal("GWA", "a", bench.identity),
-            tree=AccessStreamTree(),
-        )
-        put(bench, NAMES)
+    async with read_through(tmp_path, AccessStreamTree()) as reading:
+        put(reading.bench, NAMES)
         for name in NAMES[:20]:
             await reading.read(name)
-        await reading.ahead.close()
     assert (reading.tree.streams(), f"/b/{NAMES[20]}" in reading.fetched()) == ([], True)
 
 
 async def test_folders_that_a_scan_goes_on_over_are_not_listed_each(tmp_path: Path) -> None:
     """Rule: once the next objects of all folders are loaded ahead, a listing serves many of them."""
     names = [f"classes/{at // 20:03}/{at:04}" for at in range(600)]
-    async with benched(tmp_path / "cache", max_fills=64) as bench:
-        reading = Reading(
-            bench,
-            CountedListings(bench.engine.services.origin),
-            Principal("GWA", "a", bench.identity),
-            tree=AccessStreamTree(),
-        )
-        put(bench, names)
+    async with read_through(tmp_path, AccessStreamTree()) as reading:
+        put(reading.bench, names)
         for name in names[:330]:
             await reading.read(name)
         before = reading.listings.pages
         for name in names[330:]:
             await reading.read(name)
-        await reading.ahead.close()
     assert reading.listings.pages - before <= 1
 
 
