@@ -377,6 +377,21 @@ def test_an_epoch_without_updates_is_followed_by_a_whole_one():
         assert (came == whole()) is expected
 
 
+def test_an_epoch_after_lost_accuracy_is_a_whole_one():
+    """Rule: a loop that reports the accuracy of its model gets every item once while it is below the best; a tensor will do."""
+    sampler, loader = make()
+    for accuracy in (0.9, torch.tensor(0.5)):
+        train(sampler, loader)
+        sampler.accuracy(accuracy)
+    assert Counter(train(sampler, loader)) == whole()
+
+
+def test_wrong_accuracy():
+    """Rule: a loss reported in place of an accuracy is refused."""
+    with pytest.raises(ValueError, match=r"accuracy must be a number from 0 on, such as a share or percent, not -0\.3"):
+        make()[0].accuracy(-0.3)
+
+
 def test_a_loop_that_stops_updating_reports_nothing():
     """Rule: after an epoch without updates nothing is sent to the gateways, so their scores age; once updates resume, the next
     epoch is reported again."""
@@ -413,6 +428,9 @@ def test_a_loop_that_stops_updating_reports_nothing():
         ({"epoch": -7}, "there is no epoch -7"),
         ({"part": [2, 2]}, "there is no rank 2 of 2"),
         ({"part": [0, 0]}, "there is no rank 0 of 0"),
+        ({"accuracies": []}, "damaged"),
+        ({"accuracies": ["x", None, None]}, "damaged"),
+        ({"topped": ""}, "damaged"),
     ],
 )
 def test_damaged_states(change, message):

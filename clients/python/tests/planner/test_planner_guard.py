@@ -1,9 +1,9 @@
-"""The loss guard: the used part of the share follows the curve of the loss."""
+"""The guards: the used part of the share follows the curve of the loss, and ends when accuracy is lost."""
 
 import numpy as np
 import pytest
 
-from larder.planner.guard import LossCurve
+from larder.planner.guard import AccuracyCurve, LossCurve
 
 
 def level_after(*means):
@@ -53,3 +53,31 @@ def test_an_epoch_without_losses():
     curve.add(np.array([1.0]), np.ones(1))
     curve.close()
     assert curve.level() == 1.0
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "lost"),
+    [
+        ((), False),  # nothing is known
+        ((70.0,), False),
+        ((70.0, 69.4), False),  # less than 1 % of the best
+        ((70.0, 69.2), True),
+        ((0.70, 0.692), True),  # in any unit
+        ((70.0, 60.0, 69.5), False),  # it is back
+        ((60.0, 70.0, 65.0, 66.0), True),  # the best of all epochs counts
+        ((0.0, 0.0), False),
+    ],
+)
+def test_lost_accuracy(accuracies, lost):
+    """Rule: accuracy is lost while the last one is more than 1 % below the best."""
+    curve = AccuracyCurve()
+    for accuracy in accuracies:
+        curve.add(accuracy)
+    assert curve.lost is lost
+
+
+@pytest.mark.parametrize("accuracy", [-0.1, float("nan"), float("inf")])
+def test_what_is_no_accuracy(accuracy):
+    """Rule: a negative accuracy, as of a loss, and one that is not finite are refused."""
+    with pytest.raises(ValueError, match="accuracy must be a number from 0 on"):
+        AccuracyCurve().add(accuracy)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from larder.planner.scores import BIAS, HALF_LIFE, NEVER, WEIGHT_UNIT, ItemScores, rank_scores
+from larder.planner.scores import BIAS, FEWEST_RANKS, HALF_LIFE, NEVER, WEIGHT_UNIT, ItemScores, rank_scores
 
 
 def scores(*counts):
@@ -80,3 +80,49 @@ def test_unknown_items_have_the_mean():
     assert len(set(items.weights(0).tolist())) == 1
     items.set(np.array([0, 1]), np.array([3.0, 5.0], np.float16), 0)
     assert items.weights(1)[2] == 4 * WEIGHT_UNIT
+
+
+def ranked(items, epoch, losses):
+    """Score a mini-batch of all items."""
+    items.set(np.arange(len(losses)), rank_scores(np.array(losses, float)), epoch)
+
+
+def test_an_item_in_the_top_fifth_twice_in_a_row_is_doubted():
+    """Rule: one epoch at the top is no doubt, two are, and the next lower rank ends it."""
+    items = ItemScores(10)
+    ranked(items, 0, [9, 8, *range(8)])
+    assert not items.doubted(10).any()
+    ranked(items, 1, [9, *range(8), 8])
+    assert np.flatnonzero(items.doubted(10)).tolist() == [0]
+    ranked(items, 2, [0, *range(1, 10)])
+    assert np.flatnonzero(items.doubted(10)).tolist() == [9]
+
+
+def test_scores_of_one_epoch_do_not_raise_doubt():
+    """Rule: an item that comes again and again in one epoch counts once; epochs without it are not between."""
+    items = ItemScores(10)
+    for _ in range(3):
+        ranked(items, 4, range(10))
+    assert not items.doubted(10).any()
+    items.set(np.array([9]), rank_scores(np.arange(10.0))[9:], 7)
+    assert np.flatnonzero(items.doubted(10)).tolist() == [9]
+
+
+def test_a_doubted_item_counts_as_the_mean():
+    """Rule: it is drawn as often as an item without a score, and kept in the cache by the same score."""
+    items = ItemScores(11)
+    for epoch in range(2):
+        ranked(items, epoch, range(10))
+    weights, believed = items.weights(2, 10), items.believed(10)
+    assert weights[8] == weights[9] == weights[10]
+    assert believed[8] == believed[9] == np.float16(items.values[:10].mean(dtype=float))
+    assert believed[:8].tolist() == items.values[:8].tolist()
+    assert np.isnan(believed[10])
+
+
+def test_small_batches_raise_no_doubt():
+    """Rule: of a few samples the top ones are too many to be doubted."""
+    items = ItemScores(FEWEST_RANKS - 1)
+    for epoch in range(2):
+        ranked(items, epoch, range(FEWEST_RANKS - 1))
+    assert not items.doubted(FEWEST_RANKS - 1).any()

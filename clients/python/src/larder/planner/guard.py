@@ -1,4 +1,4 @@
-"""The loss guard: limits by the loss curve how far an epoch may go along the frontier.
+"""The guards: limit by the curves of loss and accuracy how far an epoch may go along the frontier.
 
 Training on a few items again and again can stop a model from learning, so SHADE watches the curve and goes back to a shuffle
 of all items when it stops improving (FAST 2023, section 4.2.1, PADS). Here the used part of the user's share follows the
@@ -12,6 +12,10 @@ curve:
 
 Hard items come more often, so the plain mean over an epoch's losses would rise as soon as importance is used. The curve is
 therefore the mean weighted with p/q (Eq. 1), which estimates the mean loss over the dataset.
+
+The loss of training items goes on falling while a model memorises; accuracy on held-out items does not rise with it. If the
+training loop reports that accuracy, every epoch is a shuffle of all items while the last report is below the best one by more
+than ``LOST`` of it.
 """
 
 from collections.abc import Iterable
@@ -25,6 +29,8 @@ WINDOW = 3
 """Epochs over which the fall is averaged."""
 STEEP = 0.1
 """Relative rise of the loss within one epoch that ends the use of importance."""
+LOST = 0.01
+"""Relative loss of accuracy, from the best so far, that ends the use of importance."""
 _KEPT = WINDOW + 1
 _TINY = 1e-12
 
@@ -65,3 +71,26 @@ class LossCurve:
             return 0.0
         fall = (oldest - last) / max(abs(oldest), _TINY) / (len(self.means) - 1)
         return min(1.0, max(0.0, fall / FULL))
+
+
+class AccuracyCurve:
+    """The best and the last reported accuracy on held-out items; ``None`` before the first report."""
+
+    def __init__(self, best: float | None = None, last: float | None = None) -> None:
+        self.best = best
+        self.last = last
+
+    def add(self, accuracy: float) -> None:
+        """Add the accuracy after an epoch, in any unit in which more is better.
+
+        Raises:
+            ValueError: it is negative or not finite.
+        """
+        if not 0 <= accuracy < float("inf"):
+            raise ValueError(f"accuracy must be a number from 0 on, such as a share or percent, not {accuracy!r}")
+        self.best, self.last = max(accuracy, self.best or 0.0), accuracy
+
+    @property
+    def lost(self) -> bool:
+        """Whether the last accuracy is so far below the best that the next epoch is to be a shuffle."""
+        return self.best is not None and self.last is not None and self.last < (1 - LOST) * self.best

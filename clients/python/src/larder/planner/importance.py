@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from larder.base.errors import StateError
 from larder.planner.draw import Drawn, DrawRule, draw
-from larder.planner.guard import LossCurve
+from larder.planner.guard import AccuracyCurve, LossCurve
 from larder.planner.permutation import permutation
 from larder.planner.scores import NEVER, ItemScores, rank_scores
 
@@ -40,7 +40,7 @@ class RankPart(NamedTuple):
 
 class Contribution(NamedTuple):
     """The scores that one rank learned in an epoch, for the other ranks; ``taken``: entries of the list that it knows are
-    trained."""
+    trained; ``accuracy``: reported to it since the last exchange, ``None`` if none was."""
 
     fingerprint: str
     taken: int
@@ -49,6 +49,7 @@ class Contribution(NamedTuple):
     loss: float
     weight: float
     batch: int
+    accuracy: float | None = None
 
 
 class ImportancePlan:
@@ -58,7 +59,8 @@ class ImportancePlan:
         items: number of items, 1 to 2**32 - 1.
         rule: how lists are drawn.
         seed: of the lists.
-        guard: whether the share of unseen items follows the loss (`larder.planner.guard`).
+        guard: whether the share of unseen items follows loss and accuracy (`larder.planner.guard`), and items of which scores say
+            that their labels are wrong count as the mean (`larder.planner.scores`).
     """
 
     def __init__(self, items: int, rule: DrawRule, *, seed: int = 0, guard: bool = True) -> None:
@@ -75,6 +77,8 @@ class ImportancePlan:
         self._part: RankPart | None = None
         self._scores = ItemScores(items)
         self._curve = LossCurve()
+        self._accuracies = AccuracyCurve()
+        self._reported: float | None = None
         self._batch = 0
         self._basis = np.zeros(0, np.uint16)
         self._own = np.zeros(0, np.uint32)  # the items of the part
@@ -88,6 +92,11 @@ class ImportancePlan:
     def scores(self) -> NDArray[np.float16]:
         """The latest score of each item; NaN for those never scored."""
         return self._scores.values
+
+    @property
+    def believed(self) -> NDArray[np.float16]:
+        """The scores by which items are drawn: with a guard, those of doubted items are the mean."""
+        return self._scores.believed(self._batch) if self._guard else self._scores.values.copy()
 
     @property
     def trained(self) -> int:
@@ -117,9 +126,12 @@ class ImportancePlan:
             self._curve.close()
         started = bool(self._curve.means) or self._curve.silent
         self.level = self._curve.level() if self._guard else float(started and not self._curve.silent)
+        self._settle_accuracy(self._reported)
+        if self._guard and self._accuracies.lost:
+            self.level = 0.0
         self.epoch, self._taken, self._at, self._steps = epoch, 0, 0, 0
         self._part = RankPart(rank, world) if apart and world > 1 else None
-        self._basis = self._scores.weights(epoch)
+        self._basis = self._scores.weights(epoch, self._batch if self._guard else 0)
         self._draw(world)
         return self.rest(rank, world)
 
@@ -173,6 +185,20 @@ class ImportancePlan:
         if len(ids) > 1:
             self._scores.set(ids, rank_scores(losses, self._batch), max(self.epoch, 0))
 
+    def report_accuracy(self, accuracy: float) -> None:
+        """Report the accuracy on held-out items after the current epoch, in any unit in which more is better.
+
+        Raises:
+            ValueError: it is negative or not finite.
+        """
+        AccuracyCurve().add(accuracy)
+        self._reported = accuracy
+
+    def _settle_accuracy(self, accuracy: float | None) -> None:
+        if accuracy is not None:
+            self._accuracies.add(accuracy)
+        self._reported = None
+
     def weights(self, ids: ArrayLike) -> NDArray[np.float32]:
         """p/q of Eq. 1 for items of the current list (`Drawn.weights`); 1 before the first list.
 
@@ -210,7 +236,10 @@ class ImportancePlan:
         facts = repr((self.seed, self.epoch, self.rule, self.level, self._steps)).encode()
         fingerprint = blake2b(facts + self._basis.tobytes(), digest_size=16).hexdigest()
         ids, values = self._scores.of_epoch(max(self.epoch, 0))
-        return Contribution(fingerprint, self._trained, ids, values, self._curve.loss, self._curve.weight, self._batch)
+        curve = self._curve
+        return Contribution(
+            fingerprint, self._trained, ids, values, curve.loss, curve.weight, self._batch, self._reported
+        )
 
     def follow(self, contributions: Sequence[Contribution]) -> None:
         """Count as trained every entry that any rank knows is trained: a rank that missed the last items of a mini-batch knows
@@ -224,7 +253,8 @@ class ImportancePlan:
         self._at = -(-ahead // (1 if self._part else self._world))
 
     def absorb(self, contributions: Sequence[Contribution]) -> None:
-        """Adopt the scores of all ranks, this one included. If several ranks scored an item, the last rank's score counts.
+        """Adopt the scores of all ranks, this one included. If several ranks scored an item, the last rank's score counts; the
+        first rank's accuracy does.
 
         Raises:
             StateError: the ranks are not in the same epoch of the same list, as after loading states of different steps.
@@ -235,6 +265,8 @@ class ImportancePlan:
         self._curve.loss = sum(contribution.loss for contribution in contributions)
         self._curve.weight = sum(contribution.weight for contribution in contributions)
         self._batch = max(contribution.batch for contribution in contributions)
+        reported = (contribution.accuracy for contribution in contributions if contribution.accuracy is not None)
+        self._reported = next(reported, None)
 
     # --- statistics
 
@@ -249,8 +281,8 @@ class ImportancePlan:
 
     def stats(self) -> dict[str, Any]:
         """``epoch``; ``level``: used part of the share; ``unseen``: share of items that are not in the current list;
-        ``known``: share of items with a score; ``oldest``: epochs since the oldest score; ``loss``: mean losses of the last
-        epochs; and counts."""
+        ``known``: share of items with a score; ``doubted``: share of items whose labels may be wrong; ``oldest``: epochs since
+        the oldest score; ``loss``: mean losses of the last epochs; ``accuracy``: the last one reported; and counts."""
         ages = self._scores.ages(max(self.epoch, 0))
         unseen = 0.0 if self.drawn is None else 1 - np.count_nonzero(self.drawn.counts()) / len(self.drawn.expected)
         return {
@@ -258,8 +290,10 @@ class ImportancePlan:
             "level": self.level,
             "unseen": float(unseen),
             "known": len(ages) / self.items,
+            "doubted": float(np.mean(self._scores.doubted(self._batch))),
             "oldest": int(ages.max(initial=0)),
             "loss": list(self._curve.means),
+            "accuracy": self._accuracies.last,
             **self.counts,
         }
 
@@ -268,7 +302,7 @@ class ImportancePlan:
     def state_dict(self) -> dict[str, Any]:
         """The state to save, of JSON types: the rest of the current list, scores, and the loss curve.
 
-        Scores are float16, compressed: about three MB for a million items.
+        Scores are float16, compressed: about four MB for a million items.
         """
         curve = self._curve
         return {
@@ -285,8 +319,10 @@ class ImportancePlan:
             "part": None if self._part is None else list(self._part),
             "batch": self._batch,
             "curve": [curve.means, curve.loss, curve.weight],
+            "accuracies": [self._accuracies.best, self._accuracies.last, self._reported],
             "scores": _packed(self._scores.values),
             "scored": _packed(self._scores.epochs),
+            "topped": _packed(self._scores.topped(self._batch)),
             "basis": _packed(self._basis),
         }
 
@@ -303,6 +339,8 @@ class ImportancePlan:
             raise StateError(f"expected a state of version {VERSION} and {self.items} items, not of {other}")
         try:
             part, epoch = state["part"], int(state["epoch"])
+            # States of older releases have neither accuracies nor items that ranked at the top before.
+            accuracies = [None if value is None else float(value) for value in state.get("accuracies", (None,) * 3)]
             loaded: dict[str, Any] = {
                 "rule": DrawRule(state["unseen"], state["repeats"]),
                 "seed": int(state["seed"]),
@@ -313,18 +351,23 @@ class ImportancePlan:
                 "_steps": int(state.get("steps", 0)),
                 "_part": None if part is None else RankPart(*map(int, part)),
                 "_curve": LossCurve(*state["curve"]),
+                "_accuracies": AccuracyCurve(*accuracies[:2]),
+                "_reported": accuracies[2],
                 "_basis": _unpacked(state["basis"], np.uint16, self.items if epoch != NEVER else 0),
             }
             scores = (
                 _unpacked(state["scores"], np.float16, self.items),
                 _unpacked(state["scored"], np.int32, self.items),
             )
+            bits = -(-self.items // 8)
+            topped = _unpacked(state["topped"], np.uint8, bits) if "topped" in state else np.zeros(bits, np.uint8)
             length = int(state["length"])
             _require_possible(self.items, length, loaded)
-        except (KeyError, TypeError, ValueError, zlib.error) as error:
+        except (KeyError, IndexError, TypeError, ValueError, zlib.error) as error:
             raise StateError(f"the saved state is damaged: {type(error).__name__}: {error}") from error
         self.__dict__.update(loaded)
         self._scores.values, self._scores.epochs = scores
+        self._scores.restore_topped(topped)
         self._at, self._world, self._share, self.drawn = 0, 1, np.zeros(0, np.uint32), None
         if epoch != NEVER:
             self._draw(1, length)

@@ -14,6 +14,10 @@ Where the paper leaves a case open:
 
 Scores age: an item that is left out of an epoch keeps the score from an older model. `ItemScores.weights` moves scores
 towards the mean, by half every ``HALF_LIFE`` epochs; an item that was never scored has the mean.
+
+A model learns wrong labels last, so their losses rank high in every epoch, and repeats teach them. Hard items that can be
+learned lose their rank once they have come. Therefore an item that ranked in the top ``DOUBTED`` of its mini-batch in each of
+its last two epochs is *doubted*, and counts as the mean: it comes as often as others, until it ranks lower.
 """
 
 import numpy as np
@@ -25,6 +29,10 @@ HALF_LIFE = 4
 """Epochs in which half of a score's distance to the mean is lost."""
 WEIGHT_UNIT = 512
 """Weight of a score of 1. Every float16 of at least 2 is a whole number of units, so weights are exact."""
+DOUBTED = 0.2
+"""The top share of a mini-batch whose items are doubted if they rank there twice in a row."""
+FEWEST_RANKS = 10
+"""Samples of a mini-batch below which its ranks are too coarse to doubt an item."""
 _AGES = 16 * HALF_LIFE
 """Epochs after which a score counts as the mean."""
 _ONE = 1 << 16
@@ -51,8 +59,13 @@ def rank_scores(losses: NDArray[np.floating], batch: int = 0) -> NDArray[np.floa
     return np.asarray(np.log(smaller * stretch + BIAS), np.float16)
 
 
+def top_score(batch: int) -> float:
+    """The score from which an item is in the top ``DOUBTED`` of a mini-batch of ``batch`` samples."""
+    return float(np.float16(np.log((1 - DOUBTED) * max(0, batch - 1) + BIAS)))
+
+
 class ItemScores:
-    """The latest score of each item, and its epoch. Four MB and two MB for a million items.
+    """The latest score of each item, its epoch, and the score of the epoch before. Eight MB for a million items.
 
     Args:
         items: number of items.
@@ -63,12 +76,16 @@ class ItemScores:
         """Scores; NaN for an item that was never scored."""
         self.epochs = np.full(items, NEVER, np.int32)
         """Epoch of each score; ``NEVER`` without one."""
+        self.before = np.full(items, np.nan, np.float16)
+        """Last scores of the epochs before; NaN for an item that was scored in one epoch at most."""
 
     def __len__(self) -> int:
         return len(self.values)
 
     def set(self, ids: NDArray[np.integer], values: NDArray[np.float16], epoch: int) -> None:
         """Replace scores; if an item comes more than once, its last score counts."""
+        older = ids[self.epochs[ids] != epoch]
+        self.before[older] = self.values[older]
         self.values[ids] = values
         self.epochs[ids] = epoch
 
@@ -81,9 +98,30 @@ class ItemScores:
         """For each scored item, the epochs from its score to ``epoch``."""
         return np.asarray(epoch - self.epochs[self.epochs != NEVER], np.int32)
 
-    def weights(self, epoch: int) -> NDArray[np.uint16]:
+    def doubted(self, batch: int) -> NDArray[np.bool_]:
+        """By item, whether it is doubted; ``batch``: samples of a full mini-batch. With fewer than ``FEWEST_RANKS`` none is."""
+        if batch < FEWEST_RANKS:
+            return np.zeros(len(self), np.bool_)
+        return np.asarray(np.minimum(self.values, self.before) >= np.float16(top_score(batch)))  # NaN is not
+
+    def topped(self, batch: int) -> NDArray[np.uint8]:
+        """All that `doubted` needs of ``before``, a bit for each item: for saved states."""
+        return np.packbits(self.before >= np.float16(top_score(batch)))
+
+    def restore_topped(self, bits: NDArray[np.uint8]) -> None:
+        """Restore ``before`` from `topped`, as far as `doubted` needs it."""
+        self.before[:] = np.where(np.unpackbits(bits, count=len(self)), np.inf, np.nan)
+
+    def believed(self, batch: int) -> NDArray[np.float16]:
+        """The latest scores, with the mean in place of those of doubted items. NaN without a score."""
+        values = self.values.copy()
+        known = values[~np.isnan(values)]
+        values[self.doubted(batch)] = known.mean(dtype=np.float64) if len(known) else np.nan
+        return values
+
+    def weights(self, epoch: int, batch: int = 0) -> NDArray[np.uint16]:
         """The weights for drawing the items of ``epoch``: scores moved towards the mean by their age, in units of 1 /
-        ``WEIGHT_UNIT``.
+        ``WEIGHT_UNIT``. With the samples of a full mini-batch (``batch``), doubted items have the mean.
 
         Whole numbers, computed from whole numbers, so that all ranks with the same scores have the same weights.
         """
@@ -92,6 +130,7 @@ class ItemScores:
         scaled[known] = self.values[known].astype(np.float64) * WEIGHT_UNIT
         mean = int(scaled.sum()) // max(1, int(np.count_nonzero(known))) or WEIGHT_UNIT
         age = np.where(known, np.clip(epoch - 1 - self.epochs, 0, _AGES), _AGES)
+        age[self.doubted(batch)] = _AGES
         scaled -= mean
         scaled *= _KEPT[age]
         scaled >>= 16

@@ -49,7 +49,8 @@ class ImportanceOptions(TypedDict, total=False):
 
     Args:
         seed: of the lists (0); the same in all ranks.
-        guard: use less of ``unseen`` while the loss does not fall (``True``); see `larder.planner.guard`.
+        guard: use less of ``unseen`` while the loss does not fall or the reported accuracy does, and do not prefer items whose
+            losses stay high, such as those with wrong labels (``True``); see `larder.planner.guard` and `larder.planner.scores`.
         repeats: how often the most important items come in an epoch, on average (4); more than 1.
         batch_size: items per batch, for the loader's ``batch_sampler=``. If left out, single items for ``sampler=``.
         drop_last: with ``batch_size``: leave out a last batch that is not full (``False``).
@@ -145,6 +146,17 @@ class ImportanceSampler(Sampler[Any]):
         """
         self._plan.update(_array(ids), _array(losses))
 
+    def accuracy(self, value: float) -> None:
+        """Report the accuracy on held-out items after an epoch, as a share or in percent; optional.
+
+        With ``guard``, the next epoch is a shuffle of all items if this is more than 1 % below the best reported so far. Of
+        several ranks' reports the first rank's counts.
+
+        Raises:
+            ValueError: it is negative or not finite.
+        """
+        self._plan.report_accuracy(float(value))
+
     def weights(self, ids: Any) -> torch.Tensor:
         """p/q of Eq. 1 for samples of the current epoch: the mean of losses times these weights has the same expectation as the
         mean over all items. The result is float32, on the device of ``ids``.
@@ -173,7 +185,7 @@ class ImportanceSampler(Sampler[Any]):
     def state_dict(self) -> dict[str, Any]:
         """The state to save, of JSON types: the rest of the epoch after the last update, and the scores.
 
-        About three MB for a million items. Between two epochs, or without ``torch.distributed``, ranks differ: save each
+        About four MB for a million items. Between two epochs, or without ``torch.distributed``, ranks differ: save each
         rank's, or only rank 0's, which every rank can load, also with another number of ranks.
         """
         return self._plan.state_dict()
@@ -224,7 +236,7 @@ class ImportanceSampler(Sampler[Any]):
         if self._plan.silent or not (isinstance(dataset, CachedMapDataset) and isinstance(job, Job)):
             return
         if job.ranks == 1 if apart else rank == 0:
-            report = ImportanceReport(self._plan.epoch, self._plan.scores.copy(), self._plan.listed())
+            report = ImportanceReport(self._plan.epoch, self._plan.believed, self._plan.listed())
             job.report_importance(report, dataset.info)
 
     def _world(self) -> Ranks:
