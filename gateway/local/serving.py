@@ -15,7 +15,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory, gettempdir
+from tempfile import TemporaryDirectory, gettempdir, mkdtemp
 from typing import Any
 
 from gateway.api.s3.access_log import AccessLog
@@ -26,6 +26,7 @@ from gateway.base.logs import set_up
 from gateway.commands.common.grammar import describe
 from gateway.local.quick_start import is_quick, prepare, refuse_own_key
 from gateway.model.errors import ConfigError
+from gateway.store.files.locks import is_locked, try_exclusive
 from gateway.store.files.threads import within
 
 log = logging.getLogger("larder.app")
@@ -153,8 +154,29 @@ def _metrics_directory(workers: int) -> Iterator[Path]:
             "%(path)s is full: counters are shared in %(place)s instead", {"path": str(memory), "place": str(place)}
         )
     for left in place.glob(f"{_METRICS}*"):
-        process = left.name.removeprefix(_METRICS).partition("-")[0]
-        if not Path("/proc", process).exists() and left.lstat().st_uid == os.geteuid():
+        if _is_left_behind(left):
             shutil.rmtree(left, ignore_errors=True)
-    with TemporaryDirectory(prefix=f"{_METRICS}{os.getpid()}-", dir=place, ignore_cleanup_errors=True) as directory:
-        yield Path(directory)
+    directory = Path(mkdtemp(prefix="larder-", dir=place))
+    lock = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        # Its lock is held, by workers too, before other starts find it by its name.
+        try_exclusive(lock)
+        directory = directory.rename(place / f"{_METRICS}{os.getpid()}-{directory.name.removeprefix('larder-')}")
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+        os.close(lock)
+
+
+def _is_left_behind(directory: Path) -> bool:
+    """Whether a directory of counters is of a gateway of this user that has ended.
+
+    The lock decides, because containers that share ``/dev/shm`` may not share process ids. Gateways of older releases hold none:
+    theirs are left behind once their process has ended.
+    """
+    process = directory.name.removeprefix(_METRICS).partition("-")[0]
+    try:
+        mine = directory.lstat().st_uid == os.geteuid()
+        return mine and not Path("/proc", process).exists() and not is_locked(directory)
+    except FileNotFoundError:  # its gateway has just removed it
+        return False

@@ -7,9 +7,11 @@ import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import mkdtemp
 
 import pytest
 
+from gateway.store.files.locks import is_locked, try_exclusive
 from gateway.store.shared.table_file import table_of
 from rig.clients import client_of_each_worker, gone, workers_of
 from rig.gateways import Running, Settings, gateway
@@ -36,6 +38,27 @@ def copied(table: Path, _running: Running) -> None:
 def cut_off(table: Path, _running: Running) -> None:
     """The table loses its end: marks, debts and records, not the numbers of keys."""
     os.truncate(table, 300_000)
+
+
+def counters_of_nobody() -> Path:
+    """A directory of counters whose process has a number that Linux gives to none."""
+    return Path(mkdtemp(prefix=f"larder-metrics-{2**22 + 1}-", dir="/dev/shm"))
+
+
+def test_a_start_removes_no_counters_of_another_container(tmp_path: Path, origin: Origin) -> None:
+    """Rule: of counters whose process is unknown here, a start removes those that no gateway has locked; its own are locked."""
+    theirs, left = counters_of_nobody(), counters_of_nobody()
+    lock = os.open(theirs, os.O_RDONLY)
+    try:
+        assert try_exclusive(lock)
+        with gateway(Settings(origin.endpoint, tmp_path / "cache", workers=2), tmp_path) as running:
+            assert (theirs.exists(), left.exists()) == (True, False)
+            (own,) = Path("/dev/shm").glob(f"larder-metrics-{running.process.pid}-*")
+            assert is_locked(own)
+        assert not own.exists()
+    finally:
+        os.close(lock)
+        theirs.rmdir()
 
 
 def replace_a_worker(running: Running) -> None:
