@@ -83,19 +83,17 @@ class Tasks:
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
-        self.forget = self._tasks.discard
-        """A task has ended."""
+        self.keep, self.forget = self._tasks.add, self._tasks.discard
+        """A task has begun, and has ended; for a caller that creates and ends it itself."""
 
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def start(
-        self, work: Coroutine[Any, Any, T], ended: Callable[[asyncio.Task[T]], object] | None = None
-    ) -> asyncio.Task[T]:
-        """Run ``work`` until it ends or the owner stops; ``ended`` is called then, and must call ``forget``."""
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run ``work`` until it ends or the owner stops."""
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self.forget if ended is None else ended)
+        self.keep(task)
+        task.add_done_callback(self.forget)
         return task
 
     async def join(self) -> None:
@@ -143,7 +141,9 @@ class SingleFlight(Generic[K, T]):
         """Start a call that later callers join, in place of any in flight; returns a future like ``waiter``. See ``owner``."""
         loop = asyncio.get_running_loop()
         waiters: list[asyncio.Future[T]] = [loop.create_future()]
-        task = self._tasks.start(call, partial(self._end, key, waiters))
+        task = loop.create_task(call)
+        self._tasks.keep(task)
+        task.add_done_callback(partial(self._end, key, waiters))
         self._calls[key] = Call(task, loop.time(), owner, waiters)
         return waiters[0]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -39,14 +38,13 @@ async def test_a_question_that_never_began_is_waited_for_by_nobody(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rule: readers whose question to the origin is cancelled before its first step do not wait for an answer."""
-    start = bench.engine.blocks.tasks.start
+    keep = bench.engine.blocks.tasks.keep
 
-    def cancelled(work: Coroutine[Any, Any, Any], ended: Callable[[asyncio.Task[Any]], object]) -> asyncio.Task[Any]:
-        task = start(work, ended)
+    def cancelled(task: asyncio.Task[Any]) -> None:
+        keep(task)
         task.cancel()
-        return task
 
-    monkeypatch.setattr(bench.engine.blocks.tasks, "start", cancelled)
+    monkeypatch.setattr(bench.engine.blocks.tasks, "keep", cancelled)
     async with asyncio.timeout(10):
         ended = await asyncio.gather(bench.read("k"), bench.read("k"), return_exceptions=True)
     assert [type(each) for each in ended] == [asyncio.CancelledError] * 2
