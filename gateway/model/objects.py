@@ -50,7 +50,3 @@ class ObjectRecord:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "block_count", max(1, -(-self.meta.size // self.block_size)))
-
-    def block_length(self, number: int) -> int:
-        """The length of block ``number`` in bytes; the last block may be shorter."""
-        return min(self.block_size, self.meta.size - number * self.block_size)

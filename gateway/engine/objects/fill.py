@@ -99,10 +99,11 @@ class Fill:
         self._response = response
         self._started_at = started_at
         self._ended: set[int] = set()
-        record = entry.record
+        size, block_size = entry.record.meta.size, entry.record.block_size
         self.blocks: dict[int, GrowingBlob] = {}
         for number in range(self.current, self.last + 1):
-            self.blocks[number] = GrowingBlob(self._store, record.block_length(number), number)
+            length = min(block_size, size - number * block_size)  # the last block may be shorter
+            self.blocks[number] = GrowingBlob(self._store, length, number)
         self.whole: bytes | memoryview | None = None
         if response is not None and len(self.blocks) == 1:
             self.whole = response.at_once(self.blocks[self.last].length)
