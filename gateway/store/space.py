@@ -62,6 +62,8 @@ class SpaceMeter:
         """Bytes of blobs whose rows are deleted, but whose files still exist."""
         self.datasets = 0
         """Bytes on disk of dataset registrations. The part above 16 MiB reduces the room for blobs."""
+        self.capacity = settings.capacity
+        """Bytes that blobs may take."""
         self.steady = 0
         """Bytes of items of datasets whose residents replace each other, as last noted by the workers."""
         self._noted: dict[str, tuple[int, float]] = {}
@@ -149,11 +151,6 @@ class SpaceMeter:
         self.steady = max(self.steady, sum(noted for noted, at in self._noted.values() if at > now - _STEADY_FOR))
         self._disk.post(lambda connection: blob_rows.note_steady(connection, tag, size, now), lambda: None)
 
-    @property
-    def capacity(self) -> int:
-        """Bytes that blobs may take."""
-        return max(0, self._settings.capacity - max(0, self.datasets - _UNCOUNTED))
-
     def room(self) -> int:
         """The most bytes of blobs that the node can hold; 0 while the disk is not in use."""
         if self._disk.breaker.state is BreakerState.DOWN:
@@ -205,3 +202,4 @@ class SpaceMeter:
             self._measured_at = now
             folder = self._disk.directory.root / DATASETS
             self.datasets = await self._disk.files(lambda: disk_bytes(folder))
+            self.capacity = max(0, self._settings.capacity - max(0, self.datasets - _UNCOUNTED))
