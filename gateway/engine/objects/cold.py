@@ -116,9 +116,14 @@ class ColdReads:
         pending = self._cold.joined(slot)
         if pending is not None:  # hot: ``next_source`` decides the same for a read in progress here
             return self._join(ask, pending, reach)
-        ask_origin = self._question(ask)
+        leased, span = self._services.leases.shared, ask.span
+        if span is not None:
+            ask_origin = self._question(span, leased=leased)
+        else:
+            whole = partial(self._open_leased, self._open_cold, 0) if leased else self._open_cold
+            ask_origin = None if ask.metadata_first else whole
         if ask_origin is None:
-            return self._head(ask, rule, generation, by_get=ask.span is not None)
+            return self._head(ask, rule, generation, by_get=span is not None)
         # A task that belongs to no reader: it also runs the fill that the request starts.
         answer = self._cold.begin(slot, ask_origin(ask, rule, generation))
         return answer if reach is None else reach.result(answer)
@@ -131,14 +136,9 @@ class ColdReads:
         """Have readers of a key of this generation wait for ``work``, and look again afterwards."""
         self._cold.begin(slot, work)
 
-    def _question(self, ask: Ask) -> _AskOrigin | None:
-        """The GET whose answer also serves this reader; ``None`` if a HEAD must come first."""
-        span, block_size = ask.span, self._services.block_size
-        if span is None and ask.metadata_first:
-            return None
-        leased = self._services.leases.shared
-        if span is None:
-            return partial(self._open_leased, self._open_cold, 0) if leased else self._open_cold
+    def _question(self, span: ByteRange, *, leased: bool) -> _AskOrigin | None:
+        """The GET whose answer also serves the reader of a range; ``None`` if the size must be known first."""
+        block_size = self._services.block_size
         first, longest = span.first, span.longest
         if self._blocks.small.may_read(longest, block_size):
             if first is None:
