@@ -58,9 +58,6 @@ class Remote(Protocol):
     async def check(self) -> None:
         """Return if the other side is alive; otherwise raise the error made by ``failed``."""
 
-    def ended(self) -> None:
-        """Note that an answer was released or aborted."""
-
 
 class StreamedResponse(IncomingAnswer):
     """An answer whose head is complete; end it with ``release`` or ``abort``.
@@ -68,14 +65,15 @@ class StreamedResponse(IncomingAnswer):
     ``headers`` keeps order, spelling and repetitions; each character of a value is one byte. ``remote`` is the other side.
     """
 
-    __slots__ = ("_open", "remote", "sending")
+    __slots__ = ("_connections", "_counted", "remote", "sending")
 
-    def __init__(self, remote: Remote, loop: asyncio.AbstractEventLoop, begun: Begun | None = None) -> None:
-        super().__init__(loop, begun)
+    def __init__(self, remote: Remote, connections: Connections, begun: Begun | None = None) -> None:
+        super().__init__(connections.loop, begun)
+        self._connections = connections
         self.sending: asyncio.Task[None] | None = None
         """Sends the request's body."""
         self.remote = remote
-        self._open = True
+        self._counted = begun is None
 
     def header(self, name: str) -> str | None:
         """The first value of a header, by case-insensitive name, or ``None``."""
@@ -188,9 +186,9 @@ class StreamedResponse(IncomingAnswer):
             self.connection.abort()
         if self.sending is not None:
             self.sending.cancel()
-        if self._open:
-            self._open = False
-            self.remote.ended()
+        if self._counted:
+            self._counted = False
+            self._connections.active -= 1
 
     abort = release
 
@@ -217,7 +215,9 @@ class Connections:
         whole: int = 0,
         reusing: bool = False,
     ) -> None:
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
+        self.active = 0
+        """Requests of ``ask`` and ``upload`` in progress, each until it fails or its answer is released."""
         self._places = Places(limit) if limit else None
         self._uploads = Places(max(1, limit // 2)) if limit else None
         self._dialer = Dialer(connect)
@@ -266,10 +266,11 @@ class Connections:
             headers = [*headers, ("Content-Length", str(len(body)))]
         request = encoded(method, target, headers)
         bodiless, last, kept = method == "HEAD", _CLOSE in headers, True
+        self.active += 1
         try:
             while True:
                 connection = await self._take(remote, address, kept=kept)
-                response = StreamedResponse(remote, self._loop)
+                response = StreamedResponse(remote, self)
                 try:
                     connection.send(response, request, body, bodiless=bodiless, last=last, within=within or math.inf)
                     await (response.begun if remote.silence is None else _while_alive(remote, response.begun))
@@ -281,8 +282,11 @@ class Connections:
                 except BaseException:
                     connection.abort()
                     raise
-        except ExchangeFailed as failure:
-            raise remote.failed(f"gave no answer: {failure}", failure) from failure
+        except BaseException as failure:
+            self.active -= 1
+            if isinstance(failure, ExchangeFailed):
+                raise remote.failed(f"gave no answer: {failure}", failure) from failure
+            raise
 
     def get_kept(
         self, remote: Remote, address: ServerAddress, request: bytes, expected: KnownHead, begun: Begun, within: float
@@ -304,7 +308,7 @@ class Connections:
         while idle:
             connection = idle.pop()
             if not connection.transport.is_closing():
-                response = StreamedResponse(remote, self._loop, begun)
+                response = StreamedResponse(remote, self, begun)
                 response.expected = expected
                 connection.send(response, request, bodiless=False, last=False, within=within)
                 return response
@@ -327,6 +331,7 @@ class Connections:
     ) -> StreamedResponse:
         request = encoded(method, target, [*headers, ("Content-Length", str(body.length))])
         holder = HOLDER.get()
+        self.active += 1
         try:
             await _place(self._uploads, holder)
             try:
@@ -334,9 +339,9 @@ class Connections:
             except BaseException:
                 _give_back(self._uploads, holder)
                 raise
-            response = StreamedResponse(remote, self._loop)
+            response = StreamedResponse(remote, self)
             connection.send(response, request, bodiless=False, last=False, within=math.inf, streamed=True)
-            response.sending = self._loop.create_task(body.send(connection))
+            response.sending = self.loop.create_task(body.send(connection))
             response.sending.add_done_callback(lambda _: _give_back(self._uploads, holder))
             try:
                 await response.begun
@@ -345,8 +350,11 @@ class Connections:
                 response.sending.cancel()
                 connection.abort()
                 raise
-        except ExchangeFailed as failure:
-            raise remote.failed(f"gave no answer: {failure}", failure) from failure
+        except BaseException as failure:
+            self.active -= 1
+            if isinstance(failure, ExchangeFailed):
+                raise remote.failed(f"gave no answer: {failure}", failure) from failure
+            raise
 
     async def _take(self, remote: Remote, address: ServerAddress, *, kept: bool) -> ClientConnection:
         """A connection for one exchange; ``kept`` says whether it may have served others.
@@ -374,7 +382,7 @@ class Connections:
             raise
         made.holder = holder
         self._open.add(made)
-        watch(self._open, self._loop, min(self._silence, _MOST_PATIENCE))
+        watch(self._open, self.loop, min(self._silence, _MOST_PATIENCE))
         if self._closed:
             made.abort()
         return made
@@ -382,7 +390,7 @@ class Connections:
     async def _dialed_while_alive(
         self, remote: Remote, dialed: Coroutine[Any, Any, ClientConnection]
     ) -> ClientConnection:
-        attempt = self._loop.create_task(dialed)
+        attempt = self.loop.create_task(dialed)
         try:
             while not (await asyncio.wait([attempt], timeout=remote.silence))[0]:
                 await remote.check()
@@ -417,11 +425,7 @@ class Connections:
 
 
 async def _place(places: Places | None, holder: Holder) -> None:
-    """Take a place, if places are limited.
-
-    Raises:
-        ExchangeFailed: the wait took too long.
-    """
+    """Take a place, if places are limited; raises ExchangeFailed if the wait takes too long."""
     if places is None:
         return
     try:

@@ -65,7 +65,7 @@ log = logging.getLogger("larder.origin")
 
 
 class _Link:
-    """The connections to one origin, and the number of answers in progress over them."""
+    """The connections to one origin."""
 
     silence: float | None = None
 
@@ -73,7 +73,6 @@ class _Link:
         self.bytes = LoopSum(ORIGIN_BYTES)
         self.origin = origin
         self.address = ServerAddress.of(origin.endpoint)
-        self.active = 0
         self._complain_at = float("-inf")
         self.patience = origin.read_timeout or math.inf
         self.head_within = origin.connect_timeout + self.patience
@@ -88,9 +87,6 @@ class _Link:
     async def close(self) -> None:
         await self.reach.close()
         await self.connections.close()
-
-    def ended(self) -> None:
-        self.active -= 1
 
     def failed(self, what: str, cause: ExchangeFailed | None) -> OriginUnavailable:
         if cause is not None:
@@ -191,7 +187,7 @@ class OriginClient:
     @property
     def in_flight(self) -> int:
         """The requests in progress, each until the end of its answer."""
-        return sum(link.active for link in (*self._links.values(), *self._retired))
+        return sum(link.connections.active for link in (*self._links.values(), *self._retired))
 
     @property
     def problem(self) -> str:
@@ -222,9 +218,9 @@ class OriginClient:
         self._accepted = {identity: at for identity, at in self._accepted.items() if self._ring.has(identity)}
         kept = set(map(id, self._links.values()))
         retired = self._retired + [link for link in old.values() if id(link) not in kept]
-        self._retired = [link for link in retired if link.active]
+        self._retired = [link for link in retired if link.connections.active]
         for link in retired:
-            if not link.active:
+            if not link.connections.active:
                 await link.close()
 
     async def send(
@@ -285,13 +281,10 @@ class OriginClient:
             if explained or response.status not in UNCLEAR:
                 await self._judge(response, identity, method, (raw_path, query), began - TRUSTED * trusted)
         elif response.status < 500:
-            self._accept(identity, began)
+            self._accepted[identity] = began
+            if self._refusals.current:
+                self._refusals.accepted(identity)
         return response
-
-    def _accept(self, identity: OriginIdentity, began: float) -> None:
-        self._accepted[identity] = began
-        if self._refusals.current:
-            self._refusals.accepted(identity)
 
     async def _judge(
         self, response: StreamedResponse, identity: OriginIdentity, method: str, place: tuple[str, str], began: float
@@ -311,7 +304,8 @@ class OriginClient:
             what = f"the origin {identity.origin!r} refuses the gateway: {refusal.said}"
             raise GatewayRefused(what, body, own=own, revokes=own and refusal.withdraws)
         if method != "HEAD":
-            self._accept(identity, began)
+            self._accepted[identity] = began
+            self._refusals.accepted(identity)
             self._deny(identity, place[0], began)
         elif identity.access_key_id and self._in_doubt(identity, place[0], began):
             # An answer to HEAD has no document: ask once by GET, for all requests in doubt about this key.
@@ -361,7 +355,6 @@ async def _sent(
     length: int | None,
 ) -> StreamedResponse:
     """Send a signed request; returns at the head of the answer."""
-    link.active += 1
     try:
         if body is not None and not isinstance(body, bytes):
             assert length is not None
@@ -374,17 +367,11 @@ async def _sent(
             )
         finally:
             link.reach.waiting -= 1
-    except BaseException as failure:
-        _ended(link, method, failure)
+    except OriginUnavailable as failure:
+        if not isinstance(failure, OutOfResources):  # by the origin's fault: does it answer at all?
+            link.reach.doubt()
+            ORIGIN_REQUESTS.labels(method, "failed").inc()
         raise
-
-
-def _ended(link: _Link, method: str, failure: BaseException) -> None:
-    """Handle a request without an answer; if that is the origin's fault, find out whether the origin answers at all."""
-    link.ended()
-    if isinstance(failure, OriginUnavailable) and not isinstance(failure, OutOfResources):
-        link.reach.doubt()
-        ORIGIN_REQUESTS.labels(method, "failed").inc()
 
 
 def _invalid(link: _Link, method: str, response: StreamedResponse) -> OriginUnavailable:

@@ -22,14 +22,13 @@ Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 class Origin:
-    """The remote side; records the kinds of its failures, and counts the released answers."""
+    """The remote side; records the kinds of its failures."""
 
     bytes = BYTES
     silence: float | None = None
 
     def __init__(self) -> None:
         self.kinds: list[str] = []
-        self.ends = 0
 
     def failed(self, what: str, cause: ExchangeFailed | None) -> LarderError:
         """Note it."""
@@ -38,10 +37,6 @@ class Origin:
 
     async def check(self) -> None:
         """Report the remote side as alive."""
-
-    def ended(self) -> None:
-        """Count it."""
-        self.ends += 1
 
 
 class Asking:

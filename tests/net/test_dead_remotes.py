@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from prometheus_client import Counter
 
 from gateway.model.errors import LarderError, OriginUnavailable
 from gateway.net.connection import ClientConnection
 from gateway.net.dialing import ExchangeFailed
-from gateway.net.exchange import StreamedResponse
+from gateway.net.exchange import Connections, StreamedResponse
 from tests.net.wire import ADDRESS, REQUEST, Keeper, Wire
 
 
@@ -20,9 +18,6 @@ class DeadRemote:
     bytes = Counter("test_dead_remote_bytes", "Bytes that these tests received.")
     silence: float | None = 0.0
 
-    def __init__(self) -> None:
-        self.ends = 0
-
     def failed(self, what: str, cause: ExchangeFailed | None) -> LarderError:
         """See ``Remote``."""
         return OriginUnavailable(what)
@@ -31,19 +26,16 @@ class DeadRemote:
         """It does not confirm."""
         raise OriginUnavailable("hangs")
 
-    def ended(self) -> None:
-        """Count it."""
-        self.ends += 1
-
 
 async def test_an_answer_of_a_dead_remote_ends_its_connection() -> None:
     """Rule: an answer that is not waited for any more holds neither a descriptor nor a place."""
-    remote, wire = DeadRemote(), Wire()
-    response = StreamedResponse(remote, asyncio.get_running_loop())
+    connections, wire = Connections(limit=1, connect=None, silence=None, buffer=2**40), Wire()
+    connections.active = 1
+    response = StreamedResponse(DeadRemote(), connections)
     made = ClientConnection(Keeper(), ADDRESS, 60.0, 2**40)
     made.connection_made(wire)
     made.send(response, REQUEST, bodiless=False, last=False, within=60.0)
     made.data_received(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\nabc")
     with pytest.raises(OriginUnavailable, match="hangs"):
         await response.read(1_000_000)
-    assert (wire.is_closing(), remote.ends) == (True, 1)
+    assert (wire.is_closing(), connections.active) == (True, 0)

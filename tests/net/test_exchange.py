@@ -18,7 +18,7 @@ from gateway.model.objects import Header
 from gateway.net import connection, dialing
 from gateway.net.connection import ClientConnection
 from gateway.net.dialing import Dialer, ExchangeFailed, ServerAddress
-from gateway.net.exchange import StreamedResponse, probe
+from gateway.net.exchange import Connections, StreamedResponse, probe
 from gateway.net.requests import Upload
 from tests.net.asking import BIG, Asking, Origin, talking
 from tests.net.wire import ADDRESS, REQUEST, Keeper, Wire
@@ -41,8 +41,10 @@ async def test_one_connection_serves_many_exchanges() -> None:
         for _ in range(3):
             response = await each.ask()
             assert await response.next_chunk() == b"abc"
+            assert each.connections.active == 1
             response.release()
-        assert (server.connections, each.origin.ends) == (1, 3)
+            assert each.connections.active == 0
+        assert server.connections == 1
         await each.connections.close()
 
 
@@ -70,6 +72,7 @@ async def test_an_answer_that_is_given_up_frees_its_place() -> None:
         assert not (await asyncio.wait([waiting], timeout=0.05))[0]
         waiting.cancel()
         await asyncio.wait([waiting])
+        assert each.connections.active == 0
         (await each.ask(target="/")).release()
         await each.connections.close()
 
@@ -114,7 +117,7 @@ async def test_a_reset_within_a_body_keeps_what_came_before() -> None:
         assert await response.next_chunk() == b"abc"
         with pytest.raises(OriginUnavailable):
             await response.next_chunk()
-        assert (each.origin.kinds, each.origin.ends) == (["broken"], 1)
+        assert (each.origin.kinds, each.connections.active) == (["broken"], 0)
         await each.connections.close()
 
 
@@ -158,7 +161,7 @@ async def test_a_request_is_repeated_once() -> None:
 
 def heard(*pieces: bytes, buffer: int = 2**40) -> StreamedResponse:
     """An answer that has arrived in these pieces, each by one read of the socket."""
-    response = StreamedResponse(Origin(), asyncio.get_running_loop())
+    response = StreamedResponse(Origin(), Connections(limit=1, connect=None, silence=None, buffer=buffer))
     made = ClientConnection(Keeper(), ADDRESS, 60.0, buffer)
     made.connection_made(Wire())
     made.send(response, REQUEST, bodiless=False, last=False, within=60.0)
@@ -483,7 +486,9 @@ async def test_uploads_leave_half_of_the_connections_to_reads() -> None:
         answer = await each.ask()
         assert answer.status == 200
         assert begun <= 2
+        assert each.connections.active == 1 + len(uploads)
         for upload in uploads:
             upload.cancel()
         await asyncio.gather(*uploads, return_exceptions=True)
+        assert each.connections.active == 1
         await each.connections.close()

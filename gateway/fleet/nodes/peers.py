@@ -83,9 +83,6 @@ class RemoteNode:
         """See ``Remote``."""
         await self._peers.check(self.node)
 
-    def ended(self) -> None:
-        """See ``Remote``."""
-
 
 class Peers:
     """Sends requests to other nodes for one worker. Create it inside a running event loop.
