@@ -71,9 +71,11 @@ class Edge(ABC):
             ApiError: SlowDown, because the caller's share of the places is taken.
         """
         HOLDER.set(holder)
-        place = scope.get(PLACE)
-        if place is not None and not place.admit(holder):
+        if PLACE in scope:
+            scope[PLACE].leave()  # of a form upload, whose signature is in its body
+        if not self.places.claim(holder):
             raise self._shed()
+        scope[PLACE] = RequestPlace(self.places, holder)
 
     def _shed(self) -> ApiError:
         metrics.SHED.labels("requests").inc()
@@ -100,7 +102,6 @@ class Edge(ABC):
             await send(message)
 
         reply = send if self.breaks_off else watched
-        place = scope[PLACE] = RequestPlace(self.places)
         try:
             if self.places.used >= self.places.limit:
                 raise self._shed()
@@ -112,7 +113,8 @@ class Edge(ABC):
                 raise BrokenBody(str(failure)) from failure
             await self.refuse(scope, reply, failure)
         finally:
-            place.leave()
+            if PLACE in scope:
+                scope[PLACE].leave()
 
     @abstractmethod
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:

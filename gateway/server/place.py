@@ -13,38 +13,25 @@ from gateway.model.holders import Holder
 from gateway.policies.shares import Shares
 
 PLACE = "larder.place"
-"""Scope key of a request's ``RequestPlace``; absent where requests are not limited."""
+"""Scope key of a request's ``RequestPlace``; absent until its caller is known, and where requests are not limited."""
 SOON = {"Retry-After": "1"}
 """Headers of a refusal because a share is used up."""
 
 
 class RequestPlace:
-    """A place; it has no holder, and so is uncounted, until ``admit``.
+    """A place of a verified caller.
 
     Args:
-        shares: the places of the edge.
+        shares: the places of the edge, of which the holder has just taken one.
+        holder: the caller's account.
     """
 
     __slots__ = ("_held", "_holder", "_shares")
 
-    def __init__(self, shares: Shares) -> None:
+    def __init__(self, shares: Shares, holder: Holder) -> None:
         self._shares = shares
-        self._holder: Holder | None = None
-        self._held: bool | None = None  # None: not admitted
-
-    def admit(self, holder: Holder) -> bool:
-        """Take the place on a holder's account; returns whether the holder's share allows it."""
-        if self._held is not None:
-            self.leave()  # of a form upload, whose signature is in its body
-        if not self._shares.claim(holder):
-            return False
-        self._holder, self._held = holder, True
-        return True
-
-    def enter(self, holder: Holder) -> None:
-        """Take the place, regardless of the share."""
-        self._holder, self._held = holder, True
-        self._shares.take(holder)
+        self._holder = holder
+        self._held: bool | None = True  # None: given up for good
 
     def rest(self) -> None:
         """Stop counting the request while it waits for its client."""

@@ -11,7 +11,6 @@ from gateway.edge.asgi import Edge, Headers
 from gateway.model.datasets import ApiError
 from gateway.model.errors import BrokenBody, ClientGone, LarderError, OriginBusy, OriginUnavailable
 from gateway.server.asgi_types import Message, Receive, Scope, Send
-from gateway.server.place import PLACE, RequestPlace
 from gateway.wiring.problems import overload_troubles
 
 START: Message = {"type": "http.response.start", "status": 200, "headers": []}
@@ -95,10 +94,10 @@ async def test_a_caller_beyond_its_share_is_shed_and_named() -> None:
     edge = FailingEdge(ApiError("NotFound"), limit=8)
     for _ in range(6):
         edge.places.take("vision")
-    place = RequestPlace(edge.places)
+    scope: Scope = {}
     with pytest.raises(ApiError, match="SlowDown"):
-        edge.admit({PLACE: place}, "vision")
-    edge.admit({PLACE: place}, "speech")
+        edge.admit(scope, "vision")
+    edge.admit(scope, "speech")
     partly = overload_troubles([edge], edge.shed_at)
     edge.places.take("maps")
     whole = overload_troubles([edge], edge.shed_at)

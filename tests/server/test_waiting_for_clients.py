@@ -21,8 +21,8 @@ def placed(shares: Shares, answer: Callable) -> Callable:
     """An application whose requests have a place, as of an edge."""
 
     async def handler(scope, receive, send):
-        place = scope[PLACE] = RequestPlace(shares)
-        assert place.admit("vision")
+        assert shares.claim("vision")
+        place = scope[PLACE] = RequestPlace(shares, "vision")
         try:
             await answer(scope, receive, send)
         finally:
@@ -76,10 +76,10 @@ def test_a_request_that_waits_for_its_reader_holds_no_place(start):
 async def test_a_body_that_comes_when_the_share_is_taken_is_refused() -> None:
     """Rule: a request that left its place takes it again only within its caller's share."""
     shares = Shares(1)
-    place, other = RequestPlace(shares), RequestPlace(shares)
-    assert place.admit("vision")
+    assert shares.claim("vision")
+    place = RequestPlace(shares, "vision")
     place.rest()
-    assert other.admit("speech")
+    assert shares.claim("speech")
     with pytest.raises(ApiError, match="SlowDown"):
         place.go_on_reading()
     place.leave()

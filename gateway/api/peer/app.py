@@ -192,8 +192,8 @@ class PeerApp(Edge):
 
     async def _finish(self, scope: Scope, hit: Hit, rest: Awaitable[None]) -> None:
         """Send the rest of a hit; its files stay open as long as the hit exists."""
-        place = scope[PLACE] = RequestPlace(self.places)
-        place.enter(OWN)
+        self.places.take(OWN)
+        place = scope[PLACE] = RequestPlace(self.places, OWN)
         try:
             await rest
         finally:

@@ -143,9 +143,10 @@ class S3App(Edge):
         return None
 
     async def _finish_hit(self, scope: Scope, trace: Trace, hit: Hit, rest: Awaitable[None]) -> None:
-        place = scope[PLACE] = RequestPlace(self.places)
         assert trace.auth is not None
-        place.enter(trace.auth.principal.holder)
+        holder = trace.auth.principal.holder
+        self.places.take(holder)
+        place = scope[PLACE] = RequestPlace(self.places, holder)
         try:
             await rest
         finally:
