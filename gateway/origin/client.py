@@ -241,8 +241,7 @@ class OriginClient:
 
         Args:
             identity: signs the request; requests of an anonymous identity are sent unsigned.
-            method: upper-case HTTP method.
-            raw_path, query: percent-encoded ``/bucket/key`` and parameters without "?", sent byte for byte.
+            method, raw_path, query: upper-case; percent-encoded ``/bucket/key`` and parameters without "?", byte for byte.
             headers: further headers; of a client's headers only those that ``is_forwarded`` allows.
             body: sent unchanged; its exceptions are raised here, and the origin then never sees a complete request.
             content_length: of ``body`` in bytes; required for a stream, as S3 does not accept chunked bodies.
@@ -282,8 +281,7 @@ class OriginClient:
                 await self._judge(response, identity, method, (raw_path, query), began - TRUSTED * trusted)
         elif response.status < 500:
             self._accepted[identity] = began
-            if self._refusals.current:
-                self._refusals.accepted(identity)
+            self._refusals.current.pop(identity, None)
         return response
 
     async def _judge(
@@ -305,7 +303,7 @@ class OriginClient:
             raise GatewayRefused(what, body, own=own, revokes=own and refusal.withdraws)
         if method != "HEAD":
             self._accepted[identity] = began
-            self._refusals.accepted(identity)
+            self._refusals.current.pop(identity, None)
             self._deny(identity, place[0], began)
         elif identity.access_key_id and self._in_doubt(identity, place[0], began):
             # An answer to HEAD has no document: ask once by GET, for all requests in doubt about this key.

@@ -127,7 +127,7 @@ class Refusals:
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self.current: dict[OriginIdentity, tuple[float, Refusal]] = {}
-        """By identity: until when the refusal is a problem, and the refusal."""
+        """By identity: until when the refusal is a problem, and the refusal. Remove those whose origin accepts a request."""
 
     def refused(self, identity: OriginIdentity, refusal: Refusal) -> None:
         """Note a refusal, and log the identity if it was not refused before."""
@@ -150,10 +150,6 @@ class Refusals:
             )
         self.current[identity] = self._now() + _REMEMBERED, refusal
         return GatewayRefused(f"the gateway has no keys for the origin {identity.origin!r}: {failure}")
-
-    def accepted(self, identity: OriginIdentity) -> None:
-        """Note that the origin has answered a request of this identity."""
-        self.current.pop(identity, None)
 
     @property
     def problem(self) -> str:
