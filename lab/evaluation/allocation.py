@@ -179,7 +179,9 @@ def _ratio(rates: dict[str, float], base: dict[str, float]) -> float:
 
 def larder(store: Origin, directory: Path, budget: int, base: dict[str, float]) -> Outcome:
     """Run all jobs through a fleet with this budget: probe them, load the plan's data, then measure."""
-    with fleet(store, directory / str(budget), capacity(budget), manager={"probe_batches": PROBE}) as running:
+    with fleet(
+        store, directory / str(budget), capacity(budget), tables={"[manager]": {"probe_batches": PROBE}}
+    ) as running:
         names = {running.register(kind.data).id: kind.dataset for kind in KINDS}
         caching: dict[str, str] = {}
         reads: list[float] = []

@@ -51,9 +51,12 @@ def fleet(
     *,
     nodes: int = 3,
     workers: int = 1,
-    manager: Mapping[str, object] | None = None,
+    tables: Mapping[str, Mapping[str, object]] | None = None,
 ) -> Iterator[Fleet]:
-    """Gateways with some worker processes each, whose caches together keep ``capacity`` bytes."""
+    """Gateways with some worker processes each, whose caches together keep ``capacity`` bytes.
+
+    ``tables`` are further ones of their configuration.
+    """
     directory.mkdir(parents=True)
     with ExitStack() as stack:
         redis = stack.enter_context(RedisServer())
@@ -70,7 +73,7 @@ def fleet(
                 rules=({"match": "**", "freshness": "immutable", "grant": "1h"},),
                 redis=redis.url,
                 fleet={"secret": FLEET_SECRET, "node": home.name},
-                extra=table("[manager]", manager or {}) + table("[log]", {"level": "warning"}),
+                extra="".join(table(*each) for each in {"[log]": {"level": "warning"}, **(tables or {})}.items()),
             )
             running.append(stack.enter_context(gateway(settings, home, program=(PROGRAM,))))
         wait_for_fleet(running, {f"node-{number}": "READY" for number in range(nodes)})

@@ -9,10 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import platform
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -35,6 +32,7 @@ from lab.evaluation.gpu_job import Answer, Files, Order, Setting
 from lab.evaluation.gpu_page import RESULTS, page, rows_of
 from lab.evaluation.origin import BUCKET, KEY, SECRET, Data, Origin, origin_of_files
 from lab.evaluation.pages import machine, table
+from lab.evaluation.trainers import Message, TrainingProcess, training_process
 from larder import Client
 from larder.digest.writer import Row
 from larder.digest.writer import write as write_digests
@@ -133,7 +131,7 @@ def measure(scale: Scale) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="larder-gpu-") as temporary, ExitStack() as stack:
         directory = Path(temporary)
         setting = Setting(scale.network, scale.batch, scale.crop, str(directory / "files" / NAME), scale.items)
-        trainers = [stack.enter_context(_trainer(directory)) for _ in range(scale.jobs)]
+        trainers = [stack.enter_context(training_process("gpu_job")) for _ in range(scale.jobs)]
         size = _make(setting, scale.side)
         decoded = _decoded(setting, scale.loaders)
         for trainer in trainers:  # one by one, because cuDNN times its kernels
@@ -190,7 +188,7 @@ class _Bench:
         size: int,
         store: Origin,
         directory: Path,
-        trainers: Sequence[subprocess.Popen[str]],
+        trainers: Sequence[TrainingProcess],
     ) -> None:
         self.scale = scale
         self.store = store
@@ -228,10 +226,8 @@ class _Bench:
         """A gateway with an empty cache for a share of the data."""
         self._gateways += 1
         home = self._home / f"gateway-{self._gateways}"
-        manager = {"probe_batches": 0}
-        with fleet(
-            self.store, home, share * self._size, nodes=1, workers=self.scale.gateway, manager=manager
-        ) as running:
+        tables = {"[manager]": {"probe_batches": 0}}
+        with fleet(self.store, home, share * self._size, nodes=1, workers=self.scale.gateway, tables=tables) as running:
             yield running
 
     def register(self, running: Fleet, caching: str) -> None:
@@ -292,36 +288,10 @@ def summary(
     )
 
 
-@contextmanager
-def _trainer(directory: Path) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "lab.evaluation.gpu_job"]
-    settings = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=settings)
-    try:
-        yield process
-    finally:
-        assert process.stdin is not None
-        process.stdin.close()
-        try:
-            process.wait(15)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _ask(trainers: Sequence[subprocess.Popen[str]], *questions: dict[str, Any]) -> list[dict[str, Any]]:
+def _ask(trainers: Sequence[TrainingProcess], *questions: Message) -> list[Message]:
     for trainer, question in zip(trainers, questions, strict=True):
-        assert trainer.stdin is not None
-        trainer.stdin.write(json.dumps(question) + "\n")
-        trainer.stdin.flush()
-    answers = []
-    for trainer in trainers:
-        assert trainer.stdout is not None
-        line = trainer.stdout.readline()
-        if not line:
-            raise RuntimeError("a training process ended; what it said is above")
-        answers.append(json.loads(line))
-    return answers
+        trainer.ask(question)
+    return [trainer.answer() for trainer in trainers]
 
 
 @contextmanager

@@ -10,14 +10,11 @@ and one after each step, show how long it was idle in between.
 from __future__ import annotations
 
 import io
-import json
-import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +26,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import larder
 from lab.evaluation.jobs import s3_client
+from lab.evaluation.trainers import questions, reply
 from larder import Credentials
 from larder.reading.source import Access
 from larder.torch import CachedDataset, watch
@@ -134,31 +132,40 @@ class Files(Dataset[Any]):
         return self._decode.sample(data, number)
 
 
-class Objects(Dataset[Any]):
-    """The items read object by object with boto3, in some threads of each worker."""
+@dataclass(frozen=True)
+class Bucket:
+    """The address, access key and secret, and name of a bucket."""
 
-    def __init__(self, setting: Setting, order: Order) -> None:
-        self._setting = setting
-        self._order = order
-        self._decode = Decode(setting.crop)
+    endpoint: str
+    keys: tuple[str, str]
+    name: str
+
+
+class Objects(Dataset[Any]):
+    """The items read object by object with boto3, in some threads of each worker; ``sample`` gets an item and its number."""
+
+    def __init__(self, bucket: Bucket, keys: Sequence[str], sample: Callable[[bytes, int], Any]) -> None:
+        self._bucket = bucket
+        self._keys = keys
+        self._sample = sample
         self._client: Any = None
         self._pool: Any = None
 
     def __len__(self) -> int:
-        return self._setting.items
+        return len(self._keys)
 
-    def __getitems__(self, numbers: list[int]) -> list[tuple[Tensor, int]]:
+    def __getitems__(self, numbers: list[int]) -> list[Any]:
         if self._client is None:  # each worker has its own
-            self._client = s3_client(self._order.endpoint, *self._order.keys, connections=THREADS)
+            self._client = s3_client(self._bucket.endpoint, *self._bucket.keys, connections=THREADS)
             self._pool = ThreadPoolExecutor(THREADS)
         return [
-            self._decode.sample(data, number)
+            self._sample(data, number)
             for data, number in zip(self._pool.map(self._read, numbers), numbers, strict=True)
         ]
 
     def _read(self, number: int) -> bytes:
-        key = self._order.prefix + self._setting.key(number)
-        data: bytes = self._client.get_object(Bucket=self._order.bucket, Key=key)["Body"].read()
+        answer = self._client.get_object(Bucket=self._bucket.name, Key=self._keys[number])
+        data: bytes = answer["Body"].read()
         return data
 
 
@@ -273,7 +280,7 @@ def _loader(setting: Setting, order: Order, stack: ExitStack, pinned: bool) -> A
         "prefetch_factor": 2,
     }
     if order.source != "larder":
-        data: Any = Files(setting) if order.source == "files" else Objects(setting, order)
+        data: Any = Files(setting) if order.source == "files" else _objects(setting, order)
         shuffled = torch.Generator().manual_seed(order.seed)
         return DataLoader(data, setting.batch, shuffle=True, generator=shuffled, drop_last=True, **options)
     credentials = Credentials(*order.keys)
@@ -297,6 +304,12 @@ def _loader(setting: Setting, order: Order, stack: ExitStack, pinned: bool) -> A
     return job.watch(DataLoader(dataset, batch_size=None, **options))
 
 
+def _objects(setting: Setting, order: Order) -> Objects:
+    bucket = Bucket(order.endpoint, order.keys, order.bucket)
+    keys = [order.prefix + setting.key(number) for number in range(setting.items)]
+    return Objects(bucket, keys, Decode(setting.crop).sample)
+
+
 def _dataset(setting: Setting, order: Order, options: dict[str, Any], credentials: Credentials) -> CachedDataset:
     return CachedDataset(
         order.endpoint,
@@ -307,22 +320,14 @@ def _dataset(setting: Setting, order: Order, options: dict[str, Any], credential
     )
 
 
-def _orders() -> Iterator[dict[str, Any]]:
-    for _ in count():
-        line = sys.stdin.readline()
-        if not line:
-            return
-        yield json.loads(line)
-
-
 def main() -> None:
     """Answer every line."""
-    lines = _orders()
+    lines = questions()
     setting = Setting(**next(lines))
     trainer = Trainer(setting)
-    print(json.dumps({"device": torch.cuda.get_device_name() if trainer.cuda else "cpu"}), flush=True)
+    reply({"device": torch.cuda.get_device_name() if trainer.cuda else "cpu"})
     for line in lines:
-        print(json.dumps(asdict(run(trainer, setting, Order(**line)))), flush=True)
+        reply(asdict(run(trainer, setting, Order(**line))))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import hashlib
 import logging
 import math
 import multiprocessing
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -78,10 +79,11 @@ class Data:
 
 
 class Origin:
-    """An origin in another process."""
+    """An origin in another process, for any thread."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._asking = threading.Lock()
         self.port: int = connection.recv()
 
     @property
@@ -99,8 +101,9 @@ class Origin:
         self._ask("limit", f"/{BUCKET}/{data.name}/" if data else "/", bandwidth, latency)
 
     def _ask(self, *question: object) -> Any:
-        self._connection.send(question)
-        return self._connection.recv()
+        with self._asking:
+            self._connection.send(question)
+            return self._connection.recv()
 
 
 @contextmanager
