@@ -7,7 +7,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -59,6 +59,7 @@ class Case:
     paces: tuple[int, ...] = (1,)
     limit: tuple[float, float] = (1.05, 0.05)
     """The most that the jobs may read: a factor of the bound, and a constant."""
+    _: KW_ONLY
     exact: bool = False
     """Whether the jobs follow their orders exactly, with ``substitute=1``."""
     earlier: tuple[str, str, str, str] = ("-", "-", "-", "-")
@@ -73,8 +74,8 @@ class Case:
 CASES = (
     Case("one job", limit=(1.05, 0.02), earlier=("0.97", "0.98", "1.03", "0.98")),
     Case("4 in step", (0.0,) * 4, (1,) * 4, earlier=("0.99 to 1.32", "-", "-", "0.97")),
-    Case("4 staggered by a quarter", (0.0, 0.25, 0.5, 0.75), (1,) * 4, (1.10, 0.08), ("1.86", "-", "-", "-")),
-    Case("speeds 1:2:4", (0.0,) * 3, (1, 2, 4), (1.10, 0.08), ("1.70", "-", "-", "-")),
+    Case("4 staggered by a quarter", (0.0, 0.25, 0.5, 0.75), (1,) * 4, (1.10, 0.08), earlier=("1.86", "-", "-", "-")),
+    Case("speeds 1:2:4", (0.0,) * 3, (1, 2, 4), (1.10, 0.08), earlier=("1.70", "-", "-", "-")),
 )
 
 
