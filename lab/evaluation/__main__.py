@@ -21,6 +21,7 @@ NAMES = (
     "pipelines",
     "pipelines_real",
     "pipelines_marks",
+    "convnet",
     "gpu",
     "cores",
 )

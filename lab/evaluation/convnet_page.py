@@ -1,0 +1,195 @@
+"""The page of ``lab.evaluation.convnet``, from its results: ``python -m lab.evaluation.convnet_page`` writes it again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+from typing import Any
+
+from gateway.sim.figures import pyplot
+from lab.evaluation.pages import FOLDER, picture, table, write
+
+RESULTS = FOLDER / "convnet.json"
+NEAR = 0.9
+"""Accuracy to reach, as a share of the final one without a cache."""
+_COLOURS = {
+    "no cache": "#888888",
+    "LRU": "#c0732a",
+    "S3 reads": "#d9b32a",
+    "static": "#7a6bb0",
+    "substitution": "#1b7f5c",
+    "clairvoyance": "#3b78a8",
+    "importance": "#c0392b",
+    "SHADE's draws": "#d98bb0",
+}
+
+Course = dict[str, Any]
+"""A course of ``lab.evaluation.convnet``, as JSON."""
+
+
+class Group:
+    """The jobs of a way that trained together."""
+
+    def __init__(self, courses: Sequence[Course]) -> None:
+        self._courses = courses
+        self.accuracies = [[epoch["accuracy"] for epoch in of["epochs"]] for of in courses]
+        self._seconds = [[epoch["seconds"] for epoch in of["epochs"]] for of in courses]
+
+    @property
+    def seen(self) -> float:
+        """Mean share of the items that an epoch after the first has."""
+        return fmean(epoch["seen"] for of in self._courses for epoch in of["epochs"][1:])
+
+    @property
+    def epoch(self) -> float:
+        """Mean seconds of an epoch after the first."""
+        return fmean(seconds for of in self._seconds for seconds in of[1:])
+
+    @property
+    def reads(self) -> float:
+        """Reads of the bucket by all jobs, per item and epoch after the first, of the job that ended first."""
+        of = min((of["reads"] for of in self._courses), key=lambda reads: float(reads[-1]))
+        return float(of[-1] - of[0]) / (len(of) - 1)
+
+    @property
+    def final(self) -> list[float]:
+        """Each job's accuracy after the last epoch."""
+        return [of[-1] for of in self.accuracies]
+
+    def course(self, over: str) -> Iterator[tuple[float, float, float, float]]:
+        """For each epoch the seconds or reads so far, and the mean, least and most accuracy."""
+        so_far = [of["reads"] for of in self._courses]
+        if over == "seconds":
+            so_far = [[sum(of[: place + 1]) for place in range(len(of))] for of in self._seconds]
+        for place, values in enumerate(zip(*self.accuracies, strict=True)):
+            yield fmean(of[place] for of in so_far), fmean(values), min(values), max(values)
+
+    def reached(self, accuracy: float, over: str) -> float | None:
+        """Seconds or reads until the mean accuracy was reached, between epochs in proportion; None if it was not."""
+        before, low = 0.0, 0.0
+        for at, middle, _, _ in self.course(over):
+            if middle >= accuracy:
+                return before + (at - before) * (accuracy - low) / (middle - low)
+            before, low = at, middle
+        return None
+
+
+def page(found: dict[str, Any]) -> None:
+    """Write the page."""
+    scale, ways = found["scale"], found["ways"]
+    parts = {
+        jobs: {
+            way["name"]: Group([of for of in found["courses"] if (of["jobs"], of["way"]) == (jobs, way["name"])])
+            for way in ways
+        }
+        for jobs in (1, scale["jobs"])
+    }
+    write(
+        "convnet",
+        "A convolutional network out of a slow bucket",
+        found["where"],
+        _setup(scale),
+        table(*_rows(parts, ways, scale["share"])),
+        _plot(parts),
+        _findings(parts, ways, scale),
+    )
+
+
+def _setup(scale: dict[str, Any]) -> str:
+    of = scale["setting"]
+    length = 3 * of["side"] ** 2
+    return (
+        f"Training processes learn {of['items']} drawn pictures of {of['side']} x {of['side']} pixels in ten classes, "
+        f"{length / 1024:.1f} KiB each, with a small convolutional network, mini-batches of {of['batch']}, and "
+        f"`DataLoader` workers ({of['workers']} each). The bucket sends {scale['bandwidth'] / 1e6:g} MB/s to all, "
+        f"{1000 * scale['latency']:g} ms after a request; a gateway's cache begins empty, with room for {scale['share']:.0%}. "
+        f"Ways take turns; in one part a job trains alone, in the other {scale['jobs']} together, a seed each.\n\n"
+        "*No cache*, *LRU*, *S3 reads*: boto3 with eight threads, from the bucket or through a gateway; for *LRU* "
+        "`[streams] enabled = false`. *Static*: the loader without a job, `--caching part`. *Substitution*: the "
+        "loader with `larder.Job`. *Clairvoyance*: the same with `substitute=1`, whose [orders are known](known_orders.md). "
+        '*Importance*: `ImportanceSampler(unseen=0.5)`; *SHADE\'s draws*: `unseen="multinomial"`. The rest are defaults.\n\n'
+        f"*Accuracy* is that on {of['held_out']} other pictures, after {of['epochs']} epochs; seconds and reads of an epoch "
+        "leave out the first. *Reads* are GETs at the bucket by all jobs together, per item and epoch; the least possible "
+        "is 1 - *c*, less what epochs leave *unseen*."
+    )
+
+
+def _rows(
+    parts: dict[int, dict[str, Group]], ways: Sequence[dict[str, Any]], share: float
+) -> tuple[list[str], list[list[str]]]:
+    rows = []
+    for way in ways:
+        groups = [of[way["name"]] for of in parts.values()]
+        least = bound_of(groups[0], share) if way["cached"] else None
+        rows.append(
+            [
+                way["name"],
+                "-" if least is None else f"{least:.2f}",
+                *(f"{of.reads:.2f}" for of in groups),
+                *(f"{of.epoch:.1f}" for of in groups),
+                *(
+                    _seconds(of.reached(goal_of(part), "seconds"))
+                    for of, part in zip(groups, parts.values(), strict=True)
+                ),
+                *(" ".join(f"{100 * value:.0f}" for value in of.final) for of in groups),
+            ]
+        )
+    columns = ["way", "least reads"]
+    for title in ("reads", "s per epoch", "s to goal", "accuracy, %"):
+        columns += [f"{title}: {jobs}" for jobs in parts]
+    return columns, rows
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f}"
+
+
+def goal_of(groups: dict[str, Group]) -> float:
+    """The accuracy to reach."""
+    return NEAR * fmean(groups["no cache"].final)
+
+
+def bound_of(of: Group, share: float) -> float:
+    """The least possible reads per item and epoch through a cache."""
+    return max(0.0, of.seen - share)
+
+
+def _findings(parts: dict[int, dict[str, Group]], ways: Sequence[dict[str, Any]], scale: dict[str, Any]) -> str:
+    alone, together = parts[1], parts[scale["jobs"]]
+    return "\n".join(
+        [
+            "## What it shows",
+            "",
+            f"- One job: substitution takes {_times(alone, 'substitution', 'no cache')} of the time without a cache, static "
+            f"{_times(alone, 'static', 'no cache')}, LRU {_times(alone, 'LRU', 'no cache')}. Nothing can be shared, so jobs "
+            "gain nothing over static.",
+            f"- {scale['jobs']} jobs: substitution takes {_times(together, 'substitution', 'no cache')} of the time without a "
+            f"cache, clairvoyance {_times(together, 'clairvoyance', 'no cache')}, static "
+            f"{_times(together, 'static', 'no cache')}, LRU {_times(together, 'LRU', 'no cache')}.",
+        ]
+    )
+
+
+def _times(groups: dict[str, Group], way: str, other: str) -> str:
+    return f"{groups[way].epoch / groups[other].epoch:.2f}"
+
+
+def _plot(parts: dict[int, dict[str, Group]]) -> str:
+    figure, panels = pyplot().subplots(len(parts), 2, figsize=(10, 7), sharey=True)
+    labels = {"seconds": "seconds of training", "reads": "origin reads of all jobs, in datasets"}
+    for row, (jobs, groups) in zip(panels, parts.items(), strict=True):
+        for axes, over in zip(row, labels, strict=True):
+            for way, group in groups.items():
+                at, middle, low, high = zip(*group.course(over), strict=True)
+                axes.plot(at, middle, ".-", color=_COLOURS[way], label=way, linewidth=1.2, markersize=4)
+                axes.fill_between(at, low, high, color=_COLOURS[way], alpha=0.12, linewidth=0)
+            axes.set_xlabel(labels[over])
+            axes.set_xlim(left=0)
+        row[0].set_ylabel(f"accuracy, {'one job' if jobs == 1 else f'{jobs} jobs'}")
+    panels[0][0].legend(fontsize=8)
+    return picture("convnet", figure)
+
+
+if __name__ == "__main__":
+    page(json.loads(RESULTS.read_text()))
