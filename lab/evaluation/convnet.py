@@ -23,6 +23,7 @@ from lab.evaluation.fleet import CREDENTIALS, LOW, fleet
 from lab.evaluation.origin import BUCKET, KEY, SECRET, Origin, origin
 from lab.evaluation.pages import machine
 from lab.evaluation.trainers import TrainingProcess, training_process
+from larder import Client
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,8 @@ class Scale:
 
 SMALL = Scale(Setting("shapes", 560, 48, 16, 6, 16, 500, 1), 2, 1e6, 0.01, 0.2, 1)
 """For two cores."""
-LARGE = Scale(Setting("shapes", 8192, 96, 64, 10, 64, 2000, 3), 4, 60e6, 0.02, 0.2, 4)
-"""For a GPU, and 16 cores."""
+LARGE = Scale(Setting("shapes", 2048, 128, 32, 8, 64, 1000, 2), 3, 25e6, 0.02, 0.2, 4)
+"""For a GPU, and 16 cores; the bucket, a process, answers no more than some hundred requests per second."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,7 @@ def measure(scale: Scale, ways: Sequence[Way] = WAYS) -> tuple[str, list[Course]
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="larder-convnet-")))
         store = stack.enter_context(origin([setting.data], scale.bandwidth, scale.latency))
+        digests = setting.data.digests(home)
         trainers = [stack.enter_context(training_process("convnet_job")) for _ in range(scale.jobs)]
         for trainer in trainers:
             trainer.ask(asdict(setting))
@@ -126,12 +128,12 @@ def measure(scale: Scale, ways: Sequence[Way] = WAYS) -> tuple[str, list[Course]
         for jobs in (1, scale.jobs):
             for way in ways:
                 with tempfile.TemporaryDirectory(dir=home) as directory:
-                    courses += _courses(scale, way, store, Path(directory), trainers[:jobs])
+                    courses += _courses(scale, way, store, digests, Path(directory), trainers[:jobs])
     return devices[0], courses
 
 
 def _courses(
-    scale: Scale, way: Way, store: Origin, directory: Path, trainers: Sequence[TrainingProcess]
+    scale: Scale, way: Way, store: Origin, digests: Path, directory: Path, trainers: Sequence[TrainingProcess]
 ) -> list[Course]:
     """Train one job in each process, from an empty cache on."""
     data = scale.setting.data
@@ -145,10 +147,10 @@ def _courses(
             )
             endpoint, keys = running.endpoints[0], (CREDENTIALS.access_key_id, CREDENTIALS.secret_access_key)
             if way.caching:
-                running.register(data, way.caching)
+                Client(endpoint, credentials=CREDENTIALS).register(data.name, digests, caching=way.caching)
         before = store.reads(data)
 
-        def course(seed: int) -> Course:
+        def train(seed: int) -> Course:
             course = Course(way.name, len(trainers), seed)
             name = f"job-{seed}" if way.job else ""
             trainers[seed].ask(asdict(Order(way.source, endpoint, keys, BUCKET, seed, name, way.options)))
@@ -158,7 +160,7 @@ def _courses(
             return course
 
         with ThreadPoolExecutor(len(trainers)) as pool:
-            courses = list(pool.map(course, range(len(trainers))))
+            courses = list(pool.map(train, range(len(trainers))))
     for each in courses:
         print(f"convnet: {each}", flush=True)
     return courses

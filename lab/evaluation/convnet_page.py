@@ -24,6 +24,9 @@ _COLOURS = {
     "SHADE's draws": "#d98bb0",
 }
 
+MOST, EXTRA = 1.05, 0.05
+"""The most reads, as a multiple of the least and a constant."""
+
 Course = dict[str, Any]
 """A course of ``lab.evaluation.convnet``, as JSON."""
 
@@ -100,18 +103,19 @@ def _setup(scale: dict[str, Any]) -> str:
     of = scale["setting"]
     length = 3 * of["side"] ** 2
     return (
-        f"Training processes learn {of['items']} drawn pictures of {of['side']} x {of['side']} pixels in ten classes, "
-        f"{length / 1024:.1f} KiB each, with a small convolutional network, mini-batches of {of['batch']}, and "
-        f"`DataLoader` workers ({of['workers']} each). The bucket sends {scale['bandwidth'] / 1e6:g} MB/s to all, "
-        f"{1000 * scale['latency']:g} ms after a request; a gateway's cache begins empty, with room for {scale['share']:.0%}. "
-        f"Ways take turns; in one part a job trains alone, in the other {scale['jobs']} together, a seed each.\n\n"
-        "*No cache*, *LRU*, *S3 reads*: boto3 with eight threads, from the bucket or through a gateway; for *LRU* "
-        "`[streams] enabled = false`. *Static*: the loader without a job, `--caching part`. *Substitution*: the "
-        "loader with `larder.Job`. *Clairvoyance*: the same with `substitute=1`, whose [orders are known](known_orders.md). "
-        '*Importance*: `ImportanceSampler(unseen=0.5)`; *SHADE\'s draws*: `unseen="multinomial"`. The rest are defaults.\n\n'
-        f"*Accuracy* is that on {of['held_out']} other pictures, after {of['epochs']} epochs; seconds and reads of an epoch "
-        "leave out the first. *Reads* are GETs at the bucket by all jobs together, per item and epoch; the least possible "
-        "is 1 - *c*, less what epochs leave *unseen*."
+        f"Jobs learn {of['items']} drawn pictures in ten classes, {of['side']} x {of['side']} pixels and {length / 1024:.1f} KiB "
+        f"each, in mini-batches of {of['batch']}, with {of['workers']} `DataLoader` worker each. The bucket sends "
+        f"{scale['bandwidth'] / 1e6:g} MB/s to all, {1000 * scale['latency']:g} ms after a request. A gateway's cache begins "
+        f"empty and has room for {scale['share']:.0%}. Each way in turn: one job, then {scale['jobs']} together, a seed each.\n\n"
+        "- *no cache*, *LRU*, *S3 reads*: boto3 with eight threads, the latter two through a gateway; *LRU* with "
+        "`[streams] enabled = false`\n"
+        "- *static*: the loader without a job, `--caching part`\n"
+        "- *substitution*: the loader with `larder.Job`; *clairvoyance*: with `substitute=1` too, so that the gateway "
+        "[knows the orders](known_orders.md)\n"
+        '- *importance*: `ImportanceSampler(unseen=0.5)`; *SHADE\'s draws*: `unseen="multinomial"`\n\n'
+        f"All else is default. *Reads* are GETs at the bucket by all jobs, per item and epoch; the least is 1 - *c*, less what "
+        f"importance leaves unseen. They and seconds leave out the first epoch. *Accuracy* is that on {of['held_out']} other "
+        f"pictures after {of['epochs']} epochs, the *goal* {NEAR:.0%} of that without a cache."
     )
 
 
@@ -132,13 +136,13 @@ def _rows(
                     _seconds(of.reached(goal_of(part), "seconds"))
                     for of, part in zip(groups, parts.values(), strict=True)
                 ),
-                *(" ".join(f"{100 * value:.0f}" for value in of.final) for of in groups),
+                " ".join(f"{100 * value:.0f}" for value in groups[-1].final),
             ]
         )
     columns = ["way", "least reads"]
-    for title in ("reads", "s per epoch", "s to goal", "accuracy, %"):
+    for title in ("reads", "s per epoch", "s to goal"):
         columns += [f"{title}: {jobs}" for jobs in parts]
-    return columns, rows
+    return [*columns, "accuracies, %"], rows
 
 
 def _seconds(value: float | None) -> str:
@@ -156,17 +160,32 @@ def bound_of(of: Group, share: float) -> float:
 
 
 def _findings(parts: dict[int, dict[str, Group]], ways: Sequence[dict[str, Any]], scale: dict[str, Any]) -> str:
-    alone, together = parts[1], parts[scale["jobs"]]
+    jobs, share = scale["jobs"], scale["share"]
+    alone, together = parts[1], parts[jobs]
+    bounded = {
+        "substitution": alone["substitution"],
+        f"substitution, {jobs} jobs": together["substitution"],
+        "clairvoyance": alone["clairvoyance"],
+    }
+    over = [f"{name} ({of.reads:.2f})" for name, of in bounded.items() if of.reads > MOST * bound_of(of, share) + EXTRA]
+    uniform = [way["name"] for way in ways if way["source"] != "importance"]
+    base = fmean(together["no cache"].final)
+    gains = [fmean(together[way["name"]].final) - base for way in ways if way["source"] == "importance"]
+    finals = [fmean(together[name].final) for name in uniform]
+    seeds = max(max(together[name].final) - min(together[name].final) for name in uniform)
     return "\n".join(
         [
-            "## What it shows",
-            "",
-            f"- One job: substitution takes {_times(alone, 'substitution', 'no cache')} of the time without a cache, static "
-            f"{_times(alone, 'static', 'no cache')}, LRU {_times(alone, 'LRU', 'no cache')}. Nothing can be shared, so jobs "
-            "gain nothing over static.",
-            f"- {scale['jobs']} jobs: substitution takes {_times(together, 'substitution', 'no cache')} of the time without a "
-            f"cache, clairvoyance {_times(together, 'clairvoyance', 'no cache')}, static "
+            f"- {jobs} jobs with substitution take {_times(together, 'substitution', 'no cache')} of the time without a cache, "
+            f"with clairvoyance {_times(together, 'clairvoyance', 'no cache')}, static "
             f"{_times(together, 'static', 'no cache')}, LRU {_times(together, 'LRU', 'no cache')}.",
+            f"- Substitution, and clairvoyance of one job, should read at most {MOST:g} times the least + {EXTRA:g}: "
+            f"{'**above: ' + ', '.join(over) + '**' if over else 'all do'}. One job shares nothing and gains nothing over "
+            "static; known orders share only what stays.",
+            f"- After as many epochs accuracies without importance differ by {100 * (max(finals) - min(finals)):.1f} points "
+            f"between ways, and by {100 * seeds:.1f} between seeds. Importance has {100 * gains[0]:+.1f} points beside no cache, "
+            f"with SHADE's draws {100 * gains[1]:+.1f}.",
+            f"- One job reads {alone['importance'].reads:.2f} with importance, not {bound_of(alone['importance'], share):.2f}: "
+            "what it repeats [changes](importance.md) with the scores.",
         ]
     )
 

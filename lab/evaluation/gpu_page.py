@@ -95,15 +95,13 @@ def _alone(sides: dict[str, Side]) -> str:
 
     return "\n".join(
         [
-            "Whole epochs, from the request for the first mini-batch, with empty queues, on all sides.",
+            "Whole epochs, with empty queues at first.",
             "",
             f"- The bucket alone keeps the GPU at {sides[BUCKET]['rate'] / sides[SYNTHETIC]['rate']:.0%} of what it can do.",
             f"- **With everything cached, the loader in its exact order is as fast as local files** ({times(EXACT, FILES)} "
-            f"times). What both miss to the ceiling, {1 - sides[EXACT]['rate'] / sides[SYNTHETIC]['rate']:.0%} and "
-            f"{1 - sides[FILES]['rate'] / sides[SYNTHETIC]['rate']:.0%}, is mostly the start of epochs.",
+            "times). What both miss to the ceiling is mostly the start of epochs.",
             f"- Half of the data cached, by the mode `static`: {times(STATIC, BUCKET)} times the bucket.",
-            f"- **A fifth of the data cached does not help one job alone: {times(FIFTH, BUCKET)} times the bucket.** Each item "
-            f"is read in every epoch; there are {sides[FIFTH]['reads']:.2f} origin reads per sample, with what is loaded ahead.",
+            f"- **A fifth of the data cached does not help one job alone: {times(FIFTH, BUCKET)} times the bucket.**",
             f"- A first epoch of plain S3 reads is as fast as from the bucket ({times(COLD, BUCKET)} times). With a warm cache "
             f"boto3 gets {times(WARM, FILES)} times what local files give: it takes CPU from the workers that decode.",
         ]
@@ -115,14 +113,13 @@ def _shared(sides: dict[str, Side], scale: dict[str, Any]) -> str:
     return "\n".join(
         [
             f"{scale['limit'] - scale['skipped']:g} s of each side, after {scale['skipped']:g} s that do not count; caches are "
-            "empty at first. Reads for mini-batches still in queues at the end count.",
+            "empty at first.",
             "",
             f"- **With a cache of a fifth of the data the jobs together train {of[FIFTH] / of[BUCKET]:.2f} times as fast as from "
             f"the bucket, at {of[FIFTH] / of[SYNTHETIC]:.0%} of the ceiling.** They share reads.",
             f"- The same cache by plain S3 reads gives {of[PLAIN] / of[BUCKET]:.2f} times the bucket.",
             f"- There are {sides[FIFTH]['reads']:.2f} origin reads per sample; {1 / scale['jobs']:.2f} would be one for all "
             "jobs. No job ended its first epoch, so what was loaded ahead weighs much.",
-            f"- {sides[FIFTH]['idle']:.0%} of the time a job had nothing to compute; the others used the GPU meanwhile.",
         ]
     )
 
@@ -130,11 +127,10 @@ def _shared(sides: dict[str, Side], scale: dict[str, Any]) -> str:
 def _limits(scale: dict[str, Any]) -> str:
     return "\n".join(
         [
-            "- A real network, a bucket whose bandwidth grows with requests, several GPUs or machines, or an SSD under pressure: "
-            "all goes over loopback, and the files were in memory.",
-            "- Decoding at full size with torchvision's usual augmentation: there the cores may decide.",
-            "- [Accuracy](../accuracy.md): pictures are noise and labels arbitrary.",
-            f"- Long epochs: one takes {scale['items']} samples, some seconds, so its start and end weigh more.",
+            "- A real network, several GPUs or machines, an SSD under pressure: all goes over loopback, from memory.",
+            "- Decoding at full size: there the cores may decide.",
+            "- [Accuracy](convnet.md): pictures are noise.",
+            f"- Long epochs: one takes {scale['items']} samples, some seconds.",
             "- Spread: each side ran once.",
         ]
     )
