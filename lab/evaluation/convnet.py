@@ -6,6 +6,7 @@ One job, and jobs that train together with a seed each. On two cores the size is
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 import time
 from collections.abc import Sequence
@@ -47,7 +48,7 @@ class Scale:
     gateway: int
 
 
-SMALL = Scale(Setting("shapes", 560, 48, 16, 6, 16, 500, 1), 2, 1e6, 0.01, 0.2, 1)
+SMALL = Scale(Setting("shapes", 560, 48, 16, 6, 16, 500, 2), 2, 1e6, 0.01, 0.2, 1)
 """For two cores."""
 LARGE = Scale(Setting("shapes", 2048, 128, 32, 8, 64, 1000, 2), 3, 25e6, 0.02, 0.2, 4)
 """For a GPU, and 16 cores; the bucket, a process, answers no more than some hundred requests per second."""
@@ -101,11 +102,12 @@ class Course:
 
 def run() -> None:
     """Measure, and write the page."""
-    where, began = machine(), time.monotonic()
+    where, load, began = machine(), os.getloadavg()[0], time.monotonic()
     scale = LARGE if torch.cuda.is_available() else SMALL
     device, courses = measure(scale)
     found = {
         "where": f"{device}; torch {torch.__version__}; {where}; took {(time.monotonic() - began) / 60:.0f} min",
+        "load": load,
         "scale": asdict(scale),
         "ways": [asdict(way) for way in WAYS],
         "courses": [asdict(course) for course in courses],

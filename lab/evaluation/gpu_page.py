@@ -82,7 +82,7 @@ def _setup(scale: dict[str, Any], size: int, decoded: float) -> str:
         f"Pillow, cut out {scale['crop']} x {scale['crop']} pixels and mirror half of the pictures; memory is pinned, and the "
         f"next mini-batch is requested while the GPU computes. The gateway has {scale['gateway']} worker processes; the bucket "
         "is the object store of the tests; everything shares the machine. So that storage decides, pictures are decoded at half "
-        f"their size: as many processes as there are workers decode {decoded:.0f} pictures per second.\n\n"
+        f"their size: as many processes decode {decoded:.0f} per second.\n\n"
         "*The ceiling* is the same loop with a mini-batch that stays on the GPU. *Steps wait*: the share of the time, by CUDA "
         "events, in which a job had given the GPU nothing to do. *GPU busy*: the share in which some kernel ran, as the driver "
         "says. *boto3* has eight requests in flight in each worker."

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.evaluation import cores, gpu_page, pages
+from lab.evaluation import convnet_page, cores, gpu_page, pages
 from lab.evaluation.gpu import NAME, summary, write_digests_of, write_picture
 from lab.evaluation.gpu_job import Answer, Order, Setting, Trainer, run
 from larder import Client, Credentials
@@ -90,7 +90,7 @@ def test_only_the_time_in_which_all_jobs_run_counts():
     assert outcome.epochs == 1
 
 
-@pytest.mark.parametrize("page", [gpu_page, cores], ids=["gpu", "cores"])
+@pytest.mark.parametrize("page", [gpu_page, cores, convnet_page], ids=["gpu", "cores", "convnet"])
 def test_the_page_is_that_of_the_results(page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Rule: a page that another machine's results make is the one that was committed."""
     committed = pages.FOLDER / page.RESULTS.with_suffix(".md").name
