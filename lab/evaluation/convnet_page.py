@@ -109,7 +109,7 @@ def _setup(scale: dict[str, Any]) -> str:
         f"empty and has room for {scale['share']:.0%}. Each way in turn: one job, then {scale['jobs']} together, a seed each.\n\n"
         "- *no cache*, *LRU*, *S3 reads*: boto3 with eight threads, two through a gateway; *LRU* with "
         "`[streams] enabled = false`\n"
-        "- *static*: the loader without a job, `--caching part`\n"
+        "- *static*: the loader without a job, `--caching part`, which also substitutes\n"
         "- *substitution*: the loader with `larder.Job`; *clairvoyance*: also with `substitute=1`, for "
         "[known orders](known_orders.md)\n"
         '- *importance*: `ImportanceSampler(unseen=0.5)`; *SHADE\'s draws*: `unseen="multinomial"`\n\n'
@@ -206,7 +206,7 @@ def _plot(parts: dict[int, dict[str, Group]]) -> str:
                 axes.fill_between(at, low, high, color=_COLOURS[way], alpha=0.12, linewidth=0)
             axes.set_xlabel(labels[over])
             axes.set_xlim(left=0)
-        row[0].set_ylabel(f"accuracy, {'one job' if jobs == 1 else f'{jobs} jobs'}")
+        row[0].set_ylabel(f"accuracy, {'one job' if jobs == 1 else f'mean and range of {jobs} jobs'}")
     panels[0][0].legend(fontsize=8)
     return picture("convnet", figure)
 
