@@ -170,8 +170,9 @@ class ImportanceSampler(Sampler[Any]):
         return weights.to(ids.device) if isinstance(ids, torch.Tensor) else weights
 
     def scores(self) -> NDArray[np.float16]:
-        """The latest score of each item; NaN for those that were never scored."""
-        return self._plan.scores.copy()
+        """The scores by which items are drawn and kept in the cache: the latest ones, but the mean for items whose labels may be
+        wrong. NaN for items that were never scored."""
+        return self._plan.believed
 
     def set_epoch(self, epoch: int) -> None:
         """Set the number of the next iteration's epoch, as for `DistributedSampler`. Optional; the rest of a loaded epoch
@@ -236,7 +237,7 @@ class ImportanceSampler(Sampler[Any]):
         if self._plan.silent or not (isinstance(dataset, CachedMapDataset) and isinstance(job, Job)):
             return
         if job.ranks == 1 if apart else rank == 0:
-            report = ImportanceReport(self._plan.epoch, self._plan.believed, self._plan.listed())
+            report = ImportanceReport(self._plan.epoch, self.scores(), self._plan.listed())
             job.report_importance(report, dataset.info)
 
     def _world(self) -> Ranks:
