@@ -83,7 +83,9 @@ class ItemBatches:
         Raises:
             DiskUnavailable: no item is stored.
         """
-        room = await self._host.create(0 if reserved else sum(len(item.data) for item in items))
+        self._disk.require()
+        # What is reserved may exceed the capacity together with what was stored under it: it is counted already.
+        room = None if reserved else await self._host.create(sum(len(item.data) for item in items))
         try:
             written, took = await self._host.on_disk(partial(_write, self._host, items))
             self._host.wrote(took)
@@ -92,7 +94,8 @@ class ItemBatches:
             self._host.settle(Recorded(None, tuple(item.digest for item in items)), None)
             raise
         finally:
-            room.end()
+            if room is not None:
+                room.end()
 
     async def _record(
         self, items: Sequence[NewItem], written: Sequence[tuple[BlobRef, int] | None]

@@ -75,3 +75,18 @@ async def test_items_beyond_the_low_watermark(open_store: Open, root: Path) -> N
     refs = await store.batches.store([fits, exceeds], reserved=True)
     assert [ref is not None for ref in refs] == [True, False]
     await eventually(lambda: files_of(root).keys() == {sha(bytes(500)).hex()})
+
+
+async def test_reserved_items_displace_nothing(open_store: Open, root: Path) -> None:
+    """Rule: items whose room is reserved are stored, and nothing is evicted for them, also while reservations and what was stored
+    under them exceed the capacity together."""
+    store = await open_store(capacity=10_000)
+    await store.try_lock()
+    held = new(*(bytes([number]) * 1000 for number in range(5)))
+    assert None not in await store.batches.store(held)
+    rooms = [store.begin(5000), store.begin(3000, instead=True)]
+    item = new(bytes([9]) * 1000)
+    assert None not in await store.batches.store(item, reserved=True)
+    for room in rooms:
+        room.end()
+    assert files_of(root).keys() == {each.digest.hex() for each in [*held, *item]}

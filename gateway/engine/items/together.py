@@ -113,6 +113,9 @@ class ItemsTogether:
                 refs = await services.store.batches.store([self._new(*item) for item in batch], reserved=reserved)
             except DiskUnavailable:
                 self.end()  # the rest would fail too
+        # At once: they are counted as stored now, and whoever needs room meanwhile would evict for both.
+        for index, _ in batch:
+            self._release(index)
         stored = []
         for (index, _), ref in zip(batch, refs, strict=True):
             outcome: Outcome = NOT_TAKEN
@@ -134,8 +137,7 @@ class ItemsTogether:
         waiters = self._waiters.pop(index, None)
         if waiters is None:
             return
-        if (room := self._rooms.pop(index, None)) is not None:
-            room.end()
+        self._release(index)
         digest, states = self._digests[index], self._wanted.registration.content.states
         self._services.leases.release(lease_of(digest), 0, 0)
         if states.flags[index] == FETCHING:
@@ -143,6 +145,11 @@ class ItemsTogether:
         self._flight.settle(digest, waiters, outcome)
         if not self._waiters:
             self.ended.set()
+
+    def _release(self, index: int) -> None:
+        """Give back the room that is reserved for an item."""
+        if (room := self._rooms.pop(index, None)) is not None:
+            room.end()
 
     def end(self) -> None:
         """Give up the items that have not come."""
