@@ -23,7 +23,14 @@ async def data(tmp_path: Path) -> AsyncIterator[Data]:
     async with shelved(tmp_path, 48 * SIZE) as shelf:
         made = await shelf.dataset(equal_bodies(ITEMS, SIZE), "part")
         await made.fill(range(ITEMS))
+        await stored(made)
         yield made
+
+
+async def stored(data: Data) -> None:
+    """Wait until all that was read is stored, or has passed through."""
+    demand, store = data.shelf.batches.fetches.demand, data.shelf.bench.store
+    await until(lambda: not demand._entering and not store.status().filling)
 
 
 def order_of(name: str, epoch: int) -> list[int]:
@@ -110,6 +117,7 @@ async def test_what_is_used_last_is_not_stored(data: Data) -> None:
     one, other = ReadingJob("t", "one", 0, "shuffled:1"), ReadingJob("t", "other", 0, "shuffled:2")
     for reader in (one, other):
         await read(data, order_of(reader.order, 0)[:1], reader)
+    await stored(data)
     table = data.registration.content.demand()
     assert table is not None
     absent = [item for item in range(ITEMS) if item not in data.resident]
