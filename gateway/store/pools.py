@@ -48,9 +48,9 @@ class Pools:
             lambda connection: pool_rows.charge(connection, digests, pool, self._disk.now(), scores or {}),
         )
 
-    async def rank(self, pool: str, scores: Mapping[bytes, float]) -> set[bytes]:
-        """See ``score_rows.rank``; empty if the index fails."""
-        return await attempt(self._disk.write, partial(score_rows.rank, name=pool, scores=scores), set[bytes]())
+    async def rank(self, pool: str, scores: Mapping[bytes, float]) -> set[bytes] | None:
+        """See ``score_rows.rank``; ``None`` if the index fails."""
+        return await attempt(self._disk.write, partial(score_rows.rank, name=pool, scores=scores), None)
 
     async def level(self, pool: str) -> PoolLevel | None:
         """Fill level of the pool with this name; ``None`` without such a pool, or while the index cannot be read."""

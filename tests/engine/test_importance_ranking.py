@@ -1,4 +1,4 @@
-"""Importance scores of a node: they rank what is cached, expire when their job stops sending, and the fleet is told."""
+"""A node ranks cached items by importance scores, reports them to the fleet, and drops them when their job stops sending."""
 
 from __future__ import annotations
 

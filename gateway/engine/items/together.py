@@ -113,7 +113,7 @@ class ItemsTogether:
                 refs = await services.store.batches.store([self._new(*item) for item in batch], reserved=reserved)
             except DiskUnavailable:
                 self.end()  # the rest would fail too
-        # At once: they are counted as stored now, and whoever needs room meanwhile would evict for both.
+        # Before the next await: stored bytes count by themselves now, and with their reservations the cache would seem fuller.
         for index, _ in batch:
             self._release(index)
         stored = []

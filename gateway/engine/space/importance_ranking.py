@@ -197,6 +197,8 @@ class ImportanceRanking:
             ranked = await self._store.pools.rank(
                 dataset_pool(content.id), dict(zip(digests, scores.tolist(), strict=True))
             )
+            if ranked is None:
+                return
             recorded = np.array([digest in ranked for digest in digests])
             known.ranks[page[recorded]] = scores[recorded]
 

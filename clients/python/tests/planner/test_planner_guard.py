@@ -72,7 +72,8 @@ def test_lost_accuracy(accuracies, lost):
     """Rule: accuracy is lost while the last one is more than 1 % below the best."""
     curve = AccuracyCurve()
     for accuracy in accuracies:
-        curve.add(accuracy)
+        curve.report(accuracy)
+        curve.close()
     assert curve.lost is lost
 
 
@@ -80,4 +81,4 @@ def test_lost_accuracy(accuracies, lost):
 def test_what_is_no_accuracy(accuracy):
     """Rule: a negative accuracy, as of a loss, and one that is not finite are refused."""
     with pytest.raises(ValueError, match="accuracy must be a number from 0 on"):
-        AccuracyCurve().add(accuracy)
+        AccuracyCurve().report(accuracy)

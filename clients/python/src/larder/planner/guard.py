@@ -74,21 +74,28 @@ class LossCurve:
 
 
 class AccuracyCurve:
-    """The best and the last reported accuracy on held-out items; ``None`` before the first report."""
+    """The best and the last accuracy on held-out items, and the one reported in the current epoch; ``None``: none was."""
 
-    def __init__(self, best: float | None = None, last: float | None = None) -> None:
+    def __init__(self, best: float | None = None, last: float | None = None, reported: float | None = None) -> None:
         self.best = best
         self.last = last
+        self.reported = reported
 
-    def add(self, accuracy: float) -> None:
-        """Add the accuracy after an epoch, in any unit in which more is better.
+    def report(self, accuracy: float) -> None:
+        """Report the accuracy after the current epoch, in any unit in which more is better.
 
         Raises:
             ValueError: it is negative or not finite.
         """
         if not 0 <= accuracy < float("inf"):
             raise ValueError(f"accuracy must be a number from 0 on, such as a share or percent, not {accuracy!r}")
-        self.best, self.last = max(accuracy, self.best or 0.0), accuracy
+        self.reported = accuracy
+
+    def close(self) -> None:
+        """End the epoch."""
+        if self.reported is not None:
+            self.best, self.last = max(self.reported, self.best or 0.0), self.reported
+            self.reported = None
 
     @property
     def lost(self) -> bool:

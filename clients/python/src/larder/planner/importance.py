@@ -78,7 +78,6 @@ class ImportancePlan:
         self._scores = ItemScores(items)
         self._curve = LossCurve()
         self._accuracies = AccuracyCurve()
-        self._reported: float | None = None
         self._batch = 0
         self._basis = np.zeros(0, np.uint16)
         self._own = np.zeros(0, np.uint32)  # the items of the part
@@ -126,7 +125,7 @@ class ImportancePlan:
             self._curve.close()
         started = bool(self._curve.means) or self._curve.silent
         self.level = self._curve.level() if self._guard else float(started and not self._curve.silent)
-        self._settle_accuracy(self._reported)
+        self._accuracies.close()
         if self._guard and self._accuracies.lost:
             self.level = 0.0
         self.epoch, self._taken, self._at, self._steps = epoch, 0, 0, 0
@@ -186,18 +185,8 @@ class ImportancePlan:
             self._scores.set(ids, rank_scores(losses, self._batch), max(self.epoch, 0))
 
     def report_accuracy(self, accuracy: float) -> None:
-        """Report the accuracy on held-out items after the current epoch, in any unit in which more is better.
-
-        Raises:
-            ValueError: it is negative or not finite.
-        """
-        AccuracyCurve().add(accuracy)
-        self._reported = accuracy
-
-    def _settle_accuracy(self, accuracy: float | None) -> None:
-        if accuracy is not None:
-            self._accuracies.add(accuracy)
-        self._reported = None
+        """See `AccuracyCurve.report`."""
+        self._accuracies.report(accuracy)
 
     def weights(self, ids: ArrayLike) -> NDArray[np.float32]:
         """p/q of Eq. 1 for items of the current list (`Drawn.weights`); 1 before the first list.
@@ -236,10 +225,8 @@ class ImportancePlan:
         facts = repr((self.seed, self.epoch, self.rule, self.level, self._steps)).encode()
         fingerprint = blake2b(facts + self._basis.tobytes(), digest_size=16).hexdigest()
         ids, values = self._scores.of_epoch(max(self.epoch, 0))
-        curve = self._curve
-        return Contribution(
-            fingerprint, self._trained, ids, values, curve.loss, curve.weight, self._batch, self._reported
-        )
+        curve, reported = self._curve, self._accuracies.reported
+        return Contribution(fingerprint, self._trained, ids, values, curve.loss, curve.weight, self._batch, reported)
 
     def follow(self, contributions: Sequence[Contribution]) -> None:
         """Count as trained every entry that any rank knows is trained: a rank that missed the last items of a mini-batch knows
@@ -266,7 +253,7 @@ class ImportancePlan:
         self._curve.weight = sum(contribution.weight for contribution in contributions)
         self._batch = max(contribution.batch for contribution in contributions)
         reported = (contribution.accuracy for contribution in contributions if contribution.accuracy is not None)
-        self._reported = next(reported, None)
+        self._accuracies.reported = next(reported, None)
 
     # --- statistics
 
@@ -319,7 +306,7 @@ class ImportancePlan:
             "part": None if self._part is None else list(self._part),
             "batch": self._batch,
             "curve": [curve.means, curve.loss, curve.weight],
-            "accuracies": [self._accuracies.best, self._accuracies.last, self._reported],
+            "accuracies": [self._accuracies.best, self._accuracies.last, self._accuracies.reported],
             "scores": _packed(self._scores.values),
             "scored": _packed(self._scores.epochs),
             "topped": _packed(self._scores.topped(self._batch)),
@@ -340,7 +327,8 @@ class ImportancePlan:
         try:
             part, epoch = state["part"], int(state["epoch"])
             # States of older releases have neither accuracies nor items that ranked at the top before.
-            accuracies = [None if value is None else float(value) for value in state.get("accuracies", (None,) * 3)]
+            accuracies = state.get("accuracies", (None, None, None))
+            best, last, reported = (None if value is None else float(value) for value in accuracies)
             loaded: dict[str, Any] = {
                 "rule": DrawRule(state["unseen"], state["repeats"]),
                 "seed": int(state["seed"]),
@@ -351,8 +339,7 @@ class ImportancePlan:
                 "_steps": int(state.get("steps", 0)),
                 "_part": None if part is None else RankPart(*map(int, part)),
                 "_curve": LossCurve(*state["curve"]),
-                "_accuracies": AccuracyCurve(*accuracies[:2]),
-                "_reported": accuracies[2],
+                "_accuracies": AccuracyCurve(best, last, reported),
                 "_basis": _unpacked(state["basis"], np.uint16, self.items if epoch != NEVER else 0),
             }
             scores = (
@@ -363,7 +350,7 @@ class ImportancePlan:
             topped = _unpacked(state["topped"], np.uint8, bits) if "topped" in state else np.zeros(bits, np.uint8)
             length = int(state["length"])
             _require_possible(self.items, length, loaded)
-        except (KeyError, IndexError, TypeError, ValueError, zlib.error) as error:
+        except (KeyError, TypeError, ValueError, zlib.error) as error:
             raise StateError(f"the saved state is damaged: {type(error).__name__}: {error}") from error
         self.__dict__.update(loaded)
         self._scores.values, self._scores.epochs = scores
