@@ -14,8 +14,9 @@ from boto3.s3.transfer import TransferConfig
 
 from rig.clients import Client, Got
 from rig.gateways import Running, Settings, gateway, s3_client
+from rig.processes import wait_until
 from rig.radosgw import Radosgw
-from rig.world import KIB, MIB, content
+from rig.world import KIB, MIB, SOON, content
 
 SIZE = 64 * MIB
 BLOCK = 4 * MIB
@@ -90,6 +91,7 @@ def test_small_ranges_of_a_block_that_either_worker_has_stored(large: Large) -> 
     for start in range(last, last + 24 * RANGE, 3 * RANGE):
         large.read(start, start + RANGE)
     large.read(0, BLOCK)
+    wait_until(lambda: large.running.metric("larder_fills_active") == 0, SOON, "the stored block")
     status = [large.read(start, start + RANGE).cache for start in range(RANGE, BLOCK, 3 * RANGE)]
     assert "MISS; reason=range" not in status
 
