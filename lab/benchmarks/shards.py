@@ -11,12 +11,13 @@ import json
 import multiprocessing
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -36,6 +37,8 @@ HOME = Path(__file__).parents[2] / "build" / "shards"
 PACKAGES = ("mosaicml-streaming==0.13.0", "litdata==0.2.76", "webdataset==1.0.2", "awscli==1.44.10", "torch==2.13.0")
 LATENCY, BANDWIDTH = 0.03, 125_000_000
 ROUNDS = 3
+LONGEST = 120
+"""Seconds after which an epoch that has not ended counts as failed."""
 KEYS = {"AWS_ACCESS_KEY_ID": "origin", "AWS_SECRET_ACCESS_KEY": "origin-secret", "AWS_DEFAULT_REGION": "us-east-1"}
 
 
@@ -143,12 +146,26 @@ def _read(python: Path, reader: str, arguments: list[str], home: Path, **variabl
     path = f"{python.parent}:{os.environ['PATH']}"
     environment = {**os.environ, "PYTHONPATH": str(HOME / "stub"), "PATH": path, "HOME": str(home), "TMPDIR": str(home)}
     command = [python, "-W", "ignore", READERS / f"{reader}_reader.py", *arguments]
-    answer = subprocess.run(
-        command, env={**environment, **KEYS, **variables}, capture_output=True, text=True, timeout=300
+    process = subprocess.Popen(
+        command,
+        env={**environment, **KEYS, **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
-    if answer.returncode:
-        raise RuntimeError(f"{reader} failed:\n{answer.stderr[-3000:]}")
-    figures: dict[str, float] = json.loads(answer.stdout.splitlines()[-1])
+    try:
+        output, errors = process.communicate(timeout=LONGEST)
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"{reader} did not end within {LONGEST} s") from None
+    finally:
+        # With its workers: those of a reader that hangs or fails hold its pipes, and memory.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    if process.returncode:
+        raise RuntimeError(f"{reader} failed:\n{errors[-3000:]}")
+    figures: dict[str, float] = json.loads(output.splitlines()[-1])
     return figures
 
 
@@ -267,14 +284,14 @@ def run() -> dict[str, Any]:
         "with Larder that of the gateway too. Programs and settings: `lab/benchmarks/shard_readers`.\n\n"
         + table(["loader", "epoch", "CPU per sample", "GETs per sample", "bytes read, of the samples'"], rows)
         + "".join(
-            f"\n\n{NAMES[name]} ended {count} epochs with an error; they are not counted."
+            f"\n\n{NAMES[name]} ended {count} epochs with an error, or not within {LONGEST} s; they are not counted."
             for name, count in failures.items()
         )
     )
     seconds = {name: [epoch.seconds for epoch in of] for name, of in epochs.items()}
     ratios = [
         Ratio.compared(f"a cold epoch over shards: Larder / {NAMES[name]}", seconds["larder"], seconds[name], 1.0)
-        for name in epochs
+        for name in seconds
         if name != "larder"
     ]
     data = {name: [vars(epoch) for epoch in of] for name, of in epochs.items()}
