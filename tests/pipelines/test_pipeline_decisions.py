@@ -33,7 +33,9 @@ HASTE = """
 heartbeat = "100ms"
 [manager]
 probe_batches = 10
+job_expire = "10min"
 """
+"""No job is dropped because a busy machine delays its heartbeats: what was decided of it would go with it."""
 
 
 @pytest.fixture(scope="module")
