@@ -8,6 +8,8 @@ from data import BATCH, WORKERS, epoch
 if __name__ == "__main__":
     remote, local = sys.argv[1:]
     dataset = streaming.StreamingDataset(remote=remote, local=local, shuffle=True, batch_size=BATCH)
+    for stream in dataset.streams:
+        stream._downloader.clean_up()  # findings/mosaicml-workers-share-a-connection.sh
     loader = streaming.StreamingDataLoader(
         dataset,
         batch_size=BATCH,
