@@ -17,7 +17,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -157,14 +157,10 @@ def _read(python: Path, reader: str, arguments: list[str], home: Path, **variabl
     try:
         output, errors = process.communicate(timeout=LONGEST)
     except subprocess.TimeoutExpired:
-        raise RuntimeError(f"{reader} did not end within {LONGEST} s") from None
-    finally:
-        # With its workers: those of a reader that hangs or fails hold its pipes, and memory.
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        os.killpg(process.pid, signal.SIGKILL)  # with its workers, which hold the pipes
+        output, errors = process.communicate()
     if process.returncode:
-        raise RuntimeError(f"{reader} failed:\n{errors[-3000:]}")
+        raise RuntimeError(f"{reader} failed, or did not end within {LONGEST} s:\n{errors[-3000:]}")
     figures: dict[str, float] = json.loads(output.splitlines()[-1])
     return figures
 

@@ -18,6 +18,8 @@ if __name__ == "__main__":
         dataset,
         batch_size=BATCH,
         num_workers=WORKERS,
-        collate_fn=lambda batch: [(of["image"], of["label"]) for of in batch],
+        collate_fn=lambda batch: [
+            (bytes(of["image"]), of["label"]) for of in batch
+        ],  # findings/litdata-bytes-are-views.sh
     )
     epoch(loader)
