@@ -49,8 +49,8 @@ log = logging.getLogger("larder.app")
 _RECOVERY_PATIENCE = 2.0
 _OF_NODES = f"/-{PEER}".encode()
 _COLLECTED_AFTER = 10_000
-"""Container objects made since the last collection of garbage that start another one. Reads leave no cycles behind, and with
-Python's own 700 a cold read spent 6 % of its time on looking for some."""
+"""Container objects that must be created before the garbage collector runs again. Reads leave no cycles behind, and with Python's
+default of 700 a cold read spent 6 % of its time looking for some."""
 
 
 class Larder:

@@ -135,7 +135,7 @@ def _complete(line: Sequence[str]) -> None:
 
 
 def completed(words: Sequence[str]) -> Sequence[str]:
-    """``nodes --json`` is ``nodes list --json``."""
+    """The command line with a group's usual subcommand inserted: ``nodes --json`` becomes ``nodes list --json``."""
     usual = next((command.usual for command in COMMANDS if command.usual and command.name == (*words, "")[0]), "")
     bare = len(words) < 2 or (words[1].startswith("-") and words[1] not in ("-h", "--help"))
     return [words[0], usual, *words[1:]] if usual and bare else words

@@ -55,7 +55,7 @@ class OperatorAddress:
         return cls(url.scheme, url.hostname, url.port, shared)
 
     def accepted(self, server: tuple[str, int] | None) -> bool:
-        """Whether a connection came in here; ``server`` is its own end."""
+        """Whether a connection came in at this address; ``server`` is the address of our end."""
         return server is not None and server[1] == self.port and (server[0] == self.host or self.host in _EVERYWHERE)
 
     def url(self, named: str) -> str:

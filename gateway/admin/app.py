@@ -35,7 +35,7 @@ STALE = b"x-larder-stale"
 """Header of an answer that may be stale; its value names the unreachable service, the catalog or Redis."""
 _OF_CATALOG = (["tenants"], ["credentials"], ["origins"], ["rules"], ["tokens"])
 LARGEST_BODY = 1024 * 1024
-"""Most bytes of a request's body."""
+"""The most bytes of a request's body."""
 
 log = logging.getLogger("larder.admin")
 

@@ -22,7 +22,7 @@ _OF_A_SERVICE = re.compile(
 _ADDRESS = re.compile(r"(?:tcp|udp|sctp)://.*")
 """The value of ``..._PORT`` that Kubernetes sets for a Service."""
 _ALIKE = 0.85
-"""Least similarity, of 1 (difflib), for an unknown name to be taken for a setting."""
+"""The lowest similarity (difflib, at most 1) at which an unknown name is taken for a setting."""
 
 Sections = Mapping[str, tuple[bool, tuple[str, ...]]]
 """The tables of the configuration by name: whether a table is a list of tables, and its keys."""

@@ -20,7 +20,7 @@ from prometheus_client.mmap_dict import MmapedDict
 _FIRST = 1 << 16
 """Bytes of a new file, as in prometheus_client."""
 _LONGEST_ENTRY = 64
-"""Maximum bytes of an entry beside its key."""
+"""Maximum bytes of an entry besides its key."""
 
 log = logging.getLogger("larder.app")
 _complained: list[int] = []

@@ -26,7 +26,7 @@ MARGIN = 0.05
 """Allowed difference of the accuracies after the last epoch, as the orders differ. Measured over 20 seeds: the difference has a
 standard deviation of 0.013, the same between a uniform order and the loader's as between two uniform ones; at most 0.029."""
 LEAST = 0.75
-"""Least accuracy that shows learning; guessing gives 0.1."""
+"""The lowest accuracy that shows learning; guessing gives 0.1."""
 MOST_READS = 0.9
 """The most origin reads per image and epoch with a fifth of the images cached; 0.8 is the least possible."""
 SECONDS = 1200.0

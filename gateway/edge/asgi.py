@@ -41,7 +41,7 @@ class Edge(ABC):
 
     Args:
         log: of the edge, for refusals that operators should see.
-        limit: most requests at once; each caller has a share of them (``admit``).
+        limit: the most requests at once; each caller has a share of them (``admit``).
     """
 
     overloaded = "Too many requests at once; try again."
@@ -56,7 +56,7 @@ class Edge(ABC):
 
     @property
     def in_flight(self) -> int:
-        """Requests being answered, without those that wait for their clients."""
+        """Requests being answered, not counting those that wait for their clients."""
         return int(self.places.used)
 
     @property

@@ -11,8 +11,6 @@ from gateway.policies.items.importance import PartVerdict
 from gateway.store.datasets.content import Content
 from gateway.store.shared.importance import MOST_JOBS, Receipt, TooManyScorers
 
-"""Finds a tenant's dataset by name or id."""
-
 
 async def taken(
     exchange: ScoreExchange, sender: ScoreSender, content: Content, body: bytes, *, forwarded: bool = False

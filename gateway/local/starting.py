@@ -105,7 +105,7 @@ def try_origin(quick: QuickStart) -> None:
 
 
 def _modules(settings: Settings) -> Iterator[str]:
-    """The modules that the workers of this configuration import beside the application.
+    """The modules that the workers of this configuration import in addition to the application.
 
     A single worker imports endpoints after its start; with several workers they are imported before the fork and shared.
     """

@@ -16,7 +16,7 @@ from gateway.model.errors import S3_CODES, LarderError
 UNKNOWN_LENGTH = 2**64 - 1
 """The value in ``Content.lengths`` for an item whose length is not in the digest file."""
 MAX_ITEMS = 100_000_000
-"""Most items of one dataset: indices have 32 bits, and the index of so many items can be built in 4 GiB of memory."""
+"""The most items of one dataset: indices have 32 bits, and the index of so many items can be built in 4 GiB of memory."""
 
 MODES = ("auto", "full", "part", "none")
 """Modes that a client may request; all but the first are also values of directives."""
@@ -50,7 +50,7 @@ API_CODES: Mapping[str, tuple[int, str]] = MappingProxyType(
         "UnsupportedMediaType": (415, "The content type of the body is not supported"),
     }
 )
-"""Codes of ``/-/v1`` and ``/-/admin`` beside S3's, with status and title; some redefine an S3 code with a broader title."""
+"""Codes of ``/-/v1`` and ``/-/admin`` besides S3's, with status and title; some redefine an S3 code with a broader title."""
 
 
 class Location(NamedTuple):

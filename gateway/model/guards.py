@@ -1,4 +1,4 @@
-"""Comparisons as data, which compiled code makes before it repeats an answer (``api/s3/_repeated.c``)."""
+"""Guards: comparisons written as data, which compiled code carries out before it repeats an answer (``api/s3/_repeated.c``)."""
 
 from __future__ import annotations
 

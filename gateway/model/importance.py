@@ -90,7 +90,7 @@ class ScorePart:
 
 
 def longest(items: int) -> int:
-    """Most bytes of a part for a dataset of ``items`` items."""
+    """The most bytes of a part for a dataset of ``items`` items."""
     raw = _ROW * items
     # zlib's overhead for incompressible data: 5 bytes per 16 KiB, and its header (zlib.h, deflateBound).
     return _HEADER.size + raw + 5 * (raw // 16_383 + 1) + 11

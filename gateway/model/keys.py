@@ -105,7 +105,7 @@ class Principal:
         return not self.allow or any(glob_matches(pattern, path) for pattern in self.allow)
 
     def may_list(self, start: str) -> bool:
-        """Whether the allow-list covers every key that begins with ``start``, as ``bucket/start``; ``""``: every bucket."""
+        """Whether the allow-list covers every path ``bucket/key`` that begins with ``start``; ``""`` stands for every bucket."""
         return not self.allow or any(covers_prefix(pattern, start) for pattern in self.allow)
 
 
@@ -156,7 +156,7 @@ def glob_matches(pattern: str, path: str) -> bool:
 
 
 def covers_prefix(pattern: str, prefix: str) -> bool:
-    """Whether a glob covers every key that begins with ``prefix``, as ``bucket/start``."""
+    """Whether a glob covers every path ``bucket/key`` that begins with ``prefix``."""
     stem = pattern.removesuffix("**")
     return stem != pattern and not any(special in stem for special in "*?[") and prefix.startswith(stem)
 

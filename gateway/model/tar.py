@@ -41,7 +41,7 @@ class TarMembers:
         position: of the first header that was not read yet.
         least: bytes that ``feed`` needs from there on.
         complete: whether the end was reached.
-        memory: about the bytes that the names and places take.
+        memory: approximate bytes that the names and places take.
 
     Args:
         size: of the archive, in bytes.

@@ -122,7 +122,8 @@ class ClientConnection(asyncio.BaseProtocol):
         address: of the peer.
         silence: seconds without a byte from the peer after which an exchange fails.
         buffer: bytes of a body that are read ahead of its reader.
-        whole: a body, or the rest of one, of at most so many bytes is read ahead whole: a pause would cost more than the memory.
+        whole: a body, or the rest of one, of at most this many bytes is read ahead whole: a pause would cost more than the
+            memory.
 
     Attributes:
         holder: the account of the exchange in progress.

@@ -201,7 +201,7 @@ class Connections:
         connect: time-out of a connection attempt in seconds; ``None`` for none.
         silence: seconds without a byte from the other side after which an exchange fails; ``None`` for never.
         buffer: bytes of an answer to read ahead of the reader.
-        whole: an answer, or the rest of one, of at most so many bytes is read ahead whole.
+        whole: an answer, or the rest of one, of at most this many bytes is read ahead whole.
         reusing: all connections read into the same memory.
     """
 

@@ -20,7 +20,7 @@ from botocore import UNSIGNED
 from botocore.exceptions import BotoCoreError, ClientError
 
 FAILURES: tuple[type[Exception], ...] = (BotoCoreError, ClientError)
-"""Errors of a call, beside those of ``fetch`` and of Python, when request or answer is malformed."""
+"""Errors of a call, besides those of ``fetch`` and of Python, when request or answer is malformed."""
 _ANY_ENDPOINT = "http://origin"
 """A dummy address, because botocore requires one."""
 _READ = frozenset({"Key", "Size"})

@@ -24,7 +24,7 @@ from gateway.origin.headers import content_range
 _WITHIN = 10.0
 """Seconds that the store may take for one answer."""
 _DOCUMENT = 8 * 1024**2
-"""Most bytes of a listing."""
+"""The most bytes of a listing."""
 _BUCKETS = 20
 """Buckets that are searched for an object."""
 _BUCKET = re.compile(r"<Name>([^<]+)</Name>")

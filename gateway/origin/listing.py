@@ -21,9 +21,9 @@ from gateway.model.keys import OriginIdentity
 from gateway.origin.client import OriginClient
 
 PAGE_KEYS = 1000
-"""Most keys and common prefixes of a page, S3's own limit."""
+"""The most keys and common prefixes of a page, S3's own limit."""
 _PAGE_BYTES = 16 * 1024**2
-"""Most bytes of a page's XML: a thousand keys of 1,024 bytes, percent-encoded, with room for owners and checksums."""
+"""The most bytes of a page's XML: a thousand keys of 1,024 bytes, percent-encoded, with room for owners and checksums."""
 _CONTROL = "gateway.origin.control"
 """The module of aiobotocore's client, imported at the first listing."""
 Answer = dict[str, Any]
@@ -77,7 +77,7 @@ class Listings:
         self._creating: SingleFlight[None, Any] = SingleFlight()
 
     async def buckets(self, identity: OriginIdentity) -> list[str]:
-        """The names of all buckets that the origin shows to an identity. Raises like ``list_page``."""
+        """The names of all buckets that the origin shows to an identity. Raises what ``list_page`` raises."""
         return await self._ask(identity, lambda client: client.list_buckets(), _buckets)
 
     async def list_page(

@@ -42,7 +42,7 @@ class LoadLimits:
 
     Attributes:
         at_once: units that run at once.
-        beside: units that run beside more urgent reads; ``None`` for a class that does not yield.
+        beside: units that run alongside more urgent reads; ``None`` for a class that does not yield.
         places: no unit begins once this many reads, others' and its own, are under way.
         bandwidth: bytes per second, 0 for no limit.
     """

@@ -1,4 +1,4 @@
-"""Whether a client keeps a least rate while the gateway waits for it.
+"""Whether a client keeps up a minimum rate while the gateway waits for it.
 
 Only waiting counts: time in which the gateway is busy, or waits for the origin, is not held against the client. Each window of
 waiting must bring its quota of bytes. A quota met early starts the next window at once, so a fast client is never judged by its
@@ -15,7 +15,7 @@ class ClientPace:
 
     Args:
         window: seconds of waiting in which the quota must come.
-        rate: bytes per second; the quota is ``window * rate`` bytes, and one byte at least.
+        rate: bytes per second; the quota is ``window * rate`` bytes, but at least one byte.
     """
 
     __slots__ = ("_got", "_left", "_quota", "_since", "_window")

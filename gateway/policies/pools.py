@@ -146,7 +146,8 @@ def order_named(name: str) -> EvictionOrder:
 
 
 def share_of(size: int, capacity: int, everywhere: int) -> int:
-    """A node's part of ``size`` bytes that are spread over a fleet: by its ``capacity`` of all bytes ``everywhere``."""
+    """A node's part of ``size`` bytes that are spread over a fleet in proportion to capacity; ``everywhere`` is that of all
+    nodes."""
     if capacity >= everywhere:
         return size
     return min(size, int(SPREAD * size * capacity / everywhere) + 1)
@@ -205,7 +206,7 @@ class Overdrafts:
 
 
 class _Giver(NamedTuple):
-    """A pool in the order in which pools give; ``under`` and ``spare`` are bytes below its target and above its minimum."""
+    """A pool, ordered by when it must give up blobs; ``under`` and ``spare`` are bytes below its target and above its minimum."""
 
     read: bool
     kept: bool

@@ -90,12 +90,12 @@ def low_mark(capacity: int, steady: int) -> int:
 
 
 def turning(size: float) -> int:
-    """The datasets' room taken by ``size`` bytes that turn over."""
+    """How much of the datasets' room ``size`` bytes that turn over take."""
     return math.ceil(size * TURNING)
 
 
 def turned(room: float) -> int:
-    """Bytes that may turn over in ``room`` bytes of the datasets' room."""
+    """How many bytes may turn over in ``room`` bytes of the datasets' room."""
     return max(0, int(room / TURNING))
 
 
@@ -114,7 +114,7 @@ class Eviction:
 
 
 def admits(space: Space, wanted: int) -> bool:
-    """Whether ``wanted`` more bytes keep both limits."""
+    """Whether ``wanted`` more bytes stay within both limits."""
     return space.used + space.filling + wanted <= space.capacity and file_system_takes(space, wanted)
 
 

@@ -150,7 +150,7 @@ class Channel:
                 by the transport if there is no span.
 
         Returns:
-            Whether all is sent; if not, ``send_rest`` must follow. Raises like ``send_files``.
+            Whether all is sent; if not, ``send_rest`` must follow. Raises what ``send_files`` raises.
         """
         if self.paused or self.lost or self.transport.is_closing():
             self._head, self._spans, self._cold = head, deque(spans), False
@@ -226,7 +226,7 @@ class Channel:
             sent = max(0, sent - len(piece))
 
     async def send_rest(self) -> None:
-        """Send the bytes that ``send_now`` did not send. Raises like ``send_files``."""
+        """Send the bytes that ``send_now`` did not send. Raises what ``send_files`` raises."""
         try:
             out = self._out or self._duplicate()
             done = False

@@ -37,7 +37,7 @@ FILES = "larder.files"
 PIECES = "larder.pieces"
 """Extension: a part of a response's body made of bytes and spans of files, in one message. See ``Cycle._send_pieces``."""
 DESCRIPTORS = "larder.descriptors"
-"""Extension: a piece of a response's body, and open files beside it, in one message. See ``Cycle._send_descriptors``. Its value
+"""Extension: a piece of a response's body, together with open files, in one message. See ``Cycle._send_descriptors``. Its value
 in the scope is the connection's ``local.Passing``, which must admit the descriptors first."""
 DIRECT = "larder.direct"
 """Extension: returns the cycle of the request being answered, for an answer without a task. See ``Cycle.deferred``."""
@@ -53,7 +53,7 @@ Piece = bytes | FileSpan
 
 
 class RepeatedHeads(Protocol):
-    """What answers the further heads of a connection without parsing them."""
+    """Answers later heads of a connection without parsing them."""
 
     answer: Callable[[bytes], bool]
     """Answers bytes that arrived, if they are one such head; returns whether it has."""

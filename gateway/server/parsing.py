@@ -23,7 +23,7 @@ import httptools
 from gateway.server.asgi_types import RawHeaders
 
 MAX_HEAD = 64 * 1024
-"""Most bytes of request line and headers; S3 itself allows 8 KiB of headers, but presigned URLs with policies are longer."""
+"""The most bytes of request line and headers; S3 itself allows 8 KiB of headers, but presigned URLs with policies are longer."""
 _METHODS: dict[bytes, str] = {name.encode(): name for name in ("GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS")}
 _REQUEST_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+ [!-~]+ HTTP/1\.[01]\r\n")
 _CLIENT_HELLO = re.compile(rb"\x16\x03[\x00-\x04]")

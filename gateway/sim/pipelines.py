@@ -223,7 +223,7 @@ class _PipelineSimulation:
         self._drift = 1.0
 
     def run(self, epochs: int) -> PipelineRun:
-        """Run so many epochs."""
+        """Run this many epochs."""
         self._epochs = epochs
         first = self._profiles.first()
         if self._control.stored and first is not None:  # like a job's first heartbeat, before its first epoch
@@ -374,7 +374,8 @@ class _PipelineSimulation:
 
 
 def knee(model: PipelineModel, threshold: float, cache: int = COMPUTE) -> int:
-    """The fewest workers at which one more would shorten a batch by at most ``threshold``, without noise; ``cache`` is read."""
+    """The fewest workers at which one more would shorten a batch by at most ``threshold``, reading the results of mark
+    ``cache``."""
 
     def batch_time(workers: int) -> float:
         _, end = model.points(cache, False)
@@ -388,7 +389,7 @@ def knee(model: PipelineModel, threshold: float, cache: int = COMPUTE) -> int:
 
 
 def with_knee(model: PipelineModel, workers: int, cache: int = COMPUTE) -> PipelineModel:
-    """The model with a trainer for which ``workers`` just suffice when ``cache`` is read."""
+    """The model with a trainer for which ``workers`` just suffice when the results of mark ``cache`` are read."""
     _, end = model.points(cache, False)
     slower = 1 + model.contention * (workers - 1)
     return replace(model, step=end * model.batch * slower / workers)

@@ -84,7 +84,7 @@ class ItemBatches:
             DiskUnavailable: no item is stored.
         """
         self._disk.require()
-        # What is reserved may exceed the capacity together with what was stored under it: it is counted already.
+        # Reserved bytes are counted already, and may exceed the capacity together with what was stored under them.
         room = None if reserved else await self._host.create(sum(len(item.data) for item in items))
         try:
             written, took = await self._host.on_disk(partial(_write, self._host, items))

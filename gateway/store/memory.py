@@ -123,7 +123,7 @@ class MemoryBlobs:
         return True
 
     def guards(self, copy: CopiedBlob) -> tuple[Guard, ...]:
-        """What ``holds`` compares, except for the bytes themselves."""
+        """The comparisons that ``holds`` makes, except for the bytes themselves."""
         removed = self._disk.removed.numbers
         return ("at", removed, copy.slot, copy.number), ("is", self._disk, "readable", True)
 

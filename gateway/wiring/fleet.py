@@ -28,7 +28,7 @@ _DISK_PATIENCE = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Shared by the workers of one start of the node: the URL of Redis, a token, and the addresses for clients, for this
+    """What the workers of one start of the node share: the URL of Redis, a token, and the addresses for clients, for this
     machine's clients, and for operators' browsers (empty without one).
     """
 
@@ -86,7 +86,7 @@ async def join(settings: Settings, start: Start, stack: AsyncExitStack) -> Fleet
     )
     pace, secret = Pace(chosen.heartbeat, chosen.expire), chosen.secret if settings.in_fleet else ""
     zone = f"larder:{me.zone}:"
-    # Nodes that share a Redis but not a secret are not a fleet: each has its own keys there, beside the register.
+    # Nodes that share a Redis but not a secret are not a fleet: each has its own keys there, apart from the register.
     own = "" if settings.in_fleet or settings.redis.url == "embedded" else f"{zone}{me.id}:"
     membership = Membership(start.redis, me, zone, pace, secret, own)
     peers = Peers(membership, chosen.secret)

@@ -17,7 +17,7 @@ Arms, measure and margin were fixed before the first run.
   takes 5 minutes of CPU time; with more of them, intervals are narrower.
 
 The page is written after each seed. A run keeps the trainings of earlier ones with the same terms
-(``results/accuracy.json``), so one that was ended goes on, and one with more ``SEEDS`` adds to them.
+(``results/accuracy.json``), so an interrupted run continues, and a run with more ``SEEDS`` adds to them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Larder beside other caches in front of one S3 store: processor time and latency of warm reads and listings, and a cold epoch.
 
-All run at the same time in front of the same origin and are loaded in turn, so what else the machine does hits all alike. Every
+All run at the same time in front of the same origin and are loaded in turn, so other load on the machine affects all alike. Every
 request has its own SigV4 signature. Before the load, every object is compared with the store's, the listing is read, and a
 request with a wrong signature shows who verifies. Processor time is that of a server's whole process tree, the metadata store of
 JuiceFS included.

@@ -1,11 +1,11 @@
 """Code that one request passes through: calls, files, moves between files, and climbs to a higher floor.
 
 A real gateway with one worker serves in this process's main thread; a second thread sends one request at a time, and
-``sys.setprofile`` sees every Python call of the thread that serves. A call counts when its function stands in ``gateway``; the
+``sys.setprofile`` sees every Python call of the thread that serves. A call counts if its function is defined in ``gateway``; the
 resumption of a coroutine counts as a call. A *move* is a call into another file than the call before it, as a reader follows
 them. A *climb* is a move to a higher floor of docs/architecture.md. Work that the request leaves to threads (files,
-transactions) is not on its route. Each request is sent several times, with pauses in which the gateway ends what the one before
-left to do; the figures are those of the run with the fewest calls, so that no background loop is counted with it.
+transactions) is not on its route. Each request is sent several times, with pauses in which the gateway finishes what the previous
+request left to do; the figures are those of the run with the fewest calls, so that no background loop is counted with it.
 
 Run ``python -m lab.benchmarks routes``; ``python -m lab.benchmarks.routes --calls get-hit`` lists the calls of one route.
 """

@@ -1,9 +1,9 @@
 """Warm GETs: server CPU per request and throughput, Larder beside nginx proxy_cache, in one run.
 
-Both servers stand in front of the same origin and hold all objects; they are loaded in turn, so what else the machine does
-hits both alike. CPU is that of the server's process tree divided by the requests answered; wrk's is not in it.
-The third server, Larder's protocol with an application that only opens files, shows what of Larder's cost is the protocol's.
-The kernel does the work of TCP in whichever of server and wrk runs, so for large objects the sum of both is shown too.
+Both servers stand in front of the same origin and hold all objects; they are loaded in turn, so other load on the machine affects
+both alike. CPU is that of the server's process tree divided by the requests answered; wrk's is not in it. The third server,
+Larder's protocol with an application that only opens files, shows how much of Larder's cost is the protocol's. The kernel does
+the work of TCP in whichever of server and wrk runs, so for large objects the sum of both is shown too.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Drill:
         what: the fault, in a few words.
         fault: injects it, and ends it at the end of its block.
         nodes: gateways.
-        seconds: for which it lasts under load.
+        seconds: how long it lasts under load.
         allowed: kinds of request that may be refused meanwhile.
         within: seconds that any other request may take.
         disk: size and mkfs options of the file system that the cache is on; empty: that of the temporary directory.

@@ -99,7 +99,7 @@ PLACED = (0.2, 0.8)
 Real = dict[str, dict[float, float]]
 """Reads per item and epoch by the name of a case and the cached share."""
 Simulated = dict[str, dict[float, dict[str, float]]]
-"""The same by way of caching."""
+"""The same for each way of caching."""
 Placed = dict[tuple[str, str], dict[float, float]]
 """Reads per item and epoch by the names of a place and a case, and the cached share."""
 
@@ -220,7 +220,7 @@ def _train(connection: Connection, running: Fleet, training: Training, number: i
 
 
 def simulation(case: Case, share: float) -> dict[str, float]:
-    """The same in virtual time, by way of caching."""
+    """The same in virtual time, for each way of caching."""
     results = simulate(parse_as(Scenario, _scenario(case, share)))
     return {result.run.name: _per_epoch(result) for result in results}
 

@@ -1,4 +1,4 @@
-"""A convolutional network that learns drawn pictures out of a slow bucket: accuracy over time and reads, by way of caching.
+"""A convolutional network that learns drawn pictures out of a slow bucket: accuracy over time and reads, for each way of caching.
 
 One job, and jobs that train together with a seed each. On two cores the size is small; with a GPU it is larger.
 """

@@ -61,7 +61,7 @@ class Group:
         return [of[-1] for of in self.accuracies]
 
     def course(self, over: str) -> Iterator[tuple[float, float, float, float]]:
-        """For each epoch the seconds or reads so far, and the mean, least and most accuracy."""
+        """For each epoch the seconds or reads so far, and the mean, lowest and highest accuracy."""
         so_far = [of["reads"] for of in self._courses]
         if over == "seconds":
             so_far = [[sum(of[: place + 1]) for place in range(len(of))] for of in self._seconds]

@@ -1,4 +1,4 @@
-"""Training by importance: what caches hit under it, beside what theory allows and what an epoch leaves unseen."""
+"""Training by importance: hits of caches, compared with what theory allows and with what an epoch leaves unseen."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ FIXED: Mapping[str, str | int] = {"compute": "compute", "source": 2, "full": 4}
 AUTOMATIC = "automatic"
 WORKERS, BATCH = 2, 2
 ROUNDS, TIMED = 5, 4.0
-"""The least number of timed epochs per side, and the least sum of their seconds."""
+"""The minimum number of timed epochs per side, and the minimum sum of their seconds."""
 DEAR = 2.0
 """A fixed mode is not timed again if its first epoch takes this many times as long as the cheapest one's."""
 SETTLED = 4.0

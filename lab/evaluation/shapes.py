@@ -17,7 +17,7 @@ Pixels = NDArray[np.uint8]
 _NOISE = 20.0
 """Standard deviation of the noise of a pixel, of 255."""
 _CONTRAST = (50.0, 110.0)
-"""The least and the most difference between a figure and its ground, per colour."""
+"""The smallest and the largest difference between a figure and its ground, per colour."""
 _THIN = 0.35
 """Thickness of lines, in multiples of a figure's radius."""
 

@@ -147,7 +147,7 @@ def _accuracy() -> str:
 
 
 def _least(rows: list[list[str]], column: int) -> str:
-    """The least percentage of a column."""
+    """The lowest percentage of a column."""
     return min((row[column] for row in rows), key=lambda share: int(share.rstrip("%")))
 
 

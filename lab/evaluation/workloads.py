@@ -311,7 +311,7 @@ def _groups(shuffled: int | None) -> list[tuple[str, int]]:
 
 
 def table3() -> dict[str, Job]:
-    """The jobs of Table 3 by the access keys that they read with. Pauses are ``TIME`` of what computing took."""
+    """The jobs of Table 3 by the access keys that they read with. Pauses are computing times, multiplied by ``TIME``."""
     keys = {name: DATA[name].keys(name) for name in TABLE3}
     reads = {name: [Read(key) for key in keys[name]] for name in TABLE3}
     places = [Read(key) for key in keys["ICOADS"] if key.endswith("/000003")]

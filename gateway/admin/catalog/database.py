@@ -81,7 +81,7 @@ class CatalogDatabase:
         self._made: AsyncEngine | None = None
 
     def _engine(self) -> AsyncEngine:
-        """The engine, made for the first transaction: a gateway without a catalog begins none."""
+        """The engine, made for the first transaction: a gateway without a catalog never needs it."""
         if self._made is None:
             if self.path is None:
                 server = imported("gateway.admin.catalog.postgres")

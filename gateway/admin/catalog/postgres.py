@@ -7,7 +7,7 @@ from sqlalchemy import URL
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 LOST = (asyncpg.PostgresError, asyncpg.InterfaceError)
-"""The driver's errors, beside those of the operating system, when it cannot reach the server."""
+"""The driver's errors, besides those of the operating system, when it cannot reach the server."""
 
 
 def engine(url: URL, patience: float) -> AsyncEngine:

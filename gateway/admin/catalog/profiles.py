@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
 LARGEST = 4 * 1024**2
-"""Most bytes of the parts of a profile, compressed."""
+"""The most bytes of the parts of a profile, compressed."""
 _RECENT = 64
 """The most recordings that gateways load: more than may run at once."""
 

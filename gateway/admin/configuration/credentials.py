@@ -30,7 +30,7 @@ from gateway.model.datasets import ApiError
 
 
 class Rotation(RequestModel):
-    """Options of rotating a secret."""
+    """Options for rotating a secret."""
 
     grace: float = Field(
         0.0, ge=0, le=30 * 86_400, description="seconds for which the old secret stays valid", examples=[3600]

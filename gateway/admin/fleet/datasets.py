@@ -127,8 +127,8 @@ async def override_dataset(
     response: Response,
     if_match: IfMatch = None,
 ) -> OverrideDocument:
-    """Pin a dataset, deny it space, or set a quota; the next plan, a heartbeat later, follows. Omitted fields are reset, so
-    `{"mode": null}` lets the manager decide again."""
+    """Pin a dataset, deny it space, or set a quota; it takes effect with the next plan, a heartbeat later. Omitted fields are
+    reset, so `{"mode": null}` lets the manager decide again."""
     reading = await operations.fleet.look()
     full_id = _full_id(reading, dataset)
     decision = Decision(asked.mode, asked.quota)

@@ -20,7 +20,7 @@ router = APIRouter(tags=["nodes"])
 
 
 class Drain(RequestModel):
-    """Options of draining a node."""
+    """Options for draining a node."""
 
     force: bool = Field(False, description="even if that empties the ring", examples=[False])
 

@@ -85,8 +85,8 @@ async def override_pipeline(
     response: Response,
     if_match: IfMatch = None,
 ) -> PipelineOverrideDocument:
-    """Store the results of a pipeline whatever that saves, or never; ranks follow with their next profile, from their next epoch
-    on. `{"mode": null}` lets the fleet decide again."""
+    """Store the results of a pipeline whatever that saves, or never. Ranks learn of it with their next profile, and apply it from
+    their next epoch on. `{"mode": null}` lets the fleet decide again."""
     if asked.mark is not None and asked.mode != PIN:
         raise ApiError("InvalidRequest", "mark: only a pin names a mark; leave it out, or send the mode pin.")
     pipeline = await _pipeline(operations.fleet, tenant, job)

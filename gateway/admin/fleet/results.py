@@ -103,8 +103,8 @@ async def override_results(
     response: Response,
     if_match: IfMatch = None,
 ) -> OverrideDocument:
-    """Pin results, store none, or set a quota; the next plan, a heartbeat later, follows. Omitted fields are reset, so
-    `{"mode": null}` lets the plan decide again."""
+    """Pin results, store none, or set a quota; it takes effect with the next plan, a heartbeat later. Omitted fields are reset,
+    so `{"mode": null}` lets the plan decide again."""
     await _results(operations.fleet, pool)
     decision = Decision(asked.mode, asked.quota)
     after = await replace_override(caller, operations, parts, "results.override", pool, decision, if_match)

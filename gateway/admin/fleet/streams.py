@@ -120,8 +120,8 @@ async def override_stream(
     name: DecidedName, caller: Changer, operations: Ops, parts: Parts, asked: StreamOverride, if_match: IfMatch = None
 ) -> StreamDocument:
     """Reserve bytes for a prefix, `bucket/prefix/`, or for one object, `bucket/key`, whatever others would gain by them; or give
-    it no space, so that its blobs are evicted first. The next plan, a heartbeat later, follows. Nothing is loaded: a warm-up does
-    that. All pins together get at most nine tenths of the cache."""
+    it no space, so that its blobs are evicted first. It takes effect with the next plan, a heartbeat later. Nothing is loaded: a
+    warm-up does that. All pins together get at most nine tenths of the cache."""
     if name.find("/") < 1:
         raise ApiError("InvalidRequest", f"name: bucket/prefix/ or bucket/key, not {name[:140]!r}.")
     if (asked.mode == "pin") != (asked.bytes is not None):

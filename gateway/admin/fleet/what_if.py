@@ -36,7 +36,7 @@ class JobOutcome(ResponseModel):
 
 
 class PlanWhatIf(ResponseModel):
-    """What the caches save now, and would save with another size, by what jobs have reported."""
+    """What the caches save now, and would save with another size, judging by the jobs' reports."""
 
     capacity: int = Field(description="of the caches of all members now, in bytes", examples=[20_000_000_000_000])
     capacity_then: int = Field(examples=[40_000_000_000_000])

@@ -69,7 +69,7 @@ class Resource(ABC, Generic[R]):
 
     @abstractmethod
     def describe(self, record: R, view: View) -> ResponseModel:
-        """The document of a record of the catalog; ``view`` may be older."""
+        """The document of a record of the catalog; ``view`` may be older than ``record``."""
 
     @abstractmethod
     def describe_filed(self, name: str, view: View) -> ResponseModel:

@@ -110,7 +110,7 @@ class TrafficDocument(ResponseModel):
 
 
 class OriginSeen(ResponseModel):
-    """An object store as the zone's nodes meet it; answers are of about the last minute."""
+    """An object store as the zone's nodes see it; answers are of about the last minute."""
 
     name: str = Field(examples=["default"])
     state: Literal["answers", "refuses", "silent"] = Field(

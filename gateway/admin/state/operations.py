@@ -1,4 +1,4 @@
-"""The needs of most endpoints: the state of the fleet, access keys, and rules."""
+"""What most endpoints need: the state of the fleet, access keys, and rules."""
 
 from __future__ import annotations
 

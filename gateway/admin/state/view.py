@@ -309,7 +309,7 @@ def _decision(order: PoolOrder | None, size: int | None, capacity: int) -> tuple
 class Shortfall(NamedTuple):
     """Why a dataset is cached only in part although it should be whole: the kind of problem, and the reason in words.
 
-    ``together``: it would fit alone. All such datasets are reported as one problem.
+    ``together``: it would fit if it were the only one. All such datasets are reported as one problem.
     """
 
     kind: str

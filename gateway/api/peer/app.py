@@ -123,7 +123,7 @@ class PeerApp(Edge):
         gate: authenticates nodes.
         has: whether the configuration has an origin identity.
         addresses: the endpoints, by the kind they are counted as.
-        limit: most requests at once; more are refused, and the asking node reads elsewhere.
+        limit: the most requests at once; more are refused, and the asking node reads elsewhere.
     """
 
     overloaded = "Too many requests at once; read it elsewhere."

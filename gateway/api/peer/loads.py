@@ -15,7 +15,7 @@ from gateway.model.keys import ObjectKey, is_bucket_name
 from gateway.policies.lane import LoadClass
 
 LONGEST = 16 * 1024
-"""Most bytes of a request."""
+"""The most bytes of a request."""
 _JSON = (b"content-type", b"application/json")
 
 

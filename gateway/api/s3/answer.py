@@ -36,9 +36,9 @@ SERVER = (b"server", b"Larder")
 class RemoteHit:
     """An object whose home, another node, has answered a plain read of the whole object with a hit.
 
-    ``slots`` are those of the key (``store.shared.generations``). ``rules`` were in force then. ``peer`` is that node, ``path``
-    the object's address there. ``known`` is the head of that answer, ``head`` has the header lines for the client. The other
-    fields are those of ``Answer``.
+    ``slots`` are those of the key (``store.shared.generations``). ``rules`` were in force when it answered. ``peer`` is that
+    node, ``path`` the object's address there. ``known`` is the head of that answer, ``head`` has the header lines for the client.
+    The other fields are those of ``Answer``.
     """
 
     outcome: ClassVar[Outcome] = Outcome.HIT

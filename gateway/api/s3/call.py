@@ -60,7 +60,7 @@ class S3Call:
 
     @property
     def keys(self) -> tuple[ObjectKey, ...]:
-        """The object; if the path has a bare "+", also the object that stores mean which read "+" as a space, as S3 does."""
+        """The object; if the path has a bare "+", also the object meant by stores that read "+" as a space, as S3 does."""
         if self.key is None:
             return ()
         if b"+" not in self.raw_key:

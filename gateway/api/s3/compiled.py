@@ -1,11 +1,11 @@
-"""Repeated hits from memory by compiled code (``_repeated.c``), if it was built and libcrypto is there.
+"""Repeated hits from memory by compiled code (``_repeated.c``), if it was built and libcrypto is available.
 
 ``RepeatedReads`` decides every request of its connection. After it has sent an object from memory, ``CompiledReads`` gives the
 compiled code all that it compared, as guards. From then on that code sends the object again while all guards hold, and leaves
 every other request to ``RepeatedReads``. So both give the same answers, and the Python code alone serves where nothing is
 compiled.
 
-The answers are counted later, many at once: when there are some hundred, and before metrics are read.
+The answers are counted later, in bulk: when a few hundred have gathered, and before metrics are read.
 """
 
 from __future__ import annotations

@@ -25,7 +25,8 @@ from gateway.server.cycle import DIRECT, Cycle
 from gateway.store.shared.accesses import Note
 
 _PATIENCE = 0.05
-"""Seconds to the whole answer, or up to twice as many. A task waits for a slower one, and finds out whether the home is alive."""
+"""Seconds within which the whole answer must come; at most twice that. A task waits for a slower answer, and finds out whether
+the home is alive."""
 
 
 class DirectReads:

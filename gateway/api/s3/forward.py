@@ -310,8 +310,8 @@ def relay(call: S3Call, response: StreamedResponse, outcome: Outcome, reason: Re
 
 
 def relay_read(call: S3Call, found: Relay) -> Answer:
-    """The origin's answer to the gateway's own read, turned into the answer to the client's: it may have more of the object, and
-    checksums."""
+    """The answer to the client's read, made from the origin's answer to the gateway's own, which may have checksums and more of
+    the object."""
     answer = relay(call, found.response, Outcome.MISS, found.reason)
     if found.document is not None and call.request.method != "HEAD":
         answer.content, answer.length = found.document, len(found.document)

@@ -93,7 +93,7 @@ class Hit:
 class SentObject:
     """A whole object that was sent from memory, in the form for sending it again (``repeated.py``).
 
-    ``principal`` is the reader. ``checked`` says whether the head has checksums, which is the answer up to the request's number.
+    ``principal`` is the reader. ``head`` is the answer up to the request's number; ``checked`` says whether it has checksums.
     ``count`` counts an answer, given its bytes and seconds.
     """
 
@@ -171,7 +171,7 @@ class HotReads:
         return known if known is not None and known.remote is None else None
 
     def ring_guard(self) -> Guard:
-        """What shows that no home has changed."""
+        """The guard that holds while no object's home has changed."""
         return "is", self._membership, "ring", self._ring
 
     def find_whole_for_node(self, raw_path: bytes, principal: Principal) -> Hit | None:

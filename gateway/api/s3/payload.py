@@ -59,7 +59,7 @@ _CHECKSUM = checksums.PREFIX.encode()
 class PreparedBody:
     """A body in the form sent to the origin.
 
-    ``headers`` are sent beside the client's own, except those in ``dropped`` (lower case). ``length`` in bytes becomes
+    ``headers`` are sent in addition to the client's own, except those in ``dropped`` (lower case). ``length`` in bytes becomes
     Content-Length, and ``payload_hash`` is signed. ``whole`` is the gathered body.
     """
 

@@ -171,7 +171,7 @@ def _place(call: S3Call) -> tuple[str, bool]:
 
 
 def _kind(call: S3Call, name: str) -> tuple[str, str]:
-    """The kind of reads that a store treats alike: moto, for example, replaces headers of GET but not of HEAD."""
+    """The key of reads that a store treats alike: moto, for example, replaces headers of GET but not of HEAD."""
     return name, call.request.method
 
 

@@ -5,8 +5,8 @@ it (``api/peer/objects.py``); this node verifies the client first, and counts an
 
 A failing home is hidden from the client: ``policies/reads/sources.py`` decides which source is asked next, and this module asks
 it. A node that cannot be reached, or dies before its answer begins, is suspected (``Membership.suspect``). A node that has lost
-its origin is no successor. An answer that breaks off is completed from the origin, with its ETag in If-Match and the missing
-bytes in Range. The client already has status and length: if the object has changed by then, its connection is broken.
+its origin does not become a successor. An answer that breaks off is completed from the origin, with its ETag in If-Match and the
+missing bytes in Range. The client already has status and length: if the object has changed by then, its connection is broken.
 """
 
 from __future__ import annotations

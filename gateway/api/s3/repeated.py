@@ -64,7 +64,7 @@ class AdoptingConnection(Protocol):
     channel: Channel
 
     def adopt(self, path: bytes, headers: list[tuple[bytes, bytes]]) -> Cycle:
-        """Make a request that was not parsed the one that is being answered."""
+        """Make a request that was not parsed the active one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class _Signature:
         marked = {**fields, **{name: b"\0%b\0" % name for name in template.names if name != SIGNATURE}}
         content = fields[b"x-amz-content-sha256"]
         text = sigv4.canonical_request(b"GET", b"\0%b\0" % _PATH, b"", marked, claim.names, content)
-        # The date stays a placeholder: ``_begin`` fills it in, as all requests of a second share it.
+        # The date stays a placeholder: ``_begin`` fills it in, as all requests within one second share it.
         made._text, made._form = text, text.replace(b"%", b"%%")
         made.order = tuple(made._names.index(name) for name in _TOKEN.findall(text)[1:] if name != DATE)
         path, values = trace.request.raw_path, tuple(_value(name, fields) for name in template.names)
@@ -181,7 +181,7 @@ class _Signature:
 
     @property
     def current(self) -> bool:
-        """Whether the account is still the one whose secret signs."""
+        """Whether the access key still belongs to an equal account, so that its secret still signs."""
         return self._authenticator.find(self.access_key_id) == self.account
 
     def _renew(self) -> bool:
@@ -194,8 +194,8 @@ class _Signature:
         return True
 
     def _begin(self, date: bytes) -> bool:
-        """Prepare what all requests of a second share: the first lines of the string to sign, hashed, and the canonical request
-        without path and ids; ``False`` if the date is invalid."""
+        """Prepare what all requests within one second share: the first lines of the string to sign, hashed, and the canonical
+        request without path and ids; ``False`` if the date is invalid."""
         claim, _, signed_at = dated_claim(self._claim_head, date)
         if signed_at is None:
             return False
@@ -208,14 +208,14 @@ class _Signature:
         return True
 
     def second_of(self, date: bytes) -> Second | None:
-        """What all requests of a second share, for compiled code; ``None`` if the date is invalid."""
+        """What all requests within one second share, for compiled code; ``None`` if the date is invalid."""
         if not self._begin(date):
             return None
         pieces = _TOKEN.split(self._text.replace(_DATE_TOKEN, date))[::2]
         return self._key, self._first, tuple(pieces), self._since, self._until
 
     def guards(self) -> tuple[Guard, ...]:
-        """What shows that the account which has just signed is still the one whose secret signs; empty if nothing shows it."""
+        """The guards that hold while this account's secret still signs; empty if no guard can ensure that."""
         authenticator = self._authenticator
         if authenticator.accounts.get(self.access_key_id) is not self.account:
             return ()

@@ -46,7 +46,7 @@ class ShownOfBuckets(Generic[T]):
         return shown.value if whenever or self._services.now() < shown.until else None
 
     def note(self, call: S3Call, place: Hashable, value: T, rights: int) -> None:
-        """Remember what the store has shown, under the rights read before it was asked."""
+        """Remember what the store has shown, under the ``rights`` read before the store was asked."""
         assert call.key is not None
         until = self._services.now() + self._services.rules.for_path(call.key.path).grant
         self._known[self._name(call, place)] = _Remembered(value, until, rights)

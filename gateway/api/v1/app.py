@@ -80,7 +80,7 @@ class DataApp(Edge):
         )
 
     def headers(self, scope: Scope, status: int) -> Headers:
-        """The headers that every answer has, also FastAPI's."""
+        """The headers that every answer has, including FastAPI's."""
         return date_header(int(time.time())), SERVER
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -155,7 +155,7 @@ class DataApp(Edge):
             await (self._results.get(call) if batch else self._results.put(call))
 
     def _admit(self, scope: Scope) -> Caller:
-        """Verify the head of a request, and take a place for its tenant. Raises as ``Identities.admit`` and ``admit``."""
+        """Verify the head of a request, and take a place for its tenant. Raises what ``Identities.admit`` and ``admit`` raise."""
         caller = self._identities.admit(scope)
         self.admit(scope, caller.principal.tenant)
         return caller

@@ -286,7 +286,7 @@ async def as_ready(arrivals: AsyncGenerator[Arrival], outgoing: Outgoing) -> Asy
 
 
 async def _next(arrivals: AsyncGenerator[Arrival]) -> Arrival | None:
-    """``None`` at the end. Catching the exception here frees its frames, and with them their files, at once."""
+    """The next arrival, ``None`` at the end. Catching the exception here frees its frames, and with them their files, at once."""
     return await anext(arrivals, None)
 
 

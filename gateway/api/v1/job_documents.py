@@ -16,7 +16,7 @@ _NAME = r"^[A-Za-z0-9._-]{1,128}$"
 _COUNT = Annotated[int, Field(ge=0, le=2**53)]
 _TIME = Annotated[float, Field(ge=0, le=1e10, allow_inf_nan=False)]
 _MOST_CHUNKS = 1000
-"""Of a dataset, for clients of earlier versions."""
+"""The most chunks of a dataset, for clients of earlier versions."""
 _CHUNK = Annotated[int, Field(ge=0, lt=_MOST_CHUNKS)]
 _STAGE = Annotated[int, Field(ge=1, le=1024)]
 MOST_MARKS = 16

@@ -371,7 +371,7 @@ async def agree_on_order(
     caller: Asking,
     service: Service,
 ) -> EpochOrder:
-    """The proposal, for clients of earlier versions: they agree on an order of chunks."""
+    """Return the proposal. Clients of earlier versions agree on an order of chunks in this way."""
     async with _counted("order"):
         said = await parsed(request, caller, EpochRequest)
         return await service.order(caller.principal, job, said.order)

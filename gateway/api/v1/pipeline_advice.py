@@ -44,7 +44,7 @@ class PipelineTexts(NamedTuple):
 def directive_of(heard: HeardJob, said: Heartbeat) -> PipelineDirective | None:
     """The instructions in answer to a heartbeat; ``None`` if neither it nor the fleet knows of a pipeline.
 
-    A decision on other functions than those of the heartbeat's profile is none: the leader has not decided yet.
+    A decision made for functions other than those of the heartbeat's profile is ignored: the leader has yet to decide.
     """
     decision, state = DECISION.read(heard.decision), WORKERS.read(heard.workers)
     if decision is not None and said.profile is not None and decision.pools != _pools(heard, said.profile):

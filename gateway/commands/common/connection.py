@@ -93,7 +93,7 @@ class Admin:
         self._client.close()
 
     def get(self, path: str, **parameters: object) -> Any:
-        """The document at an address below ``/-/admin/``; parameters that are ``None`` are left out. Raises as ``ask``."""
+        """The document at an address below ``/-/admin/``; ``None`` parameters are left out. Raises what ``ask`` raises."""
         return self.ask("GET", path, parameters=parameters)
 
     def ask(
@@ -161,7 +161,7 @@ class Admin:
             return self._client.send(request)
 
     def listed(self, path: str, limit: int = 0, **parameters: object) -> Iterator[dict[str, Any]]:
-        """The items of a list, page by page; at most ``limit`` of them, 0 for all. Raises as ``ask``."""
+        """The items of a list, page by page; at most ``limit`` of them, 0 for all. Raises what ``ask`` raises."""
         items = self._each(path, min(limit, _PAGE) if limit else _PAGE, parameters)
         return islice(items, limit) if limit else items
 

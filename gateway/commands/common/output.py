@@ -56,7 +56,7 @@ STYLES: Mapping[str, str] = {
 
 
 _PROSE = 20
-"""Least width in characters of a text column whose texts are that long."""
+"""Minimum width in characters of a text column whose texts are that long."""
 _BYTES = frozenset({"size", "granted", "capacity", "bytes"})
 
 

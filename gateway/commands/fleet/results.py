@@ -16,7 +16,7 @@ from gateway.model.errors import LarderError
 _SHORT = 12
 """Digits of ids and fingerprints in lists."""
 _LEAST = 4
-"""The least digits that identify results."""
+"""The fewest digits that identify results."""
 
 
 def _hits(pool: Mapping[str, Any]) -> float | None:

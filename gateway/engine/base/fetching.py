@@ -40,7 +40,7 @@ class ItemBytes(Protocol):
         """All ``length`` bytes, if they have arrived."""
 
     async def comes(self) -> bool:
-        """Whether to wait for the next bytes: they have arrived, or are being sent from this machine."""
+        """Whether the next bytes are worth waiting for: they have arrived, or are being sent from this machine."""
 
     async def read(self) -> bytes:
         """All bytes. Raises what ``next_chunk`` raises."""

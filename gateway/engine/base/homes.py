@@ -137,7 +137,7 @@ class Neighbours:
 
     Args:
         fleet: the other nodes.
-        largest: bytes of the largest object that is cached as one blob; of a larger one, each block has a digest.
+        largest: bytes of the largest object that is cached as one blob; each block of a larger object has a digest of its own.
     """
 
     def __init__(self, fleet: PeerNodes, largest: int) -> None:

@@ -115,7 +115,8 @@ class ObjectRuns:
                     await self._demote_blocks(row, run[0].start, run[-1].stop)
 
     async def tie(self, version: ReadVersion, number: int, ref: BlobRef) -> ObjectRecord | None:
-        """Tie a blob to its object under a number of policies/reads/granularity.py, unless that was written since the read."""
+        """Tie a blob to its object, under a number as policies/reads/granularity.py defines them, unless the object was written
+        since the read."""
         row = await self._store.record(
             version.key,
             version.meta,

@@ -30,7 +30,7 @@ from gateway.store.datasets.locations import Location
 MOST = 2048
 """Items of the dataset that are examined on each side."""
 FILLING = 0.1
-"""The least room, as a share of what a node could hold of a dataset, that is worth filling with unrequested items. In a full
+"""The smallest room, as a share of what a node could hold of a dataset, that is worth filling with unrequested items. In a full
 cache a little room opens again and again, here and not at the homes of all neighbours.
 """
 

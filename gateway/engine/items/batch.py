@@ -351,7 +351,8 @@ class Batches:
         at_hand: int,
         silent: float,
     ) -> None:
-        """Request items cached on other nodes, and fetch as many others as needed beside those and ``at_hand`` items."""
+        """Request items cached on other nodes, and fetch as many others as are needed in addition to those and ``at_hand``
+        items."""
         beside = 2 if is_silent(silent) else 1
         while (
             len(progress.underway) < beside * progress.needed and (position := candidates.next_promised()) is not None

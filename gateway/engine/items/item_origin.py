@@ -137,15 +137,15 @@ class ItemOrigin:
         return meta if exact else None
 
     async def rest(self, wanted: Wanted, skip: int) -> StreamedResponse:
-        """An item without its first ``skip`` bytes. Raises like ``open``, but after one attempt."""
+        """An item without its first ``skip`` bytes. Raises what ``open`` raises, but after one attempt."""
         length = _length(wanted)
         return (await self._ask(wanted, wanted.location, length, skip, length))[0]
 
     async def _ask(
         self, wanted: Wanted, location: Location, expected: int, skip: int, least: int
     ) -> tuple[StreamedResponse, int]:
-        """The origin's answer to a read of ``expected`` bytes (``least`` if the object ends there) without the first ``skip``;
-        and its length.
+        """The origin's answer to a read of ``expected`` bytes without the first ``skip``, and its length; ``least`` bytes suffice
+        if the object ends there.
 
         Raises:
             OriginUnavailable: the origin failed.

@@ -204,7 +204,7 @@ class RunRead:
         return True
 
     async def _take_together(self, together: ItemsTogether) -> None:
-        """Store items up to the next one with a turn: at a time, as many as have arrived."""
+        """Store items up to the next one with a turn, as many at a time as have arrived."""
         try:
             while self._queue and self._queue[0] in together:
                 item = self._queue.popleft()
@@ -242,7 +242,7 @@ class RunRead:
             self._storing.pop(item, None)
 
     async def _pass(self, stop: int) -> None:
-        """Take the bytes before ``stop``, which belong to no item; readers of the object want them. Raises like ``take``."""
+        """Take the bytes before ``stop``, which belong to no item, for readers of the object. Raises what ``take`` raises."""
         start, parts = self._at, []
         while self._at < stop:
             parts.append(await self.take(stop - self._at))
@@ -250,7 +250,7 @@ class RunRead:
             self._pieces.append(RunPiece(start, stop, data=b"".join(parts)))
 
     async def take(self, most: int) -> bytes:
-        """The next bytes, at most ``most``. Raises like ``ByteStream.next_chunk``; later items are then read alone."""
+        """The next bytes, at most ``most``. Raises what ``ByteStream.next_chunk`` raises; later items are then read alone."""
         if not most:
             return b""
         assert self._opened is not None

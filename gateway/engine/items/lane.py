@@ -19,7 +19,7 @@ from gateway.policies.lane import LoadClass, LoadLimits, LoadScheduler
 from gateway.policies.streams.prefetch import DEPTH
 
 BESIDE = 2
-"""Units of a yielding class that run beside readers."""
+"""Units of a yielding class that run alongside readers."""
 _LOOK = 0.02
 """Seconds between checks of a load that waits for readers or bandwidth."""
 END = object()
@@ -41,7 +41,7 @@ def load_limits(places: int, bandwidth: int) -> dict[LoadClass, LoadLimits]:
         # Announcing items must not slow a job down.
         LoadClass.PREFETCH: LoadLimits(FETCHES_PER_BATCH),
         LoadClass.REWRITTEN: LoadLimits(16),
-        # As many as a sequential stream initially reads ahead, beside the reader's own reads.
+        # As many as a sequential stream initially reads ahead, in addition to the reader's own reads.
         LoadClass.STREAM: LoadLimits(16, DEPTH, places),
         LoadClass.IMPORTANT: LoadLimits(16, BESIDE, AT_ONCE, bandwidth),
         LoadClass.WARMUP: LoadLimits(16, BESIDE, places),

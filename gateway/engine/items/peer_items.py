@@ -48,7 +48,7 @@ LARGEST = 8 * 1024**2
 """Maximum bytes of an item that is sent between nodes within a batch."""
 MEMORY = 64 * 1024**2
 MOST = 4096
-"""Most items in one request."""
+"""The most items in one request."""
 LOOKUP = 0.5
 """Seconds that a batch waits for other nodes' lists of resident items."""
 _ROOM = 1.0
@@ -271,7 +271,8 @@ def at_home_bytes(answer: AtHome) -> bytes:
 
 
 def read_at_home(body: bytes, count: int) -> AtHome | None:
-    """Parse such a body; ``None`` if it is malformed. One without need is of a node without need, or of an older version."""
+    """Parse the result of ``at_home_bytes``; ``None`` if it is malformed. A body without need comes from a node that tracks none,
+    or from an older version."""
     size = -(-count // 8)
     if len(body) < 2 * size:
         return None

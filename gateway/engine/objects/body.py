@@ -59,7 +59,7 @@ class Body:
     caused the read. ``gathers``: items have the body's bytes, as far as known. ``prepare`` does everything that can fail before
     the first byte; ``pieces`` then yields spans (valid until the next one is asked for), or bytes that are in no file.
     ``following`` is the first block, joined for this body, and its fill; ``memory`` has all of the body's bytes, if they are in
-    memory beside the file.
+    memory as well as in the file.
     """
 
     def __init__(

@@ -176,7 +176,7 @@ class Hits:
         return copy.body
 
     def guards(self, ready: ReadyObject) -> tuple[Guard, ...]:
-        """What ``again`` compares, except for the time; empty if it has changed already."""
+        """The comparisons that ``again`` makes, except for the time; empty if one of them fails already."""
         services, entry, vouched = self._services, ready.entry, ready.vouched
         table, heard = services.store.generations, services.heard
         number, rights = table.numbers[ready.slot], table.numbers[ready.bucket]
@@ -231,7 +231,7 @@ class Hits:
         return entry, blobs, files, start, stop, None
 
     def _validate(self, entry: ObjectEntry, identity: str, now: float) -> bool:
-        """Whether an entry may be served now, by the current rules and grants; the entry stores until when."""
+        """Whether an entry may be served now, by the current rules and grants; if so, the entry stores for how long."""
         rules = self._services.rules
         rule = rules.for_path(entry.key.path)
         validity = good(self._grants.standing(entry, identity, rule), obeyed(rule, entry.record.meta.headers))

@@ -24,7 +24,7 @@ class HeldReporter:
         self._reported = False
 
     async def run_once(self) -> None:
-        """Report, unless this report and the previous one are both empty. Raises like ``report``."""
+        """Report, unless this report and the previous one are both empty. Raises what ``report`` raises."""
         if not self._store.directory.locked:
             return
         held = held_of(await self._store.pools.usage())

@@ -41,14 +41,14 @@ log = logging.getLogger("larder.manager")
 
 @dataclass(frozen=True, slots=True)
 class PipelineFacts:
-    """What a turn decides on pipelines by.
+    """The facts from which a turn decides on pipelines.
 
     Args:
         now: seconds since the epoch by Redis's clock.
         room: bytes that results may take.
         overrides: of operators, by job.
-        scale: how numbers of workers are found.
-        marks: when marks are chosen.
+        scale: settings of the search for numbers of workers.
+        marks: settings of the choice of marks.
     """
 
     now: float
@@ -99,7 +99,7 @@ def _looked_up(pipeline: ReportedPipeline) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """A turn's decisions on jobs of one tenant; ``reads`` and ``stored`` follow what earlier jobs of the turn changed."""
+    """A turn's decisions on jobs of one tenant; ``reads`` and ``stored`` include the changes of earlier jobs of the turn."""
 
     facts: PipelineFacts
     reads: dict[int, ReadSums]

@@ -182,7 +182,7 @@ class PoolAssignments:
         return {content.digest(index): score for index, score in scored if score is not None}
 
     def _goes_before(self, other: Content, content: Content) -> bool:
-        """Whether the other dataset is charged for bytes of both."""
+        """Whether bytes that both datasets have are charged to the other one."""
         given = self._given.get(dataset_pool(other.id), False)
         return given and (not self._given[dataset_pool(content.id)] or other.id < content.id)
 

@@ -66,7 +66,7 @@ class ReadTally:
         try:
             self.reads.add(content.id, counts.astype(np.uint64))
         except OSError:
-            return  # there is no memory for what is only informative
+            return  # no memory: the counts are only informative
 
 
 def _sample(items: int) -> Places:
@@ -74,7 +74,7 @@ def _sample(items: int) -> Places:
 
 
 def _places(scores: Scores, bounds: Scores) -> Places:
-    """The tenth of each score; the last row for none."""
+    """The row of each score: its tenth, or the last row for a missing score."""
     places = np.searchsorted(bounds, scores)
     places[np.isnan(scores)] = ROWS - 1
     return places

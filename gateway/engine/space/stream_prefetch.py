@@ -1,4 +1,5 @@
-"""Carries out read-ahead for access streams: lists and loads what machines say (gateway/policies/streams/instructions.py).
+"""Carries out read-ahead for access streams: lists and loads as the state machines instruct
+(gateway/policies/streams/instructions.py).
 
 It runs beside the tree, in the keeper. Listings and loads have the rights of the stream's reader: a load acts as that reader's
 read at the object's home, in the background lane, behind readers. Nothing here fails a read.
@@ -44,7 +45,7 @@ class PrefetchLinks:
         listings: of the origins.
         rights: of readers.
         block_size: of new objects, in bytes.
-        most_bytes: most unread bytes that may be loaded ahead of one stream.
+        most_bytes: the most unread bytes that may be loaded ahead of one stream.
     """
 
     objects: WarmObjects

@@ -2,8 +2,8 @@
 
 Each begins with ``COMMON``, which forgets the jobs that have been silent for too long.
 
-``drop`` removes a job with its reports and the decisions on its pipeline, and what earlier versions kept of it: its place in its
-dataset, and the orders of its epochs.
+``drop`` removes a job with its reports and the decisions on its pipeline, and what earlier versions stored for it: its place in
+its dataset, and the orders of its epochs.
 """
 
 from __future__ import annotations

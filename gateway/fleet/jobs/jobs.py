@@ -39,7 +39,7 @@ SLOWEST = 65_536
 """A field beside the ranks' heartbeats; no rank has this number. Earlier versions keep a second heartbeat of the slowest rank
 there."""
 _AT_ONCE = 500
-"""About how many heartbeats are read before waiting requests get a turn."""
+"""Approximate number of heartbeats that are read before waiting requests get a turn."""
 _SCANNED = 1000
 """Registrations per step of a scan: Redis does nothing else during a call."""
 _AGAIN = 20
@@ -48,7 +48,7 @@ _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError)
 
 
 class TooManyJobs(Exception):
-    """The zone or the tenant has the maximum of jobs; the message says which."""
+    """The zone or the tenant has its maximum number of jobs; the message says which."""
 
 
 class OtherDataset(Exception):
@@ -239,7 +239,7 @@ class Jobs:
         """Add a job, or join it; returns whether it is new. The registration of a joining rank replaces the previous one.
 
         Raises:
-            TooManyJobs: the zone or the tenant has the maximum.
+            TooManyJobs: the zone or the tenant has its maximum number of jobs.
             OtherDataset: the job is registered with another dataset.
         """
         done = await self._swap(partial(self._join, record))

@@ -1,7 +1,7 @@
-"""The pipelines of jobs, in Redis: what ranks report of them, and what the leader has decided from it.
+"""The pipelines of jobs, in Redis: the ranks' reports on them, and the leader's decisions.
 
 A heartbeat leaves a rank's report and reads the decisions in one script (``job_scripts.py``). The leader processes the reports
-once per turn (gateway/engine/space/pipeline_decisions.py). A job has three hashes, which go with the job:
+once per turn (gateway/engine/space/pipeline_decisions.py). A job has three hashes, which are deleted with it:
 
 - ``:reports``: what the leader has not processed: ``batches:RANK`` with the time of the report and its text, ``profile:RANK``
   with the time only
@@ -16,7 +16,8 @@ Report and decision meet only in Redis, where each step is one script:
 1. A rank reports again while the leader decides. ``_WRITE`` removes only reports of the times that the leader has read, so the
    new one is left for the next turn.
 2. The reply to ``_WRITE`` is lost. The reports are gone with the write, so the next turn repeats nothing.
-3. A job is removed, or expires, while the leader decides. Its reports go with it, and ``_WRITE`` changes nothing of a job without
+3. A job is removed, or expires, while the leader decides. Its reports are deleted with it, and ``_WRITE`` changes nothing of a
+   job without
    the reports that were read: a new job of that name inherits nothing.
 4. The leader is deposed while it decides. ``_WRITE`` checks the lease; the reports are left for the successor.
 5. Redis is emptied. The next reports find no decision, so they seed it: ``policies/space/pipelines.py``.
@@ -232,7 +233,7 @@ class Pipelines:
         return [jobs[name] for name in names if name in jobs]
 
     async def read(self, jobs: Sequence[JobRecord]) -> list[ReportedPipeline]:
-        """The reports of these jobs, with what they are judged by."""
+        """The reports of these jobs, with the decisions and measurements needed to judge them."""
         inboxes = await hashes(self._redis, [self._name(job, "reports") for job in jobs])
         reported = [_reported(job, inbox) for job, inbox in zip(jobs, inboxes, strict=True)]
         latest = [_latest(pipeline.reports) for pipeline in reported]
@@ -256,7 +257,7 @@ class Pipelines:
         return {tenant: _sums(row) for tenant, row in zip(tenants, rows, strict=True)}
 
     async def stored(self, pools: Collection[str]) -> dict[str, CacheDecision]:
-        """Those of these pools in which a job has stored results, with its decision."""
+        """The pools among these in which a job has stored results, with that job's decision."""
         texts = await self._rows(("GET", self._stored(pool)) for pool in pools)
         decisions = zip(pools, map(DECISION.read, texts), strict=True)
         return {pool: decision for pool, decision in decisions if decision is not None}
@@ -280,7 +281,7 @@ class Pipelines:
         return bool(await self._write(keys=[self._prefix], args=arguments))
 
     async def _pasts(self, changes: Iterable[PipelineChange]) -> dict[tuple[str, str], bytes | None]:
-        """What is remembered of the past, by key and field, where there is something to add."""
+        """The recorded past, by key and field, of the parts that these changes add to."""
         fields = [(self._name(change.reported.record, "pipeline"), "past") for change in changes if change.past]
         for change in changes:
             name = self._name(change.reported.record, "workers")

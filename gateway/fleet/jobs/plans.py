@@ -130,7 +130,7 @@ class Plans:
         return self.plan.of(dataset)
 
     async def refresh(self) -> None:
-        """Follow: take over a newer plan."""
+        """Adopt a newer plan, if there is one."""
         await self._adopt(self._stamp, whole=time.monotonic() - self._remembered >= self._memory_every)
 
     async def latest(self) -> bool:
@@ -138,7 +138,7 @@ class Plans:
         return await self._adopt("", whole=True)
 
     async def remember(self) -> None:
-        """Bring the memory up to date, which changes without another plan with each measurement of a job."""
+        """Bring the memory up to date: it changes with each measurement of a job, even if the plan does not."""
         if time.monotonic() - self._remembered >= self._memory_every:
             await self.latest()
 
@@ -159,7 +159,8 @@ class Plans:
         return True
 
     def _plan(self, document: dict[str, Any], memory: str) -> Plan:
-        """A plan as it was written, with the memory that was read with it, else the last one. Earlier versions write it inside.
+        """A plan as it was written, with ``memory``, or with the last known one if that is empty. Earlier versions write it into
+        the plan.
 
         Raises:
             ValueError, KeyError, TypeError, AttributeError: the text is not a plan.

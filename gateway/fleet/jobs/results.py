@@ -69,5 +69,5 @@ class ResultUses:
             await self._reports.send(name, ResultsUsed(of.tenant, of.dataset, of.fingerprint, use.items, known))
 
     async def all(self) -> dict[str, ResultsUsed]:
-        """The results in use, by the hash that names their pool. Raises like ``run_once``."""
+        """The results in use, by the hash that names their pool. Raises what ``run_once`` raises."""
         return await self._reports.all()

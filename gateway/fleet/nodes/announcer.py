@@ -44,7 +44,7 @@ DOWN = (RedisError, OSError)
 
 log = logging.getLogger("larder.fleet")
 _BATCH = 1000
-"""Most keys of one pending announcement."""
+"""The most keys of one pending announcement."""
 _MOST_OWED = 10_000
 """Pending keys beyond which all keys count as pending."""
 

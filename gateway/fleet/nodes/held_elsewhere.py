@@ -10,14 +10,14 @@ from gateway.fleet.nodes.reports import NodeReport, NodeReports
 
 
 class HeldElsewhere:
-    """The items on other nodes than ``me``."""
+    """The items on nodes other than ``me``."""
 
     def __init__(self, reports: NodeReports[dict[str, NodeReport]], me: str) -> None:
         self._reports = reports
         self._me = me
 
     async def items(self) -> Mapping[str, int]:
-        """Items by dataset, copies of an item counted each; none while Redis is down."""
+        """Items by dataset, counting every copy of an item; none while Redis is down."""
         held: Counter[str] = Counter()
         try:
             reports = await self._reports.all()

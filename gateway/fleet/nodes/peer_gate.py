@@ -61,7 +61,7 @@ class PeerGate:
         return verify_get(self._secret, raw_path, headers, self._now())
 
     def confirm(self, caller: Verified, body: bytes) -> None:
-        """Verify the whole body of an admitted request. Raises as ``admit``."""
+        """Verify the whole body of an admitted request. Raises what ``admit`` raises."""
         try:
             caller.confirm(body)
         except PeerRefused as refused:
@@ -75,7 +75,7 @@ class PeerGate:
         """
         if not self.once(caller.signature, caller.date + WINDOW):
             metrics.PEER_REFUSED.labels("replayed").inc()
-            # Without the header REFUSED: a node may repeat a request after its connection broke, and is no stranger.
+            # Without the header REFUSED: a node that repeats a request after its connection broke is not a stranger.
             raise ApiError("Conflict", "A request with this signature was carried out before; sign it again.")
 
 

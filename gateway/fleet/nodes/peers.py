@@ -125,7 +125,7 @@ class Peers:
             headers: further headers, in ASCII.
             query: percent-encoded, without "?", sent byte for byte.
             body: the whole body.
-            timeout: most seconds until the answer begins.
+            timeout: the most seconds until the answer begins.
 
         Raises:
             PeerUnavailable: it did not answer, is not alive, or refused the call. It is now suspected.

@@ -133,7 +133,7 @@ class Register:
     Args:
         url: of Redis.
         key: of the hash.
-        expire: seconds after its last heartbeat for which an entry lasts.
+        expire: seconds that an entry lasts after its last heartbeat.
         timeout: seconds that Redis may take to answer.
         secret: of the fleet; empty for a node outside a fleet, which trusts only its own entries.
         others: key of another register, whose nodes are ``unproven``; empty for none.

@@ -42,4 +42,4 @@ class Document(Generic[T]):
 
 
 _DIGITS = 17
-"""Of a time in milliseconds, at most."""
+"""The most digits of a time in milliseconds."""

@@ -37,7 +37,7 @@ class TenantIndex:
         redis: for commands.
         prefix: of the indices' keys, which ends with the kind.
         most: things of a tenant.
-        lasts: milliseconds after its last use for which a thing lasts.
+        lasts: milliseconds that a thing lasts after its last use.
 
     Every method raises one of ``DOWN`` if Redis is down, slow or refuses.
     """
@@ -50,7 +50,7 @@ class TenantIndex:
         self._enter: Any = redis.register_script(_ENTER)
 
     async def admit(self, tenant: str, thing: str) -> bool:
-        """Note a use; ``False`` if the thing is new, and the tenant has the maximum."""
+        """Note a use; ``False`` if the thing is new, and the tenant has its maximum number of them."""
         admitted, _ = await self._enter(**self._call(tenant, thing, replaces=False))
         return bool(admitted)
 

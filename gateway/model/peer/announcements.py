@@ -14,7 +14,7 @@ from gateway.model.keys import ObjectKey
 ANNOUNCE = "/-/peer/v1/announce"
 ANNOUNCED = 204
 LONGEST = 8 * 1024**2
-"""Most bytes of the body: a thousand keys of a kilobyte, with every byte escaped."""
+"""The most bytes of the body: a thousand keys of a kilobyte, with every byte escaped."""
 
 
 def written(keys: Sequence[ObjectKey] | None) -> bytes:

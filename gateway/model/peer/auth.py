@@ -5,7 +5,7 @@ and every other ``x-larder-`` header; so none of these can be changed or removed
 address only. Other headers (Range, If-Match, ...) only select the part to send.
 
 The body of a request is bound by its hash, which is compared before the request is carried out. A request is accepted within a
-quarter of an hour of its date; clocks of nodes may differ by as much. Within that time, an intercepted request that only reads
+quarter of an hour of its date; clocks of nodes may differ by that much. Within that time, an intercepted request that only reads
 can be replayed, and returns what it would return to its sender then. A request that changes anything (stores results or scores,
 forgets, announces, warms) is carried out once: it has a random number, so that no two have the same signature, and the node
 remembers its signature for as long as it is accepted, in all its workers (gateway/store/shared/seen.py). These signatures are in
@@ -102,7 +102,7 @@ class PeerSigner:
 
 @lru_cache(maxsize=_NAMED_KEPT)
 def _lines_of_get(node: str, principal: str, second: int) -> tuple[str, str]:
-    """The signed fields, beside the address, of GETs of one second, and their header lines up to the signature."""
+    """The signed fields of GETs within one second, apart from the address, and their header lines up to the signature."""
     own = (
         f"{PEER_BODY}:{EMPTY_SHA256}\n{PEER_DATE}:{second}\n{PEER}:{node}\n{PRINCIPAL}:{principal}\n"
         f"{PEER_PROTOCOL}:{_PROTOCOL}"

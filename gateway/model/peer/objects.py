@@ -60,7 +60,7 @@ _KEPT = 1024
 """Buckets whose address is cached, and cache statuses; every request and answer has them."""
 UPLOADED = "x-larder-uploaded"
 LONGEST_ERROR = 16 * 1024
-"""Most bytes of the document of ``x-larder-error``: the extra elements of the S3 error."""
+"""The most bytes of the document of ``x-larder-error``: the extra elements of the S3 error."""
 
 
 def error_document(extra: Mapping[str, str]) -> bytes:

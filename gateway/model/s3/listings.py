@@ -2,7 +2,7 @@
 
 Only the elements that tell one version of an object from another are parsed, and unknown parts are skipped: a missed object loses
 only its freshness. Memory is bounded by ``LONGEST_ROW``, and work by ``MOST_ROWS``. Entities other than XML's own, comments and
-attributes are no part of these documents ("ListObjectsV2" in the S3 API reference).
+attributes are not part of these documents ("ListObjectsV2" in the S3 API reference).
 """
 
 from __future__ import annotations

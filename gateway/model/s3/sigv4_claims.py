@@ -94,7 +94,7 @@ def parse_authorization(value: bytes) -> tuple[Claim, bytes]:
 @lru_cache(maxsize=1024)
 def claim_before(head: bytes) -> Claim:
     """The claim of an Authorization header that ends in ``Signature=`` and 64 digits; ``head`` is the part before that, of at
-    most ``LONGEST_CACHED_CLAIM`` bytes. Raises as ``parse_authorization``.
+    most ``LONGEST_CACHED_CLAIM`` bytes. Raises what ``parse_authorization`` raises.
     """
     return _claim_of(_authorization_fields(head + b"Signature=-"))
 

@@ -31,7 +31,7 @@ from gateway.store.store import Store
 FORGET = f"{PREFIX}/forget"
 """The address where nodes are asked to forget."""
 LONGEST = 16 * 1024
-"""Most bytes of a request, and of its answer."""
+"""The most bytes of a request, and of its answer."""
 _LONGEST_ID = 64
 
 log = logging.getLogger("larder.engine")

@@ -55,7 +55,8 @@ async def list_past_problems(
 
 @router.put("/problems/{name:name}/mute", summary="Mute a problem")
 async def mute_problem(name: Name, caller: Changer, operations: Ops, parts: Parts, asked: Mute) -> Muted:
-    """Meanwhile the problem is listed last and not counted in the console. Metrics, alerts and readiness stay as they are."""
+    """Mute a problem for some time: it is listed last and not counted in the console. Metrics, alerts and readiness stay as they
+    are."""
     fleet = operations.fleet
     if not any(problem.name == name for problem in problems_of(await fleet.look(), fleet.lost_for)):
         raise _unknown(name)
@@ -68,7 +69,7 @@ async def mute_problem(name: Name, caller: Changer, operations: Ops, parts: Part
 
 @router.delete("/problems/{name:name}/mute", summary="End the mute of a problem", status_code=204)
 async def unmute_problem(name: Name, caller: Changer, operations: Ops, parts: Parts) -> None:
-    """The problem is shown and counted again."""
+    """End a mute: the problem is shown and counted again."""
     async with parts.catalog.changes.change(caller, "problems.unmute", name[:300]) as change:
         if not await through_redis(operations.fleet.sources.coordination.begun.unmute(name)):
             raise _unknown(name)

@@ -49,7 +49,8 @@ class Trend(ResponseModel):
 
 
 def noted_figures(reading: FleetReading) -> dict[str, Figures]:
-    """The figures that the leading gateway records, by ``KIND:NAME``. Those of a job only grow; a trend has their differences."""
+    """The figures that the leading gateway records, by ``KIND:NAME``. Those of a job are running totals; a trend shows their
+    growth."""
     jobs = sorted(reading.jobs, key=gpu_seconds_waited, reverse=True)[:_MOST]
     datasets = sorted(datasets_of(reading), key=lambda dataset: dataset.granted, reverse=True)[:_MOST]
     return {

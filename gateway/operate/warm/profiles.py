@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
 MOST = 32
-"""Most profiles of one tenant."""
+"""The most profiles of one tenant."""
 AT_ONCE = 8
-"""Most profiles recorded at once, of all tenants: each takes a gateway some 15 MB."""
+"""The most profiles recorded at once, of all tenants: each takes a gateway some 15 MB."""
 LONGEST = 7 * 24 * 3600
 """Longest recording, in seconds."""
 

@@ -86,7 +86,7 @@ class WarmupProgress:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> WarmupProgress:
-        """Read ``to_json``; an empty mapping is the beginning.
+        """Parse a document of ``to_json``; an empty one means that nothing was done yet.
 
         Raises:
             ValueError, TypeError, KeyError: the document is malformed.

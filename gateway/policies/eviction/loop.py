@@ -16,7 +16,7 @@ class Loop(EvictionOrder):
     name = "loop"
 
     def rank(self, access: Access, facts: BlobFacts, now: float) -> float:
-        """The time of loading while unread, the time of the last read negated afterwards."""
+        """The time of loading while the blob is unread; afterwards the negated time of its last read."""
         if facts.reads:
             return -access.time if facts.rank is None or facts.rank >= 0 else min(facts.rank, -access.time)
         return access.time if facts.rank is None else facts.rank

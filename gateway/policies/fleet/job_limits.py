@@ -16,7 +16,7 @@ class JobLimits(NamedTuple):
 
 
 class JobUsage(NamedTuple):
-    """The jobs of the zone, those of a tenant, and the ranks that the tenant's would have; 0 if no ranks are added."""
+    """The present jobs of the zone and of a tenant, and the ranks that the tenant's jobs would have; 0 if no ranks are added."""
 
     jobs: int = 0
     of_tenant: int = 0
@@ -41,7 +41,7 @@ def registering(dataset: str, known: str | None, used: JobUsage, limits: JobLimi
     Args:
         dataset: of the job.
         known: dataset of the registered job with the same tenant and name; ``None`` if there is none.
-        used: jobs without this one, ranks with its own.
+        used: jobs not counting this one, ranks including this one's.
         limits: of jobs and ranks.
     """
     if known is not None and known != dataset:

@@ -22,7 +22,7 @@ NO_START = "-"
 """The start token of an entry that holds its id for no one."""
 _FIELDS = 6
 _DIGITS = 16
-"""Of a time in milliseconds, at most."""
+"""The most digits of a time in milliseconds."""
 _DRIFT = 1000
 """Milliseconds by which the time since when a node is ready may move unnoticed: it is computed from the node's own clock."""
 
@@ -53,7 +53,7 @@ class RegisterEntry:
         return words.encode() + self.document
 
     def differs(self, before: RegisterEntry) -> bool:
-        """Whether other nodes would see a change. A later expiry and clock drift are no change."""
+        """Whether other nodes would see a change. A later expiry and clock drift do not count as changes."""
         moved = abs(self.ready - before.ready) >= _DRIFT
         return moved or replace(self, expires=0, ready=0) != replace(before, expires=0, ready=0)
 
@@ -131,7 +131,7 @@ def drain_decision(boot: str, drained: bool) -> str:
 
 
 def _holds(holder: RegisterEntry, asked: NodeHeartbeat) -> bool:
-    """Whether another start holds the id against this one."""
+    """Whether another start holds the id, so that this one cannot have it."""
     return holder.boot != NO_START and not (holder.place == asked.place and holder.boot < asked.boot)
 
 

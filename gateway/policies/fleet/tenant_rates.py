@@ -19,7 +19,7 @@ from typing import NamedTuple
 BURST = 2.0
 """Seconds of the limit that a tenant may use at once after a pause."""
 LEAST_SHARE = 0.01
-"""The least share of a worker, however few requests it received."""
+"""The smallest share of a worker, however few requests it received."""
 
 
 class RateLimit(NamedTuple):

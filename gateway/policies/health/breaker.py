@@ -133,7 +133,7 @@ class Breaker:
         return Step.PROBE
 
     def handle(self, event: Event, now: float) -> BreakerState:
-        """Take note of an outcome; the state after it."""
+        """Take note of an outcome; returns the new state."""
         match event:
             case Wrote(seconds) if seconds > self.slow_write:
                 self._fail(FailureKind.SLOW, now)

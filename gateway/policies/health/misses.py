@@ -1,8 +1,8 @@
-"""Which prefixes cause requests to the origin, and why: reads that were no plain hits, by folder and reason.
+"""Which prefixes cause requests to the origin, and why: reads that were not plain hits, by folder and reason.
 
 A folder is the bucket with at most two folders of the key: ``imagenet/train/`` has a thousand classes below it, and an operator
 warms, pins or writes rules for the folder, not for one class. Counts are of the last minutes: two windows follow each other, so
-that a report always covers at least one whole window once the gateway has run for as long.
+that a report always covers at least one whole window once the gateway has run for that long.
 
 Reads that were revalidated or moved count too: their bytes came from a cache, and they waited for the origin or a peer.
 """
@@ -18,7 +18,7 @@ from gateway.policies.health.heaviest import Heaviest
 WINDOW = 300.0
 """Seconds of one window."""
 _KEPT = 256
-"""The least number of pairs of folder and reason that a worker counts."""
+"""The minimum number of pairs of folder and reason that a worker counts."""
 _TOLD = 100
 """Rows of a report."""
 _NO_READ = frozenset({Reason.NOT_A_READ, Reason.SUBRESOURCE, Reason.INVALID, Reason.RATE_LIMIT})
@@ -26,7 +26,7 @@ _NO_READ = frozenset({Reason.NOT_A_READ, Reason.SUBRESOURCE, Reason.INVALID, Rea
 
 
 class MissedPrefix(NamedTuple):
-    """Reads below one folder that were no plain hits for one reason: how many, and their bytes."""
+    """Reads below one folder that were not plain hits for one reason: how many, and their bytes."""
 
     bucket: str
     prefix: str

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from gateway.model.counters import Counters, Sample
 
 WINDOW = 60.0
-"""Seconds: what "now" is."""
+"""Seconds that count as "now"."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ class Contact(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProbePace:
-    """Seconds from a failed probe to the next one: the first time, and at most."""
+    """Seconds from a failed probe to the next one: the first pause, and the longest."""
 
     first: float = 0.5
     longest: float = 4.0

@@ -5,9 +5,9 @@ the kinds declared in ``KINDS``. A new problem takes an entry there and a functi
 it follows from ``NodeFacts``, one in gateway/wiring/problems.py if a part of this node knows it, one in
 gateway/operate/status/problems.py if it only shows across all nodes. Its entry in docs/runbook.md names it.
 
-A trouble is something that an operator can act on; faults that the gateway repairs itself are metrics. A share needs a least
-number of events: one failed request in an idle night is no failing origin, and a cache that was filled once has evicted nothing
-yet.
+A trouble is something that an operator can act on; faults that the gateway repairs itself are metrics. A share means nothing
+below a minimum number of events: one failed request in a quiet night does not make a failing origin, and a cache that was filled
+once has evicted nothing yet.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def quota_of(registrations: int, items: int, size: int, capacity: int) -> Quota:
 
 
 def allowance(quota: Quota, used: Usage) -> Allowance:
-    """The size that one more registration may have beside those that ``used`` counts."""
+    """The size that one more registration may have in addition to those that ``used`` counts."""
     own, common = quota.bytes - used.bytes, quota.all_bytes - used.all_bytes
     return Allowance(
         max(0, quota.items - used.items), max(0, min(own, common)), Limit.BYTES if own <= common else Limit.CAPACITY

@@ -151,7 +151,7 @@ def _held(absent: Positions, residents: int, outlook: Outlook) -> tuple[Position
 
 
 def _by_need(positions: Positions, outlook: Outlook, *, most: bool = False) -> Positions:
-    """Positions by need, the least first unless ``most``; equal ones keep their order."""
+    """Positions by need, ascending, or descending with ``most``; equal ones keep their order."""
     need = outlook.need[positions].astype(np.int16)
     return positions[np.argsort(-need if most else need, kind="stable")]
 

@@ -126,7 +126,7 @@ def may_enter(score: float | None, size: int, level: PoolLevel) -> bool:
 
 
 class ScoreStep(NamedTuple):
-    """Some bytes of a node's items of about one score, and the least score among them."""
+    """Some bytes of a node's items of about one score, and the lowest score among them."""
 
     score: float
     bytes: int

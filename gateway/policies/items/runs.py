@@ -2,8 +2,8 @@
 
 A store charges by the request and answers after tens of milliseconds, so a sample of a few KiB inside a shard costs less with its
 neighbours. But bytes that nobody wants cost too. So a *run* has only items that are wanted and not cached, and bytes between
-them only within ``WASTE``. A gap of up to ``FRAME`` bytes is free: the heads of a request and its answer are as long, and TAR
-members have such gaps between them.
+them only within ``WASTE``. A gap of up to ``FRAME`` bytes is free: the heads of a request and its answer take as many bytes, and
+TAR members have such gaps between them.
 
 The items of a run begin in one stretch of ``STRETCH`` bytes of the object. Stretches are fixed, so an object whose items are
 wanted in random order is read by one request per stretch.

@@ -31,19 +31,19 @@ from typing import NamedTuple, Protocol
 SHARE = 4
 """The part of a block, as a divisor, that fills it by density."""
 REQUEST = 64 * 1024
-"""The least bytes that a request counts as."""
+"""The fewest bytes that a request counts as."""
 _UNIT = 16 * 1024
 _MOST = 255
 LONGEST = 8 * 1024**2
 """The most bytes that are read alone, however large blocks are: they are in memory until they are stored."""
 BLOCKS = 2
-"""The most blocks' length of a range that is read alone: the blocks around a longer one are at most twice as long."""
+"""The length, in blocks, of the longest range that is read alone: the blocks around a longer one are less than twice as long."""
 STORED = 16
-"""The least part of a block, as a divisor, that is stored when it was read alone."""
+"""The smallest part of a block, as a divisor, that is stored after it was read alone."""
 SLACK = 0.1
-"""The most bytes of the blocks around a range, per byte of the range, that are read with it at once."""
+"""The most bytes around a range, per byte of the range, for which its blocks are read whole at once."""
 PARTS = 2**48
-"""The block number of a large part from byte 0 on; no object has as many blocks."""
+"""The block number of a large part from byte 0 on; no object has that many blocks."""
 RUNS = 2**49
 """The number of the run list (gateway/model/run_list.py) of items from byte 0 of the object on."""
 IN_A_ROW = 3
@@ -73,7 +73,7 @@ class SmallRange(NamedTuple):
     Attributes:
         version: a number that identifies this version of the object.
         start: first byte.
-        stop: behind the last byte.
+        stop: the byte after the last one.
         block_size: bytes.
         size: of the object, in bytes.
         continues: whether the range begins where a block ends that is in the cache.

@@ -1,7 +1,7 @@
-"""When a read of a store is asked a second time: the hedged requests of Dean and Barroso, "The Tail at Scale" (CACM 56, 2013).
+"""When a read of a store is sent a second time: the hedged requests of Dean and Barroso, "The Tail at Scale" (CACM 56, 2013).
 
-A read is late when it has waited longer than a quantile of the latest reads of its kind. Each read earns a
-twentieth of a second request, so a store that becomes slow as a whole gets at most 5 % more requests.
+A read is late when it has waited longer than a quantile of the latest reads of its kind. Each read earns a twentieth of a repeat,
+so a store that becomes slow as a whole gets at most 5 % more requests.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ OFF = "off"
 QUANTILES = {OFF: 0.0, "p90": 0.90, "p95": 0.95, "p99": 0.99}
 """The values of a rule's ``hedge``, and the quantile of the waiting times after which a read is late."""
 EARNED = 0.05
-"""Second requests that each read earns."""
+"""Repeats that each read earns."""
 _SAVED = 10.0
-"""Second requests that may be saved up."""
+"""Repeats that may be saved up."""
 _WINDOW = 512
 """Waiting times kept per kind."""
 _ENOUGH = 64
@@ -51,7 +51,7 @@ class WaitingTimes:
 
 
 class HedgeBudget:
-    """The second requests that reads have earned and not used."""
+    """The repeats that reads have earned and not used."""
 
     def __init__(self) -> None:
         self._saved = 1.0
@@ -61,7 +61,7 @@ class HedgeBudget:
         self._saved = min(_SAVED, self._saved + EARNED)
 
     def spend(self) -> bool:
-        """Take one second request; false if none is earned."""
+        """Use one repeat; false if none has been earned."""
         if self._saved < 1.0:
             return False
         self._saved -= 1.0

@@ -29,7 +29,7 @@ _LIFE = 8
 
 @dataclass(slots=True)
 class Copied:
-    """A blob in memory: its bytes, none once it has left; its reads, and the number of halvings that ``reads`` has had."""
+    """A blob in memory: its bytes, empty once it has left; its reads, and the number of halvings applied to ``reads``."""
 
     body: bytes
     reads: float = 0.0
@@ -45,7 +45,7 @@ class MemoryOrder(Generic[R]):
     Attributes:
         residents: the blobs in memory; the order is that of the clock.
         used: the bytes that they are charged.
-        budget: most of these; 0 keeps nothing.
+        budget: the most that ``used`` may reach; 0 keeps nothing.
 
     Args:
         budget: see above.
@@ -107,7 +107,7 @@ class MemoryOrder(Generic[R]):
         self.used = 0
 
     def _make_room(self, charged: int, reads: float) -> bool:
-        """Drop residents with clearly fewer reads than a candidate; none, if they are too few."""
+        """Drop residents with clearly fewer reads than a candidate; none if that would not free enough."""
         if reads <= MARGIN:
             return False
         victims, missing, defeats = [], self.used + charged - self.budget, 0

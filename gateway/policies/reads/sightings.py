@@ -1,7 +1,7 @@
 """Does an answer that passed the gateway show that a cached object is no longer the current one?
 
-Only a strict difference counts: a missing field is no difference. Listings have times in milliseconds and headers in seconds, and
-stores round in either direction, so times differ if they are more than a second apart.
+Only a strict difference counts: a missing field is not a difference. Listings have times in milliseconds and headers in seconds,
+and stores round in either direction, so times differ if they are more than a second apart.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Decides which source is asked next for the bytes of an object or an item: one ladder of sources for both.
 
 In a fleet a read goes to the *home* of the bytes, so that they are read from the origin once and kept once. If the home fails,
-its successor takes its place, and at last this node. The node that reads joins a read of the same bytes in progress; otherwise it
+its successor takes its place, and finally this node. The node that reads joins a read of the same bytes in progress; otherwise it
 asks the *former* homes and other holders of the bytes, then the origin.
 
 ``next_source`` is pure. Its callers look up the facts, carry out the answer, and add what failed to ``ReadFacts.tried``:

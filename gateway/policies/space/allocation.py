@@ -8,8 +8,8 @@ share of their reads that the jobs save is
     h(x) = 0 without space;  1 - (1 - x/N) / J  from the window on
 
 and linear in between. The curve is concave: first the window, which is worth most if many jobs share it, then any number of bytes
-at the same worth each. Quiver (section 5.3) says that sizes between two chunks and all are useless. That is true of hits, because
-substitution makes as many with two chunks as with any part. It is false of reads.
+at the same worth each. Quiver (section 5.3) says that any size between two chunks and the whole dataset is useless. That is true
+of hits: with substitution, two chunks give as many hits as any larger part. It is false of reads.
 
 *What a gain is.* The paper calls g = b x gpus the GPUs saved, with b = t_miss / t_hit, so that a job which gains nothing (b = 1)
 would still claim space in proportion to its GPUs. We take g = gpus x (b - 1): the additional GPUs that doing without the cache
@@ -134,7 +134,7 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class _Slice:
-    """So many bytes of a dataset or a bid, each worth the same."""
+    """A number of bytes of a dataset or a bid, each worth the same."""
 
     name: str
     size: int

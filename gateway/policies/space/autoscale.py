@@ -1,7 +1,7 @@
 """Number of a job's input workers: the fewest that deliver batches as fast as more would.
 
 Cachew (ATC 2022), section 4.3. A job begins with one worker. Workers are added while each shortens the time per batch by more
-than a threshold; the one that does not is removed again, and the job is *settled*. CPU and memory are no guide: the time per
+than a threshold; the one that does not is removed again, and the job is *settled*. CPU and memory are a poor guide: the time per
 batch counts, which the trainer measures. From then on the decision is reviewed every ten reports:
 
 - The time per batch has grown past the threshold: one more is tried, as at the beginning.

@@ -133,7 +133,7 @@ def _next_turn(
 
 
 def _shared(known: Mapping[str, ProbeState], jobs: Mapping[str, JobFacts]) -> dict[str, ProbeState]:
-    """The states, with the newest measurement without hits of equal jobs."""
+    """The states, each with the newest measurement without hits that an equal job made."""
     kinds: dict[tuple[str, int, int, int], list[ProbeState]] = {}
     for name, state in known.items():
         if state.low is not None and state.low_at is not None:

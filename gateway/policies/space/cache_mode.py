@@ -103,7 +103,7 @@ class CacheFacts:
 
 @dataclass(frozen=True, slots=True)
 class ProfileReference:
-    """The first profile of a number of workers in one mode: the reference for later ones with as many workers.
+    """The first profile of a number of workers in one mode: the reference for later ones with the same number of workers.
 
     Args:
         workers: their number.
@@ -308,7 +308,7 @@ def _computes(profile: PipelineProfile, settings: MarkSettings) -> bool:
 
 
 def _reference(now: CacheDecision, profile: PipelineProfile) -> ProfileReference | None:
-    """The reference for later profiles with as many workers; ``None`` if the decision's costs are the reference."""
+    """The reference for later profiles with the same number of workers; ``None`` if the decision's costs are the reference."""
     if profile.workers == now.workers:
         return None
     seconds = {point.stage: point.seconds for point in (profile.end, *profile.marks)}

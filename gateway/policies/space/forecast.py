@@ -2,9 +2,9 @@
 
 With a share *c* of a dataset cached, the jobs together read (1 - c) of its items in an epoch (decision 0047). So each of J jobs
 has the share of hits 1 - (1 - c) / J, and its time follows from its measurements (``probing``). Jobs out of step, or of
-different speeds, divide the reads in another way: a job's misses beside the expected ones are a factor that is taken
-from its last window. A job that has been measured once, because its dataset has no space, keeps its time; with more space it
-saves what its waiting allows at most.
+different speeds, divide the reads in another way: the ratio of a job's misses to the expected ones is taken from its last window.
+A job that has been measured once, because its dataset has no space, keeps its time; with more space it can save its waiting at
+most.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from gateway.policies.space.plan import Plan
 from gateway.policies.space.probing import FEW_HITS, ProbeState
 
 MORE = 0.1
-"""Share of a dataset by which its space is imagined larger."""
+"""Share of a dataset that is imagined as additional space."""
 FILLED = 0.5
-"""Share of the expected hits below which a job's last window is of the time in which its space was being filled."""
+"""Share of the expected hits below which a job's last window counts as from the time when its space was still being filled."""
 _MOST_FACTOR = 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Seconds of a mini-batch: ``measured`` last, ``predicted`` with the present space, and with a tenth of the dataset ``more``.
+    """Seconds of a mini-batch: as last ``measured``, as ``predicted`` with the present space, and with ``more`` of it: a further
+    tenth of the dataset.
 
     ``hits`` is the share of hits of the last window.
     """

@@ -22,7 +22,7 @@ from gateway.policies.items.importance import JobWeight, ScoreStep, freshness
 from gateway.policies.space.orders import ImportanceOrder, PoolOrder, WhyCaching
 
 STEP = 0.1
-"""The least error of a job's weight that changes it, as a share of all reads."""
+"""The smallest error of a job's weight that changes it, as a share of all reads."""
 _DIGITS = 3
 """Significant digits of a factor."""
 
@@ -100,7 +100,7 @@ def important(
 
 
 def unscored(order: PoolOrder | None) -> PoolOrder | None:
-    """The order of a dataset whose jobs have gone, with their scores."""
+    """The order of a dataset whose jobs are gone, and their scores with them."""
     return None if order is None else replace(order, order="", importance=None)
 
 

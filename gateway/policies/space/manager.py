@@ -44,9 +44,9 @@ from gateway.policies.streams.zone import ZoneStream
 from gateway.policies.watermarks import GRANTABLE, turned, turning
 
 WINDOW_ITEMS = 32
-"""The least items per job in the window in which the jobs of a dataset share loads: some batches."""
+"""The fewest items per job in the window in which the jobs of a dataset share loads: some batches."""
 GRAIN = 0.005
-"""The least growth of a dataset, as a share of the space, so that not every new figure makes a new plan."""
+"""The smallest growth of a dataset, as a share of the space, so that not every new figure makes a new plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +282,7 @@ class _Spaces:
         return PoolOrder(caching, allocation.why, target, minimum=target if pinned else 0)
 
     def _gain_of(self, fact: DatasetFacts, jobs: Mapping[str, RememberedJob]) -> _Gain:
-        """The gain of a dataset with hits only, of all its jobs."""
+        """The gain of all of a dataset's jobs if every read were a hit."""
         facts, assumed, prices = self._facts.jobs, self._settings.assumed_benefit, self._settings.prices
         item = fact.size / max(1, fact.items)
         return _Gain(

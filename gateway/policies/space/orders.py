@@ -43,7 +43,7 @@ class WhyCaching(StrEnum):
 class ImportanceOrder:
     """Contents of a pool of the order ``importance`` in the fleet (policies/space/importance.py).
 
-    ``jobs`` are those whose scores count, by ``tenant/job``. ``threshold`` is the least score that fits the pool, ``None`` while
+    ``jobs`` are those whose scores count, by ``tenant/job``. ``threshold`` is the lowest score that fits the pool, ``None`` while
     all scored items fit; ``shares`` are the bytes of the pool by node; ``partial``: not the whole dataset fits.
     """
 

@@ -24,7 +24,7 @@ class Overrides:
 
     Attributes:
         modes: pin or never, by the id of a dataset, or the name of a pool.
-        quotas: most bytes, likewise.
+        quotas: the most bytes that it may have, by the same names.
         pipelines: pin, ``pin:`` with the stage of a mark, or never, by job.
     """
 

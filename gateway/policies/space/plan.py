@@ -49,7 +49,7 @@ def dataset_pools(orders: Mapping[str, PoolOrder]) -> dict[str, PoolOrder]:
 
 
 def left_of(targets: Mapping[str, int], grantable: int) -> int:
-    """Bytes left for datasets by pools with these targets, given by name; the bytes of pools not of datasets turn over."""
+    """Bytes left for datasets by pools with these targets, given by name; the bytes of pools of other kinds turn over."""
     of_datasets = sum(target for name, target in targets.items() if name.startswith(dataset_pool("")))
     return max(0, grantable - of_datasets - turning(sum(targets.values()) - of_datasets))
 

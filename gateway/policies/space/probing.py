@@ -48,13 +48,13 @@ LEAST_BENEFIT = 1.05
 MOST_BENEFIT = 1000.0
 """The largest benefit. A larger ratio means that the job's clock was too coarse."""
 FEW_HITS = 0.1
-"""Share of hits up to which a window is a low measurement. Two measurements must differ by as much."""
+"""Share of hits up to which a window is a low measurement. Two measurements must differ by at least that much."""
 SKIPPED = 0.2
-"""Share of a window by which each phase begins before it counts."""
+"""Length of the uncounted beginning of each phase, as a share of a window."""
 ENOUGH = 0.2
-"""Share of ``batches`` that must do where an epoch has no more, or hits come early."""
+"""Share of ``batches`` that suffices if an epoch has no more, or hits come early."""
 REFUSED = 0.1
-"""Share of an epoch for which a job is refused hits at most."""
+"""The largest share of an epoch for which a job is refused hits."""
 _SAME = 0.05
 """Relative change of a benefit that is ignored."""
 
@@ -116,9 +116,10 @@ class StepSample:
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Seconds of a mini-batch: without hits, and with hits only; ``slope``: what they fall by per share of hits.
+    """Seconds of a mini-batch: without hits, and with hits only; ``slope``: seconds by which a share of hits of 1 would shorten
+    it.
 
-    ``known``: both were measured; otherwise the second is the least that it can be, by the waiting.
+    ``known``: both were measured; otherwise the second is a lower bound: the first without the waiting.
     """
 
     miss: float
@@ -239,7 +240,7 @@ class ProbeState:
 
 
 def step_times(low: StepSample | None, high: StepSample | None) -> StepTimes | None:
-    """Both times by two measurements; by one of them, what its waiting tells; ``None`` without a measurement."""
+    """Both times from two measurements; from a single one, the bound that its waiting gives; ``None`` without a measurement."""
     if low is not None and high is not None and high.share - low.share >= FEW_HITS:
         saved = (low.each - high.each) / (high.share - low.share)
         if saved <= 0:
@@ -266,7 +267,7 @@ class Measuring:
 
 
 def measuring(known: ProbeState | None, batches: int) -> Measuring | None:
-    """How far the measurement of a job is; ``None`` if none is under way.
+    """How far the measurement of a job has come; ``None`` if none is under way.
 
     Args:
         known: the state of its probing; ``None`` if it was never probed.
@@ -282,8 +283,6 @@ def measuring(known: ProbeState | None, batches: int) -> Measuring | None:
 
 def times(known: ProbeState | None, totals: Mapping[Phase, PhaseTotals]) -> tuple[float, float]:
     """Seconds of a mini-batch of a job, without the cache and with the hits that it has; 0: not known.
-
-    Until they are measured, the means of all that it reported, the mini-batches included that will not count.
 
     Args:
         known: of the job; ``None`` if it was never probed.
@@ -302,8 +301,8 @@ def _mean(totals: Mapping[Phase, PhaseTotals], phase: Phase) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """When a job is looked at: ``now`` in seconds of a clock that all leaders share; ``epoch``: mini-batches of one of its
-    epochs, 0 if that is not known; ``mine``: it may be refused hits now, if it is due."""
+    """The moment at which a job is considered: ``now`` in seconds of a clock that all leaders share; ``epoch``: mini-batches of
+    one of its epochs, 0 if that is not known; ``mine``: it may be refused hits now, if it is due."""
 
     now: float
     epoch: int = 0
@@ -314,7 +313,7 @@ class Turn:
         return min(settings.batches, max(1, self.epoch // 2)) if self.epoch else settings.batches
 
     def refusal(self, settings: ProbeSettings) -> int:
-        """Mini-batches that may be refused hits, without those that are skipped; 0: an epoch is too short."""
+        """Mini-batches that may be refused hits, not counting skipped ones; 0: an epoch is too short."""
         if not self.epoch:
             return settings.batches
         most = REFUSED * self.epoch
@@ -343,7 +342,7 @@ def step(state: ProbeState, totals: Mapping[Phase, PhaseTotals], turn: Turn, set
     Args:
         state: the state before.
         totals: what the job has done so far, per phase.
-        turn: when this is, and whether the job may be refused hits.
+        turn: the time, and whether the job may be refused hits.
         settings: how jobs are probed.
     """
     if settings.batches == 0:
@@ -363,7 +362,8 @@ def step(state: ProbeState, totals: Mapping[Phase, PhaseTotals], turn: Turn, set
 
 
 def _not_after(state: ProbeState, now: float) -> ProbeState:
-    """The state without times that are yet to come, as a clock that was set back makes them: no wait depends on how far."""
+    """The state with times in the future, which a clock that was set back leaves, replaced by ``now``, so that no wait depends on
+    them."""
     if max(state.low_at or 0.0, state.window.moved_at) <= now:
         return state
     window = replace(state.window, moved_at=min(state.window.moved_at, now))

@@ -44,7 +44,7 @@ class ReadModel:
     busy: float = 1.0
 
     def seconds(self, size: float) -> float:
-        """For an element of ``size`` bytes."""
+        """Seconds for an element of ``size`` bytes."""
         return self.latency + size * self.per_byte
 
 

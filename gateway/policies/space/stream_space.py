@@ -58,7 +58,7 @@ SMALLEST_POOL = 100
 ASSUMED_EXTRA = 0.1
 """Seconds that a miss is assumed to take longer than a hit, until a stream has missed."""
 MOST_POOLS = 64
-"""Most streams with pools; those with most reads are chosen."""
+"""The most streams with pools; those with most reads are chosen."""
 FORGOTTEN = 3600.0
 """Seconds without a read after which a stream that is not random loses its pool."""
 _YOUNG = 10 * WINDOW

@@ -81,7 +81,7 @@ def _share(candidate: Candidate, granted: Mapping[str, int]) -> float:
 
 
 def _candidates(plan: Plan) -> dict[str, Candidate]:
-    """The requests of the plan's datasets, from its inputs."""
+    """The plan's datasets as candidates for space, from the inputs of the plan."""
     measured = {known.dataset for known in plan.memory.jobs.values() if known.probe.benefit > 0}
     inputs: Mapping[str, Mapping[str, Any]] = plan.inputs.get("datasets", {})
     return {

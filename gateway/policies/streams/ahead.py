@@ -12,7 +12,7 @@ Events interleave as follows; the code that handles a case repeats its number:
 
 1. A reader arrives while its load is in flight: the load is used.
 2. A reader passes a load that waits: the load is left out when its turn comes.
-3. A stream ends while its loads wait, or between two objects of a sibling: the rest is left out, what is in flight is wasted.
+3. A stream ends while its loads wait, or between two objects of a sibling: the rest is left out, loads in flight are wasted.
 4. A stream ends and begins again meanwhile: loads and pages belong to the scan that asked for them, not to its name.
 5. A key is withdrawn, or a rule changed, while a load waits: rights are looked up before each load.
 6. The siblings become those of another depth while a page is listed: the page is dropped.
@@ -47,11 +47,11 @@ from gateway.policies.streams.tree import AccessStreamTree, has_blocks, levels
 from gateway.policies.streams.zone import AheadReport
 
 MOST_STREAMS = 64
-"""Most streams with prefetching."""
+"""The most streams with prefetching."""
 MOST_PATHS = 64
-"""Most objects and spans loaded below one sibling."""
+"""The most objects and spans loaded below one sibling."""
 AT_ONCE = 16
-"""Most loads in flight, of all streams."""
+"""The most loads in flight, of all streams."""
 MOST_WAITING = 1024
 """Maximum waiting loads; above that, the oldest are dropped."""
 
@@ -63,7 +63,7 @@ class ReadAhead:
         tree: of the node's streams. A read is recorded here first, and then in the tree.
         rights: of readers.
         block_size: of objects, in bytes.
-        most_bytes: most unread bytes that may be loaded ahead of one stream.
+        most_bytes: the most unread bytes that may be loaded ahead of one stream.
 
     Attributes:
         bytes: loaded, used and wasted so far.
@@ -85,7 +85,7 @@ class ReadAhead:
     # --- events
 
     def read(self, bucket: str, read: ObjectRead, block: int, blocks: int) -> None:
-        """A block was read of an object of ``blocks``; ``bucket`` is the first level of its streams."""
+        """A block of an object of ``blocks`` blocks was read; ``bucket`` is the first level of its streams."""
         self._latest.append((bucket, read, block))
         name, key = f"{bucket}/", read.key.key
         for segment in levels(key):
@@ -102,7 +102,7 @@ class ReadAhead:
             self._short.read(name, read, block, blocks, self._block_size)
 
     def turn(self, now: float) -> list[Instruction]:
-        """Go on with what was read and listed since the last turn; ``now`` in seconds."""
+        """Continue with the reads and listings since the last turn; ``now`` in seconds."""
         self._now = now
         for want in self._short.take_wants(self._block_size):
             self._wait(want)
@@ -119,7 +119,7 @@ class ReadAhead:
         return [*pages, *self._loads()]
 
     def listed(self, asked: ListPage[Scan], page: ListedPage) -> list[Instruction]:
-        """A page was listed. The next turn goes on with it."""
+        """A page was listed. The next turn continues with it."""
         scan = asked.asker
         scan.listing = False
         if scan.after != asked.after:  # (6, 9)
@@ -190,8 +190,8 @@ class ReadAhead:
     def _sequential(self) -> list[Stream]:
         """The streams to load ahead of, the last read first, and then beginnings.
 
-        A beginning is skipped while its reader hits, and below folders where a scan is followed across their ends: each folder
-        would be listed.
+        A beginning is skipped while its reader hits, and below a stream whose scan already continues from folder to folder: each
+            folder would be listed once more.
         """
         rules = self._rights.rules()
         deep = [name for name, scan in self._scans.items() if scan.deep and not scan.policy.resting]
@@ -223,7 +223,7 @@ class ReadAhead:
         return scan
 
     def _advance(self, stream: Stream, scan: Scan, reader: ScanReader) -> Iterator[ListPage[Scan]]:
-        """Want the siblings after a reader; yields the page to list for the ones after them."""
+        """Request the siblings after a reader; yields the page to list for the siblings beyond them."""
         principal = self._rights.principal(reader.access_key)
         if principal is None or scan.policy.resting:
             return

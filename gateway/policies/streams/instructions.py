@@ -1,8 +1,8 @@
-"""The words of the machines of read-ahead: what they say, and what is answered.
+"""The vocabulary of the read-ahead state machines: their instructions, and the replies.
 
 ``ahead.py`` loads ahead of scans, ``wholes.py`` loads random streams whole. The gateway and the simulator run both unchanged:
-they report reads and turns, carry out instructions, and report how each ended. A machine waits for nothing, and knows no clock
-but that of its turns.
+they report reads and turns, carry out instructions, and report how each ended. A machine waits for nothing, and knows the time
+only from its turns.
 """
 
 from __future__ import annotations

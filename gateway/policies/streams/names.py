@@ -15,7 +15,7 @@ from zlib import crc32
 from gateway.policies.streams.pattern import estimated_count
 
 MOST_NAMES = 1024
-"""Most names in a sample."""
+"""The most names in a sample."""
 _SPREAD = 0x9E3779B1
 """2^32 over the golden ratio: spreads CRCs of similar names over all 32 bits."""
 

@@ -3,7 +3,7 @@
 A window of reads is *sequential* if position and time agree within each client's reads: Spearman's rho, weighted over the
 clients, is above 0.9. The trend over the window is tested rather than gaps of exactly 1, so that several clients at once, reads a
 little out of order and a view of every fourth read give the same answer. Wrapping from the last sibling to the first, as each
-epoch of an evaluation does, is no break.
+epoch of an evaluation does, does not break the trend.
 
 Otherwise two tests decide between random and skewed. A Kolmogorov-Smirnov test at 0.01 compares the absolute gaps between reads
 with the triangular distribution that uniform positions have (the paper's test). It does not see hot items that are spread over
@@ -34,7 +34,7 @@ REPEATS_CONFIDENCE = 0.995
 FEWEST_READS = 4
 """Reads of one client needed to judge its order."""
 MOST_WINDOWS = 4
-"""Most clients, each with a window, that are tested for a trend."""
+"""The most clients, each with a window, that are tested for a trend."""
 SHORT_STEP = 0.25
 """Fraction of the siblings below which a step from one read of a client to its next is short."""
 SHORT_STEPS = 0.8

@@ -7,7 +7,7 @@
   four times as many once loaded data is read. Each read that missed allows looking up at most four objects. So a few random reads
   of a large prefix load little, and nothing is looked up while readers hit.
 - *Skewed*: nothing.
-- Objects that are no streams yet: 4 blocks after 4 consecutive ones, as JuiceFS does.
+- Objects that are not streams yet: 4 blocks after 4 consecutive ones, as JuiceFS does.
 
 Data loaded and not read is waste. An ``AheadOf`` that wastes too much stops, and tries again much later. One that finds
 everything cached already also stops, until a reader misses. A ``WholeLoad`` is judged by the hits that random reads would have:
@@ -32,9 +32,9 @@ DEPTH = 4
 """Siblings loaded ahead initially."""
 MOST_DEPTH = 64
 MOST_AHEAD = 256 * 1024**2
-"""Most unread bytes loaded ahead of a sequential stream."""
+"""The most unread bytes loaded ahead of a sequential stream."""
 PART_AHEAD = 32
-"""Most unread bytes loaded ahead, as a share of the cache."""
+"""The most unread bytes loaded ahead, as a share of the cache."""
 LEAST_PROBABILITY = 0.8
 """A path is loaded below the next sibling if it was read below this share of the predecessors."""
 PREDECESSORS = 10
@@ -53,15 +53,15 @@ LATELY = 32
 """Reads of a stream during which a sibling that was read is not loaded: several threads read a little out of order, so the next
 siblings may have been read already."""
 MOST_PACE = 4
-"""Most bytes of a random stream loaded for each byte that clients have read, once loaded bytes are read."""
+"""The most bytes of a random stream loaded for each byte that clients have read, once loaded bytes are read."""
 MOST_FAILURES = 8
 """Failed loads in a row after which a random stream rests: its prefix was deleted, or its reader's rights withdrawn."""
 LEAST_READ = 0.5
-"""The least mean share of an object read by its readers at which loading all of it pays."""
+"""The smallest mean share of an object read by its readers at which loading all of it pays."""
 
 
 def most_ahead(capacity: int) -> int:
-    """Most unread bytes loaded ahead of one sequential stream in a cache of ``capacity`` bytes."""
+    """The most unread bytes loaded ahead of one sequential stream in a cache of ``capacity`` bytes."""
     return min(MOST_AHEAD, capacity // PART_AHEAD)
 
 
@@ -83,7 +83,7 @@ _NO_RUN = _BlockRun(-2, 0, 0, 0.0)
 
 
 class BlockRuns:
-    """Runs of consecutive blocks in objects that are no streams yet: after 4 in a row the next 4 are loaded.
+    """Runs of consecutive blocks in objects that are not streams yet: after 4 in a row the next 4 are loaded.
 
     A run needs three reads: one or two long ones, such as the column chunks of a row group, may not continue. It needs half of
     its bytes read: a rank that reads its rows of every tensor skips the rest.
@@ -97,7 +97,7 @@ class BlockRuns:
         self._runs: OrderedDict[str, _BlockRun] = OrderedDict()
 
     def read(self, path: str, block: int, blocks: int, *, begins: bool = True, share: float = 1.0) -> range:
-        """The blocks to load after a read of one of ``blocks``.
+        """The blocks to load after a read of one of an object's ``blocks`` blocks.
 
         Args:
             path: of the object.
@@ -270,7 +270,7 @@ class AheadOf:
     """The read-ahead of one sequential stream.
 
     Args:
-        most_bytes: most bytes that may be loaded and not read yet.
+        most_bytes: the most bytes that may be loaded and not read yet.
         counts: bytes of all streams.
     """
 
@@ -341,7 +341,7 @@ class AheadOf:
 
         Args:
             siblings: those after the last one read, in order.
-            size: bytes of one, if known.
+            size: bytes of a sibling, if known.
         """
         if self.resting:
             return ()
@@ -365,7 +365,8 @@ class AheadOf:
             self._counts.wasted += size
 
     def arrived(self, name: Segment, *, there: bool) -> None:
-        """Record that a sibling is cached now; ``there``: it was cached before, and takes no room of what may be loaded."""
+        """Record that a sibling is cached now; ``there``: it was cached before, and does not count against the bytes that may be
+        loaded."""
         self._there = self._there + 1 if there else 0
         if there and name in self._pending:
             size, since = self._pending[name]

@@ -121,7 +121,7 @@ def _cover(bounds: list[int], start: int, stop: int) -> list[tuple[int, int]]:
     """Cover ``start`` to ``stop`` (exclusive); returns the parts that were not covered before.
 
     Args:
-        bounds: where covered intervals begin and end, in turns, ascending; changed in place.
+        bounds: the beginnings and ends of covered intervals, alternating and ascending; changed in place.
         start: of the interval.
         stop: of the interval.
     """

@@ -24,7 +24,7 @@ from gateway.policies.streams.tree import Tail, levels
 MOST_NAMES = 2000
 """Siblings remembered per stream: a page ahead of its reader, and as many behind."""
 MOST_CLIENTS = 64
-"""Most clients of a stream whose last child is remembered."""
+"""The most clients of a stream whose last child is remembered."""
 LIST_AGAIN = 600.0
 """Seconds after which a listing that failed is tried again."""
 MOST_ASTRAY = 8
@@ -58,7 +58,7 @@ class ScanReader:
 
 @dataclass(slots=True)
 class Scan:
-    """The state of one sequential stream beside its policy.
+    """The state of one sequential stream, apart from its policy.
 
     Siblings are listed after the *front*, the furthest one read since the scan began or started over. Reads far from it do not
     move it: several threads finish one lap while they begin the next, and other clients read elsewhere. The front moves once
@@ -131,7 +131,7 @@ class Scan:
         self.reader = ScanReader(read.key, read.principal, latest)
 
     def _follows(self, latest: str, before: Segment | None) -> bool:
-        """Move the front with a read of a client that read ``before`` last; returns whether the scan goes on there.
+        """Move the front with a read of a client that read ``before`` last; returns whether the scan continues there.
 
         A far read moves it if it is one of many in a row; back only if a client has started over (9).
         """
@@ -154,13 +154,14 @@ class Scan:
         return True
 
     def _starts_over(self, latest: str, before: Segment | None) -> bool:
-        """Whether a client starts over; one without a last read does at the start, because a job may connect for each lap."""
+        """Whether a client starts over; a client that has not read before does if it reads at the start, because a job may
+        reconnect for each lap."""
         if before is None:
             return latest <= self.start
         return latest < str(before) and self._far(latest, str(before))
 
     def _far(self, name: str, other: str) -> bool:
-        """Whether more siblings were read between two names than threads are out of order."""
+        """Whether more siblings were read between two names than threads that read out of order would explain."""
         low, high = sorted((name, other))
         between = bisect_left(self.seen, high) - bisect_right(self.seen, low)
         return between > min(LATELY, len(self.seen) // 2)
@@ -235,8 +236,8 @@ class Scan:
     # --- loads
 
     def wants(self, want: Want) -> bool:
-        """Whether a load is still wanted (3, 4). One that waited is not once readers have passed it (2); of a sibling of
-        several objects, one of several readers may still be at the first."""
+        """Whether a load is still wanted (3, 4). A waiting load no longer is once all readers have passed it (2); in a sibling of
+        several objects, some reader may still be at the first."""
         if self.ended or want.begun:
             return not self.ended
         return want.sibling in self.policy or (len(want.units) > 1 and want.sibling in self.last.values())
@@ -269,7 +270,7 @@ class Scan:
 
 
 class ShortObjects:
-    """Blocks ahead in objects that are no streams: the next four after four reads in a row, unless those hit.
+    """Blocks ahead in objects that are not streams: the next four after four reads in a row, unless those hit.
 
     Attributes:
         without: the patterns of rules under which nothing is loaded.

@@ -35,8 +35,8 @@ class Stream:
         last_access: seconds, on the clock of the reads.
         accesses, hits, bytes: of reads below it.
         hit_seconds, miss_seconds: readers' waits for hits and for misses.
-        draws: accesses without those of a client that stays at one child, plus ``early`` ones from before it was a stream, which
-            are not among the accesses.
+        draws: accesses, not counting those of a client that stays at one child, plus ``early`` ones from before it was a stream,
+            which are not among the accesses.
         gaps: between its reads, of the last window.
         names: of its children that were read.
         listing: of all its children, once known.
@@ -120,8 +120,8 @@ class Stream:
             self.judged = self.draws, self.names.seen, self.again
 
     def count(self, item: int, hit: bool, size: int, time: float, waited: float) -> None:
-        """Count a read of an item, given its mark: ``size`` bytes, for which the reader ``waited``; ``time`` is the latest
-        known."""
+        """Count a read of an item, given its mark: ``size`` bytes, for which the reader ``waited``; ``time`` is the latest time
+        of any read so far."""
         self.items.add(item)
         self.accesses += 1
         self.hits += hit

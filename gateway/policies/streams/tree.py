@@ -49,7 +49,7 @@ expensive."""
 MOST_TAILS = 256
 """The most paths below a child that ``below`` returns, the first ones read."""
 LOOK_EVERY = 0.5
-"""Least seconds between two recognitions of a stream's pattern; each takes up to a millisecond."""
+"""The fewest seconds between two recognitions of a stream's pattern; each takes up to a millisecond."""
 _MOST_CLIENTS = 64
 """Clients of a node whose last child is remembered."""
 _FEW = (16, 32, 64)
@@ -255,7 +255,8 @@ class AccessStreamTree:
         return (*steps, (node, name)), ()
 
     def _climb(self, place: _Place, path: list[Segment]) -> tuple[tuple[_Step, ...], Tail]:
-        """The same, name by name. A node is made where the path branches off one that was read alone so far."""
+        """The result of ``_way``, found name by name. A node is made where the path branches off one that was read alone so
+        far."""
         way: list[_Step] = []
         node, at, end = self._root, 0, len(path)
         while at < end:

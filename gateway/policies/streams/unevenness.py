@@ -26,7 +26,7 @@ MOST_UNEVEN = 3.1
 """Standard deviations that equal items exceed in at most 0.7 % of cases: successive tests share most draws, so a mistake
 lasts."""
 LEAST_REPEATS = 20
-"""The least repeats with which the distribution is about normal."""
+"""The fewest repeats with which the distribution is about normal."""
 _PART = 8
 """The draws are counted again once this share of them is new."""
 

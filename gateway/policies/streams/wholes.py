@@ -14,7 +14,7 @@ Events interleave as follows; the code that handles a case repeats its number:
 2. The stream ends, or another of its name begins: what is listed or loaded for it ends, and nothing follows.
 3. A key is withdrawn, or a rule changed, while a load waits: rights are looked up before each load.
 4. A loaded object is evicted before it is read: its reader misses, and it was wasted.
-5. The pool shrinks or goes: the few loads that were chosen go on, and nothing follows them until it has room.
+5. The pool shrinks or goes: the few loads that were chosen continue, and nothing follows them until it has room.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from gateway.policies.streams.tree import AccessStreamTree, levels
 from gateway.policies.streams.zone import AheadReport
 
 MOST_READERS = 64
-"""Most streams whose latest reader is remembered."""
+"""The most streams whose latest reader is remembered."""
 MOST_PAGES = 100
 """Pages of a listing, of a thousand names each, beyond which a prefix is not walked."""
 BLOCKS_LISTED = 1000
 """Blocks of a large object per step of a walk."""
 MOST_UNREAD = 20_000
-"""Most objects and blocks of all streams remembered as loaded and unread."""
+"""The most objects and blocks of all streams remembered as loaded and unread."""
 EPOCHS = 2
 """Reads of a stream, for each of its children, after which earlier loads count as wasted."""
 _WHOLE = -1
@@ -114,7 +114,7 @@ class _Walk:
 
 @dataclass(slots=True, eq=False)
 class _Whole:
-    """The state of one random stream beside its policy.
+    """The state of one random stream, apart from its policy.
 
     Attributes:
         items, size: its objects or blocks, and their bytes, counted so far.
@@ -313,7 +313,7 @@ class WholeStreams:
             self.bytes.wasted += size
 
     def _ended(self, whole: _Whole) -> None:
-        """A page or a load of a stream has ended; after the last one it goes on."""
+        """A page or a load of a stream has ended; after the last one the stream continues."""
         whole.running -= 1
         if not whole.running:
             self._ready.append(whole)
@@ -364,12 +364,12 @@ class WholeStreams:
     # --- room
 
     def _outdated(self, whole: _Whole) -> bool:
-        """Whether too little fitted when a stream was counted, long ago: its prefix may be smaller now."""
+        """Whether a stream did not fit when it was counted, and that was long ago: its prefix may be smaller now."""
         fits = whole_stream(Pattern.RANDOM, self._rooms[whole.stream.name].target, max(1, whole.size))
         return not fits and whole.stream.draws >= whole.counted_at + whole.patience
 
     def _allowance(self, whole: _Whole) -> int:
-        """Bytes of a stream that may be loaded now; until it is counted, positive if counting may go on (2, 5)."""
+        """Bytes of a stream that may be loaded now; until it is counted, positive if counting may continue (2, 5)."""
         stream, room = whole.stream, self._rooms.get(whole.stream.name)
         if room is None or self._tree.named(stream.name) is not stream or stream.name not in self._readers:
             return 0
@@ -384,7 +384,8 @@ class WholeStreams:
     # --- the walk
 
     def _advance(self, whole: _Whole, walk: _Walk) -> list[Instruction] | None:
-        """List more children: what to do first, nothing if the walk ends, ``None`` if they are known at once."""
+        """List more children. Returns the instructions to carry out first, none if the walk ends; ``None`` if the children are
+        known at once."""
         stream, reader = whole.stream, self._readers[whole.stream.name]
         principal = self._rights.principal(reader.principal)
         if principal is None or walk.ended:
@@ -421,8 +422,8 @@ class WholeStreams:
         """Add up. Once all is counted, load the stream, or leave it if readers read only parts of it.
 
         If too little fits, counting or loading continues once the pool may hold more (``_allowance``). The stream's reads
-        include those of streams below it, so their objects count among its items. An empty listing does not tell their number:
-        they were deleted, or are empty.
+        include those of streams below it, so their objects count among its items. An empty listing says nothing about their
+            number: they were deleted, or are empty.
         """
         whole.items += len(listed)
         whole.size += sum(unit.size for unit in listed)

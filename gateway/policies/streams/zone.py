@@ -35,11 +35,11 @@ class AheadReport:
 class StreamReport:
     """A node's counts of one stream since it learned of it.
 
-    ``draws`` are accesses without those of a client that stays at one child. ``idle`` is in seconds, and so is ``lifetime``: how
-    long the stream may be idle before it has ended; ``None`` for any time. ``repeated``: a scan that begins again and again.
-    ``hit_seconds`` and ``miss_seconds``: waits of readers for hits and for misses. ``items``: the estimated number of its
-    objects, and blocks of large ones; ``known_items``: how many were read or listed. ``held``: its bytes on the node, before it
-    has a pool there.
+    ``draws`` are accesses, not counting those of a client that stays at one child. ``idle`` is in seconds, and so is
+    ``lifetime``: how long the stream may be idle before it has ended; ``None`` for any time. ``repeated``: a scan that begins
+    again and again. ``hit_seconds`` and ``miss_seconds``: waits of readers for hits and for misses. ``items``: the estimated
+    number of its objects, and blocks of large ones; ``known_items``: how many were read or listed. ``held``: its bytes on the
+    node, before it has a pool there.
     """
 
     pattern: Pattern | None = None

@@ -126,7 +126,7 @@ class _Training(Protocol):
 
     @property
     def scores(self) -> Scores:
-        """By item; NaN without a score."""
+        """The scores by item; NaN without a score."""
 
     def draw(self, epoch: int) -> Items:
         """The list of an epoch."""

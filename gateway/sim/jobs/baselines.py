@@ -35,7 +35,7 @@ class NoCache:
         """Ignored."""
 
     def offers(self, job: JobRun, take: int) -> Numbers:
-        """None: a job follows its own order."""
+        """No items: a job follows its own order."""
         return np.zeros(0, np.int64)
 
     def pick(self, job: JobRun, candidates: Candidates) -> Picked:

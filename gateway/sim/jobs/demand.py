@@ -122,7 +122,7 @@ class SimulatedDemand:
         return need_of(self._bits[numbers], self.active() & ~self.bit_of(job))
 
     def replace(self, needs: Sequence[int]) -> list[list[int]]:
-        """The items that leave for each incoming need, the greatest first; none: the incoming item must not be stored."""
+        """For each incoming need, the greatest first, the items that leave; none if the incoming item must not be stored."""
         residents = deque((index, less, 1) for index, less in self.least_needed(needs[0], len(needs)))
         return [victims(need, 1, residents) for need in needs]
 

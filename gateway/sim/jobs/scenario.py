@@ -253,7 +253,7 @@ def kind_of(text: str) -> Literal["jobs", "reads", "scores"]:
 
 
 def parse_as(model: type[T], text: str, name: str = "scenario") -> T:
-    """Read a scenario's text as one of the kinds.
+    """Parse a scenario's text as a scenario of the given kind.
 
     Raises:
         ConfigError: it is invalid; the message names the field.

@@ -15,7 +15,7 @@ from gateway.sim.streams.read_scenario import ORDERS_OF_READS, ClientSpec, Prefi
 from gateway.sim.world.pooled import CachedBlock
 
 PAGE_KEYS = 1000
-"""Most names of a page."""
+"""The most names of a page."""
 
 
 class SimulatedStore:

@@ -52,7 +52,8 @@ class StreamRuntime:
         cache: the cache whose pools are created, filled and released.
         store: the listed store.
         without: the parts to switch off.
-        fetch: loads a block ahead into a pool; returns ``False`` if it is already being loaded. Then, too, ``loaded`` follows.
+        fetch: loads a block ahead into a pool; returns ``False`` if it is already being loaded. ``loaded`` follows in either
+            case.
         listing: whether the store may be listed.
     """
 
@@ -127,7 +128,7 @@ class StreamRuntime:
     # --- read-ahead
 
     def _carry_out(self, machine: ReadAhead | WholeStreams, instructions: Iterable[Instruction]) -> None:
-        """List and load what a machine says. A listing costs no time, and what it shows is gone on with at once."""
+        """Carry out a machine's instructions. A listing takes no time, and the machine continues with its result at once."""
         instructions = deque(instructions)
         while instructions:
             instruction = instructions.popleft()
@@ -141,7 +142,7 @@ class StreamRuntime:
                 instructions += machine.refused(instruction, "")
 
     def _load(self, machine: ReadAhead | WholeStreams, load: Load[Any]) -> list[Instruction]:
-        """Begin a load; what follows at once if nothing is to be loaded."""
+        """Begin a load; returns the next instructions if there is nothing to load."""
         stored, path = self._store.objects.get(load.key.key), load.key.key
         first = 0 if load.span is None else load.span[0] // self._store.block
         if stored is None or first >= stored.blocks:

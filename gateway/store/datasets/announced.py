@@ -1,7 +1,7 @@
 """The registrations of this node that were announced to the fleet: a small file shared by its workers.
 
-If the fleet's table lacks an entry, that was either removed or is new. The table cannot tell which, so each node records the
-entries it has seen there, and under which *epoch*: a name that changes when Redis loses the table.
+If the fleet's table lacks a registration, it was either removed there or is new here. The table cannot tell which, so each node
+records the entries it has seen there, and under which *epoch*: a name that changes when Redis loses the table.
 """
 
 from __future__ import annotations

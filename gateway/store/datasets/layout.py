@@ -11,7 +11,7 @@ A prefix is the first eight bytes of a digest as a big-endian number; ``order`` 
 by index), and ``prefixes`` has their prefixes in that order. The repeated form is used if at most half of the digests differ.
 
 Numbers are stored at the smallest sufficient width, and at width 0 if all are equal. In a page of rows each column has its own
-width and least value, which is subtracted. A length or offset is stored plus one, 0 for ``NONE``. Equal keys are stored once,
+width and smallest value, which is subtracted. A length or offset is stored plus one, 0 for ``NONE``. Equal keys are stored once,
 and so is the common prefix of the keys of a page; a page that deflate shrinks to a quarter is stored deflated.
 
 So a row that only repeats values of other rows takes at most ``ROW_COST`` bytes, and 13 if all rows are equal.
@@ -51,7 +51,7 @@ SURVEYED = 24
 LOCATIONS_HEADER = struct.Struct("<8sQQQQQQ8x")
 """magic, items, place of the places of row pages, keys, place of the places of key pages, place and bytes of bucket names"""
 ROW_PAGE = struct.Struct("<4Q4B4x")
-"""The least value and the width of each column: key number, bucket number, offset, length"""
+"""The smallest value and the width of each column: key number, bucket number, offset, length"""
 ROWS = 4096
 KEY_PAGE = struct.Struct("<HHI")
 """bytes of the common prefix, whether the body is deflated, bytes of the body: the remainders' ends (2 each), the remainders"""
@@ -63,7 +63,7 @@ RECORD = struct.Struct("<QQQIHxx")
 NONE = 2**64 - 1
 """An offset or a length that the digest file does not give."""
 ROW_COST = 48
-"""Maximum bytes of a row beside its digest and its key: 9 of states, 8 of the index's lengths, 8 to find items by their digest,
+"""Maximum bytes of a row besides its digest and its key: 9 of states, 8 of the index's lengths, 8 to find items by their digest,
 in locations 4 + 2 + 8 + 8 of the four columns, and its share of the pages' headers.
 """
 

@@ -148,7 +148,7 @@ async def receive(next_chunk: NextChunk, draft: Path, output: int, reserve: int)
     Args:
         next_chunk: returns the next bytes, empty at the end.
         draft: the folder.
-        output: most bytes of each file.
+        output: the most bytes of each file.
         reserve: bytes of the file system to keep free.
 
     Raises:

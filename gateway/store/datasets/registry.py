@@ -39,7 +39,7 @@ _WAITING = 16
 
 @dataclass(frozen=True, slots=True)
 class DigestSource:
-    """The facts of a digest file beside its bytes.
+    """The facts about a digest file, besides its bytes.
 
     ``fingerprint`` is the SHA-256 of its bytes, so that the same file is not read twice; empty if unknown. ``allow`` is
     the allow-list of the registering caller, which must cover every item. ``content_name`` requests a content name

@@ -141,8 +141,8 @@ class Threads:
     """At most ``limit`` threads, started on demand.
 
     Args:
-        limit: of them.
-        name: of each, followed by its number.
+        limit: the maximum number of threads.
+        name: beginning of each thread's name; its number follows.
         watch: ends the waits for them; ``None`` for work that may take any time.
         failed: called in the event loop with disk faults that the work raised, even if no one still waits for the work.
         before: called in the thread before each row of jobs; its exception fails the row. (For short work: while the disk is

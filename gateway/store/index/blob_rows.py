@@ -157,7 +157,7 @@ def take_wanted(connection: Connection) -> int:
 
 
 def note_steady(connection: Connection, tag: str, size: int, now: float) -> None:
-    """Record how many bytes a dataset holds whose items replace each other (residency by demand)."""
+    """Record how many bytes are held by a dataset whose items replace each other (residency by demand)."""
     connection.executemany(
         "INSERT INTO meta VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
         ((f"{_STEADY}{tag}", size), (f"{_STEADY_AT}{tag}", int(now))),

@@ -19,10 +19,11 @@ from gateway.store.index.schema import DEFAULT_POOL, NODE, SCHEMA_VERSION, creat
 
 
 def migrate(connection: Connection, born: int) -> None:
-    """Migrate the index to this version's schema; ``born`` (nanoseconds since the epoch) is stored in a new one.
+    """Migrate the index to this version's schema; ``born`` (nanoseconds since the epoch) is stored in a new index.
 
     Raises:
-        DiskFault: NEWER if a newer version of Larder wrote the index, which is left unchanged; CORRUPT if no version did.
+        DiskFault: NEWER if a newer version of Larder wrote the index, which is left unchanged; CORRUPT if no version of Larder
+            wrote it.
     """
     connection.exec_driver_sql("BEGIN IMMEDIATE")
     try:

@@ -35,7 +35,7 @@ from gateway.store.shared.accesses import Folded
 T = TypeVar("T")
 _PAGE = 500
 _TRIMMED = 64
-"""Most ghosts that are deleted at a time."""
+"""The most ghosts that are deleted at a time."""
 _NOBODY = OriginIdentity("", "")
 _NONE: Mapping[bytes, float] = MappingProxyType({})
 _COLUMNS = (

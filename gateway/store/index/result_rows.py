@@ -54,7 +54,7 @@ class ResultLimits(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NewResult:
-    """A committed blob that shall become the result of an item; ``still_valid`` is called in the transaction."""
+    """A committed blob that is to become the result of an item; ``still_valid`` is called in the transaction."""
 
     index: int
     kept: Kept

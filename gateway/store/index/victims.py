@@ -27,7 +27,8 @@ class EvictionGoal(NamedTuple):
 
 
 def victims(connection: Connection, goal: EvictionGoal) -> tuple[list[tuple[bytes, int]], list[tuple[bytes, int]]]:
-    """The next blobs to evict, those of ended pools apart. They become ghosts where their pools' orders remember blobs."""
+    """The next blobs to evict, and separately those of ended pools. They become ghosts where their pools' orders remember
+    blobs."""
     rows = pools(connection)
     book = Overdrafts(
         Balance(number, row.ledger.size, row.pool.target, row.pool.minimum, row.pool.whole and not row.retired)

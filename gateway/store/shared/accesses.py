@@ -25,7 +25,7 @@ Note = Callable[[ObjectKey, int, int, int, bool, float, str, Peer, float], None]
 _Noted = tuple[ObjectKey, int, int, int, bool, float, str, Peer, float]
 
 BATCH = 1024
-"""Most records of one batch."""
+"""The most records of one batch."""
 DISTINCT = 4096
 """Blobs whose uses are kept in memory before they are written to the index; likewise missed objects."""
 MOST = 512

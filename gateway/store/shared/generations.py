@@ -99,7 +99,7 @@ def _rights_slot(origin: str, bucket: str) -> int:
 
 
 def _marked(marks: memoryview) -> list[int]:
-    """The slots that have a mark. Usually none has, which must be cheap to find out."""
+    """The slots that have a mark. Usually there are none, and that must be cheap to find out."""
     copied = marks.tobytes()
     return [slot for slot, mark in enumerate(copied) if mark] if copied.count(0) < len(copied) else []
 
@@ -168,7 +168,7 @@ class Generations:
     def of(self, key: ObjectKey) -> int:
         """The key's generation: it changes when the key, or the rights in its bucket, are bumped.
 
-        Call it before reading data that shall be valid under the generation: the key then counts as read since its last bump.
+        Call it before reading data that must be valid under the generation: the key then counts as read since its last bump.
         """
         numbers, (slot, bucket) = self.numbers, slots_of(key)
         # Each number is read once. A second read could return a bump from in between, which would still count as unread.

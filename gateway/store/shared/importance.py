@@ -103,7 +103,7 @@ class JobTable:
         return (*self._head["sequence"][0].tolist(), *self._head["checksum"][0].tolist())
 
     def received(self, way: int) -> Received:
-        """The last part received in this way."""
+        """The last part received by ``way``: ``DIRECT`` or ``FORWARDED``."""
         if not self.whole:
             return Received()
         return Received(int(self._head["sequence"][0][way]), int(self._head["checksum"][0][way]))
@@ -184,7 +184,7 @@ class ScoreTables:
             now: seconds since the epoch.
 
         Raises:
-            TooManyScorers: the maximum of jobs is reached.
+            TooManyScorers: the maximum number of jobs is reached.
             OSError: there is no memory for the scores.
         """
         path = self._path(dataset, job)

@@ -8,7 +8,7 @@ import time
 SAMPLES = 1280
 LENGTH = 100_000
 SHARD = 8_000_000
-"""About the bytes of a shard."""
+"""Approximate bytes of a shard."""
 BATCH = 32
 WORKERS = 4
 

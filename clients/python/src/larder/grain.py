@@ -86,7 +86,7 @@ class CachedSource:
         return self._loader.info.samples
 
     def __getitem__(self, index: SupportsIndex) -> Any:
-        """One element; negative indices count from the end. Raises as `read`."""
+        """One element; negative indices count from the end. Raises what `read` raises."""
         number, items = operator.index(index), len(self)
         if not -items <= number < items:
             raise IndexError(f"index out of range: item {number} of a dataset of {items} items")

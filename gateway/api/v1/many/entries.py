@@ -62,7 +62,7 @@ class ManyEntry(BaseModel):
         return f"bytes={start}" if start < 0 else f"bytes={start}-{'' if self.end is None else self.end - 1}"
 
     def span(self, size: int) -> tuple[int, int] | None:
-        """First byte and end of the part of ``size`` bytes; ``None`` without such a field."""
+        """First byte and end of the part in an object of ``size`` bytes; ``None`` if it has no bytes there."""
         if not self.ranged:
             return 0, size
         start = self.start or 0

@@ -24,7 +24,7 @@ MOST_OF_ONE = 64 * 1024**2
 _FIRST, _HEADER, _STRETCH = 64 * 1024, 8 * 1024, 1024 * 1024
 """Bytes per read: the first one, and later ones in an archive with large files, or with small files."""
 _ARCHIVE = 2048
-"""About the bytes of memory for an archive without members."""
+"""Approximate bytes of memory for an archive without members."""
 _MOST_ARCHIVES = 4096
 ATTEMPTS = 3
 """The most versions of an archive that are tried for one member."""
@@ -43,7 +43,7 @@ class WalkRefused(Exception):
 
 
 class KnownArchive:
-    """One version of an archive. One walk at a time reads on."""
+    """One version of an archive. One walk at a time continues to read it."""
 
     def __init__(self, etag: str, size: int) -> None:
         self.etag = etag

@@ -14,13 +14,13 @@ import numpy as np
 SIZE = 32 << 20
 """Bytes of a buffer that items share."""
 _LARGE = 4 << 20
-"""The least bytes of a buffer that is used again: numpy requests huge pages from this size on."""
+"""Bytes of the smallest buffer that is used again: numpy requests huge pages from this size on."""
 _HUGE_PAGE = 2 << 20
 _MALLOC_KEEPS = 62 << 20
 """Bytes of freed memory that glibc keeps once a mapping of half as many was freed, 32 MiB at most (mallopt(3), M_TRIM_THRESHOLD).
 Programs that copy items need it: copying 256 of 1 MiB takes twice as long without."""
 _KEPT = 16
-"""Most free buffers that one reader keeps: two batches of 256 MiB."""
+"""The most free buffers that one reader keeps: two batches of 256 MiB."""
 
 
 class Buffers:
@@ -71,7 +71,7 @@ class Space:
 
     def __init__(self, allocate: Callable[[int], memoryview]) -> None:
         self.expected = 0
-        """About the bytes still to come; a buffer is not made larger than that."""
+        """Approximate bytes still to come; a buffer is not made larger than that."""
         self._allocate = allocate
         self._buffer = memoryview(b"")
         self._used = 0

@@ -1,4 +1,4 @@
-"""Names of ``typing`` that Python 3.10 does not have. Annotations are not evaluated here; evaluated ones are their arguments."""
+"""Names of ``typing`` that Python 3.10 does not have. There they are placeholders at run time: annotations are not evaluated."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class Draw:
         self._order = self._left = np.empty(0, np.uint32)
 
     def candidates(self, count: int, least: int) -> NDArray[np.uint32]:
-        """``count`` candidates; fewer at the end of a round, but at least ``least`` if the pool has so many."""
+        """``count`` candidates; fewer at the end of a round, but at least ``least`` if the pool has that many."""
         if len(self._left) + len(self._order) < min(least, self._pool):
             self._order = self._random.permutation(self._pool).astype(np.uint32)
             self._left = self._left[:0]
@@ -180,7 +180,7 @@ class _Batches:
 
 
 def _compared(arguments: Namespace, client: Client, info: DatasetInfo, came: list[NDArray[np.uint32]]) -> Measured:
-    """The same batches by plain GETs; starts over if there is time left."""
+    """Read the same batches by plain GETs, again from the first if time is left."""
     endpoint = arguments.compare_endpoint or client.endpoint
     profile = arguments.compare_profile or arguments.profile
     s3 = S3(endpoint, credentials=CredentialSource(profile=profile))

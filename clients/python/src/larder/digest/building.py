@@ -293,7 +293,7 @@ class _Build:
                 yield Row(item.digest, bucket, known.key, item.offset, item.length, known.etag, known.size, item.member)
 
     def _part_rows(self, hashed: Callable[[bytes], None]) -> Iterator[Row]:
-        """The rows of an object's parts, each beside the last part, which all need."""
+        """The rows of an object's parts, each followed by the last part, which all of them need."""
         bucket, report, members = self._reader.bucket, self._report, self._reader.items.members
         for known in self._journal.objects():
             report.objects += 1

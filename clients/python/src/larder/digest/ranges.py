@@ -25,7 +25,7 @@ class Range(NamedTuple):
 
     @property
     def stop(self) -> int:
-        """The first byte after it."""
+        """The first byte after the range."""
         return self.offset + self.length
 
 

@@ -114,7 +114,7 @@ class Api:
             time.sleep(max(drawn, pause))
 
     def json(self, method: str, path: str, **request: Any) -> dict[str, Any]:
-        """The JSON object of the answer. Raises as ``ask``."""
+        """The JSON object of the answer. Raises what ``ask`` raises."""
         status, body = self.ask(method, path, **request)
         return self.parsed(status, body)
 

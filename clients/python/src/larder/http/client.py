@@ -147,7 +147,7 @@ class Client:
         return self._info(self._api.json("GET", f"/-/v1/datasets/{check_name(name_or_id, id_too=True)}"))
 
     def datasets(self) -> list[DatasetInfo]:
-        """All datasets of the caller's tenant. Raises as ``register``."""
+        """All datasets of the caller's tenant. Raises what ``register`` raises."""
         listed = self._api.json("GET", "/-/v1/datasets").get("datasets")
         if not isinstance(listed, list):
             raise UnexpectedAnswer(self.endpoint, 200, '"datasets" is missing')

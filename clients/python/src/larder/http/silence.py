@@ -69,7 +69,7 @@ class _SilentTls(ssl.SSLSocket):
     silence: Silence | None = None
 
     def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
-        """As of any socket."""
+        """Like the method of any socket."""
         if self.silence is None:
             return super().recv_into(buffer, nbytes, flags)
         return self.silence.read(self, lambda: super(_SilentTls, self).recv_into(buffer, nbytes, flags))

@@ -51,7 +51,7 @@ class LargeReads(socket.socket):
         self._wake_at(1)
 
     def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
-        """As of any socket."""
+        """Like the method of any socket."""
         size = nbytes or memoryview(buffer).nbytes
         self._wake_at(min(size, _MOST) if self.waits and size >= _LARGE else 1)
         if self._least > 1 and not self._readable.poll(_PATIENCE_MS):
@@ -80,7 +80,7 @@ class _SilentSocket(socket.socket):
         self._silence = silence
 
     def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
-        """As of any socket."""
+        """Like the method of any socket."""
         return self._silence.read(self, lambda: super(_SilentSocket, self).recv_into(buffer, nbytes, flags))
 
 

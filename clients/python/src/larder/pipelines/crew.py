@@ -88,7 +88,7 @@ class Crew:
 
     @property
     def workers(self) -> int:
-        """Number of workers, without those that are about to end."""
+        """Number of workers, not counting those that are about to end."""
         return sum(not member.retiring for member in self._members.values())
 
     @property

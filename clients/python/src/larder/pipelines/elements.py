@@ -148,7 +148,7 @@ class Encoded:
 
 
 def encode(value: Any) -> bytes:
-    """The element as bytes. Raises as `Encoded`."""
+    """The element as bytes. Raises what `Encoded` raises."""
     return Encoded(value).to_bytes()
 
 

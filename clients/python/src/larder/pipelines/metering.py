@@ -14,7 +14,7 @@ BATCHES = 100
 PAUSE = 150
 """Batches that do not count after a change of the workers: they were computed before it, or by workers that had just started."""
 ELEMENTS = 100
-"""The least elements of a profile."""
+"""The fewest elements of a profile."""
 
 
 class BatchReport(NamedTuple):

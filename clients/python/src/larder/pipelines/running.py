@@ -140,7 +140,7 @@ class PipelineRuntime:
         self._follow(job)
 
     def _follow(self, job: Job) -> None:
-        """Apply the fleet's decision on the mark to store, unless the user has chosen one."""
+        """Adopt the mark that the fleet has decided to store, unless the user has chosen one."""
         if job.pipeline_directive.reason and self._follows:
             self.cache = job.pipeline_directive.cache
 

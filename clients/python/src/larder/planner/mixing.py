@@ -24,7 +24,7 @@ from larder.planner.order import EpochOrder
 from larder.planner.permutation import permutation
 
 SEGMENT = 4096
-"""The least positions of a segment; enough for the candidates of a batch of several hundred items."""
+"""The fewest positions of a segment; enough for the candidates of a batch of several hundred items."""
 MOST_SEGMENTS = 1000
 """The most segments of an epoch: the time to look up a position is proportional to their number."""
 

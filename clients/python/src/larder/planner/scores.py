@@ -3,7 +3,7 @@
 A loss alone says little, since losses fall during training; its rank within the mini-batch does not. SHADE (FAST 2023, section
 4.2.1, Eq. 6) scores sample ``i`` of a mini-batch with ``log(sum over k != i of 1(l_i > l_k) + b0)``, so that scores of different
 mini-batches and epochs are in one range. The paper does not give ``b0``; its authors' program uses 10, as is done here. All
-scores are then positive (2.3 to 5.6 for a mini-batch of 256), as Eq. 1 needs, and the largest is about twice the least.
+scores are then positive (2.3 to 5.6 for a mini-batch of 256), as Eq. 1 needs, and the largest is about twice the smallest.
 
 Where the paper leaves a case open:
 

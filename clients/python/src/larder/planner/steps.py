@@ -31,7 +31,7 @@ def batches_left(items: int, world: int, *, used: int, batch_size: int, tail: st
     """Number of batches that an epoch still has on each rank.
 
     Args:
-        items: items of the epoch, without those that earlier sessions delivered under another number of ranks.
+        items: items of the epoch, not counting those that earlier sessions delivered under another number of ranks.
         world: number of ranks.
         used: slots that each rank has used.
         batch_size: items of a full batch.

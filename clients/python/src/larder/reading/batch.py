@@ -217,7 +217,8 @@ class BatchReader:
         return merge.result(directives, ordered=ordered)
 
     def fetch_shared(self, indices: NDArray[np.uint32], *, take: int, offers: int, epoch: int, job: str) -> Fetched:
-        """Fetch ``take`` candidates: the first ``take`` of ``indices``, or others that also serve other jobs. Raises as `fetch`.
+        """Fetch ``take`` candidates: the first ``take`` of ``indices``, or others that also serve other jobs. Raises what `fetch`
+        raises.
 
         Args:
             indices: the next ones of the job's own order, then the gateway's offers, then more of the order.
@@ -302,7 +303,7 @@ class BatchReader:
         return directives
 
     def _round(self, indices: NDArray[np.uint32], wanted: int, parameters: Mapping[str, str]) -> RequestOutcome:
-        """Send one request to each home node, or to the one address. Raises as ``_request``."""
+        """Send one request to each home node, or to the one address. Raises what ``_request`` raises."""
         ask = partial(self._request, parameters)
         offers = int(parameters["offers"]) if "offers" in parameters else None
         scattered = None if self._scatter is None else self._scatter.round(indices, wanted, ask, offers)

@@ -59,7 +59,7 @@ _ENTRY = np.dtype(
 _MOST_TOLD = 1 << 20
 """Bound of statuses and seconds in the document of a failure."""
 _GROUP = 1 << 20
-"""About the bytes that are read at a time: a connection reset costs at most one group."""
+"""Approximate bytes that are read at a time: a connection reset costs at most one group."""
 
 
 Buffer = bytes | bytearray | memoryview

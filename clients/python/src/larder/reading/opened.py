@@ -72,8 +72,8 @@ class OpenObject:
         self._close()
 
     def read(self, offset: int = 0, size: int = -1) -> memoryview:
-        """``size`` bytes from ``offset`` on, or as many as there are; all of them if ``size`` is negative. Raises as
-        `readinto`."""
+        """``size`` bytes from ``offset`` on, or as many as there are; all of them if ``size`` is negative. Raises what `readinto`
+        raises."""
         left = max(0, self.size - offset)
         # Not a bytearray, which would be filled with zeros first.
         buffer = np.empty(left if size < 0 else min(size, left), np.uint8)

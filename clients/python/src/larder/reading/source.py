@@ -204,7 +204,7 @@ class GatewaySource:
         self._brief_client = Client(address, credentials=settings.credentials, timeout=brief, retry=Retry(attempts=1))
 
     def describe(self) -> DatasetInfo:
-        """The dataset; registers it if given by its digest file. Raises as `Client.register` and `Client.dataset`."""
+        """The dataset; registers it if given by its digest file. Raises what `Client.register` and `Client.dataset` raise."""
         dataset = self._dataset
         if isinstance(dataset, DatasetInfo):
             return dataset

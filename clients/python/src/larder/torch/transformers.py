@@ -11,8 +11,8 @@
     trainer.train(resume_from_checkpoint=...)
 
 The Trainer keeps the state in ``trainer_state.json``, which the first rank writes: the states of all ranks are merged, and a
-checkpoint resumes with any number of ranks. ``ignore_data_skip=True`` is needed: otherwise the Trainer would skip as many batches
-once more.
+checkpoint resumes with any number of ranks. ``ignore_data_skip=True`` is needed: otherwise the Trainer would skip the same
+batches a second time.
 """
 
 from __future__ import annotations

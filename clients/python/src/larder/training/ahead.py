@@ -5,8 +5,8 @@ Best effort: without it, items are read on request.
 - If items are stored: while batches have misses, the items of the next `BATCHES` batches are announced, each once. At the
   gateway, a batch joins the fetches of announced items, so that the origin is read once.
 - If loads are not stored, because nothing is stored or the dataset's space is full, announcements are useless. Instead the next
-  batches are requested beside the current one, if they are small enough for the gateway to read several at once. They wait in the
-  client until their turn. With one request at a time, the store would idle for a round trip after each batch.
+  batches are requested alongside the current one, if they are small enough for the gateway to read several at once. They wait in
+  the client until their turn. With one request at a time, the store would idle for a round trip after each batch.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ BATCHES = 4
 AT_ONCE = 32
 """The most items of one request, or of all announcements, that a gateway reads from the origin concurrently."""
 TOGETHER = 8
-"""The least items of a request ahead of its turn: smaller batches share a request."""
+"""The fewest items of a request ahead of its turn: smaller batches share a request."""
 LEAST = 4 * AT_ONCE
-"""The least number of announced items: a few small batches would not keep the gateway busy."""
+"""The fewest announced items: a few small batches would not keep the gateway busy."""
 _MAX_FUTILE = 3
 """Consecutive announcements without effect (refused, or too late) after which an epoch makes no more."""
 
@@ -122,7 +122,7 @@ class LookAhead:
             self._count(futile=self._unstored)
 
     def fetch(self, plan: EpochPlan, offered: Candidates, *, epoch: int, job: str) -> Fetched:
-        """Items for the current batch: kept ones, or else by a request. Raises as `BatchReader.fetch`."""
+        """Items for the current batch: kept ones, or else by a request. Raises what `BatchReader.fetch` raises."""
         request = partial(self._exactly, epoch=epoch, job=job)
         self._receive(offered)
         self._request_beside(plan, offered, request)
@@ -173,7 +173,7 @@ class LookAhead:
             self._threads.rotate(-1)
 
     def _apart(self, offered: Candidates) -> Candidates:
-        """The candidates, without substitutes that are requested beside them."""
+        """The candidates, without substitutes that are already requested for later batches."""
         if not self._beside or offered.offers:
             return offered
         taken = np.isin(offered.indices, np.concatenate([indices for indices, _ in self._beside]))
@@ -181,7 +181,7 @@ class LookAhead:
         return replace(offered, indices=offered.indices[~taken])
 
     def _receive(self, offered: Candidates) -> None:
-        """Keep the items of this batch that were requested beside earlier ones. Failed ones are requested with the batch."""
+        """Keep the items of this batch that were requested alongside earlier ones. Failed ones are requested with the batch."""
         while self._beside and np.isin(self._beside[0][0], offered.indices[: offered.take]).any():
             _, answer = self._beside.popleft()
             try:

@@ -252,7 +252,7 @@ class HeartbeatThread:
         return PipelineDirective().after(document.get("pipeline"))
 
     def join(self) -> JobDirectives:
-        """The latest directives; registers the job first if needed. Raises as ``register``.
+        """The latest directives; registers the job first if needed. Raises what ``register`` raises.
 
         Thread and training loop start at the same moment: the lock makes one of them register and the other wait.
         """
@@ -386,8 +386,8 @@ class HeartbeatThread:
 
 
 def answer_of(api: Api, method: str, path: str, **request: Any) -> dict[str, Any]:
-    """The JSON object of a gateway's answer. Raises as `Api.exchange`; expired credentials are looked up again, and raise
-    Busy."""
+    """The JSON object of a gateway's answer. Raises what `Api.exchange` raises; expired credentials are looked up again, and
+    raise Busy."""
     try:
         with api.exchange(method, path, **request) as response:
             return api.parsed(response.status, response.read())

@@ -143,7 +143,7 @@ class ImportanceSender:
                 self._heartbeat.register()  # and the next heartbeat sends whole parts
                 return
             else:
-                self._open.discard(node)  # a refusal is no outage: the next report may be accepted
+                self._open.discard(node)  # a refusal is not an outage: the next report may be accepted
                 raise
         self._received[node] = self._sequence
         self._open.discard(node)

@@ -52,8 +52,8 @@ class LoaderOptions(TypedDict, total=False):
             serves all jobs. ``False``: substitutes come from the next batches of the epoch's own order only, which stays nearly
             the order of the seed, at the price of more reads.
         on_missing: for an unavailable item: ``"raise"`` (default), or ``"skip"`` it and count it.
-        ahead: 1 (default): fetch the next batch while the current one is used, and up to three small ones beside it if what they
-            load is not stored; 0: fetch on request only.
+        ahead: 1 (default): fetch the next batch while the current one is used, and up to three small ones alongside it if what
+            they load is not stored; 0: fetch on request only.
         job: the training run, a `larder.Job` or only its name, for the gateway's decisions ("").
         access: credentials, timeouts and fallback.
         source: source of the items instead of ``endpoint`` and ``dataset``, such as `larder.testing.MemorySource`.
