@@ -179,7 +179,7 @@ def test_a_page_chosen_while_the_gateway_is_gone_is_shown(window: Any) -> None:
     page.get_by_role("link", name="Credentials").click()
     expect(page.get_by_role("heading", name="Credentials")).to_be_visible()
     expect(page.get_by_role("heading", name="Tenants")).to_be_hidden()
-    expect(page.locator("#stale")).to_contain_text("This page was not read before.")
+    expect(page.locator("#stale")).to_contain_text("This page has not been loaded before.")
     page.get_by_role("link", name="Overview").click()
     expect(page.locator("#board")).to_be_hidden()
     page.get_by_role("link", name="Tenants").click()

@@ -376,7 +376,7 @@ def test_rows_of_a_long_list_are_found(window: Any, running: Running) -> None:
     expect(page.locator("tbody tr")).to_have_count(1)
     expect(row(page, "team-7")).to_be_visible()
     page.get_by_role("region", name="Tenants").get_by_label("Find").fill("nobody")
-    expect(page.get_by_text("Nothing of this list has that text.")).to_be_visible()
+    expect(page.get_by_text("Nothing in this list has that text.")).to_be_visible()
 
 
 def test_how_much_of_a_list_was_looked_through_is_said(window: Any, running: Running) -> None:

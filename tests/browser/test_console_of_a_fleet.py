@@ -119,9 +119,7 @@ def test_a_gateway_is_killed_while_its_page_is_open(window: Any, tmp_path_factor
         press(dead, "Drain node-1")
         world.nodes[2].kill()
         confirm(dead, "Drain")
-        expect(dead.locator("#action-error")).to_contain_text(
-            "Nothing is known of the result; sending it again does no harm."
-        )
+        expect(dead.locator("#action-error")).to_contain_text("The result is unknown; sending it again does no harm.")
         expect(dead.locator("#stale")).to_contain_text("The gateway does not answer.")
         problem = page.locator("#problems li").filter(has_text="Node node-2 is gone")
         with page.expect_popup() as runbook:

@@ -9,7 +9,7 @@ const WORDS = {
   HIT: "From the cache",
   MISS: "Read from the origin",
   STALE: "From the cache, while the origin does not answer",
-  BYPASS: "Past the cache",
+  BYPASS: "Bypassing the cache",
 };
 
 const showLatency = overviewTable("answers", {

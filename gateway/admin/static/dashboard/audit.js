@@ -26,8 +26,8 @@ function changes({ before, after }) {
 export const audit = new ListView({
   name: "audit",
   label: "Audit",
-  about: "Changes, newest first, made here, by the command line or by programs. Secrets are never in it.",
-  empty: "Nothing was changed yet.",
+  about: "Changes made here, on the command line and by programs, newest first. They never contain secrets.",
+  empty: "Nothing has been changed yet.",
   path: address("audit"),
   filters: [{ name: "action", label: "Action" }, { name: "target", label: "Target" }],
   key: (entry) => String(entry.id),

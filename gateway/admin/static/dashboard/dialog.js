@@ -241,7 +241,7 @@ function complain(failure) {
     else general.push(part);
     if (last !== null) last.field.complain(last.text);
   }
-  const again = failure instanceof Refused ? "" : " Nothing is known of the result; sending it again does no harm.";
+  const again = failure instanceof Refused ? "" : " The result is unknown; sending it again does no harm.";
   if (general.length > 0) setText(byId("action-error"), `${general.join("; ")}${again}`);
   else last.field.input.focus();
 }

@@ -60,7 +60,7 @@ export const explain = new ListView({
   name: "explain",
   label: "Explain",
   about: "Answers that were not plain hits, since each node started, the most frequent first, and how to get fewer of them.",
-  empty: "Every answer was a hit so far, or nothing was read yet.",
+  empty: "Every answer so far was a hit, or nothing has been read yet.",
   path: address("explain", "misses"),
   whole: true,
   role: "viewer",

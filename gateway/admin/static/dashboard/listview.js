@@ -87,7 +87,7 @@ export class ListView {
     this.at = new Date();
     setText(parts.about, (declared.actions || declared.rowActions) && !may(declared.role ?? "operator") ? `${declared.about} ${needs(declared.role)}` : declared.about);
     this.finder.node.hidden = text === "" && document.items.length < LONG;
-    setText(parts.empty, text === "" ? declared.empty : "Nothing of this list has that text.");
+    setText(parts.empty, text === "" ? declared.empty : "Nothing in this list has that text.");
     showActions(parts.tools, declared.actions?.(document) ?? [], "", declared.role);
     parts.empty.hidden = items.length > 0;
     this.table.show(items, document);

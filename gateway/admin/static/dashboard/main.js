@@ -196,7 +196,7 @@ function showAge() {
     setText(pulse, `last seen ${age} ago`);
     const list = currentList();
     const at = list === null ? page.shownAt : list.at;
-    const from = at ? ` These figures are from ${clockSeconds(at)}.` : " This page was not read before.";
+    const from = at ? ` These figures are from ${clockSeconds(at)}.` : " This page has not been loaded before.";
     setText(stale, `${page.failure}${from} This page tries again every two seconds.`);
   } else {
     setText(pulse, `live, ${clockSeconds(page.seen.at)}`);

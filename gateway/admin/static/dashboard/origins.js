@@ -8,7 +8,7 @@ import { linkTo } from "./words.js";
 
 const STATES = { answers: "answers", refuses: "refuses connections", silent: "does not answer" };
 const KEYS = [
-  { name: "access_key_id", label: "Access key", hint: "The gateway's at the store; empty: those of the machine (AWS credential chain)." },
+  { name: "access_key_id", label: "Access key", hint: "The gateway's own key at the store. Empty: the machine's keys (AWS credential chain)." },
   { name: "secret_access_key", label: "Secret key" },
 ];
 const PAYS = { name: "requester_pays", label: "Requester pays", kind: "flag", hint: "Its keys pay the charges of requester-pays buckets, for all readers." };
@@ -34,7 +34,7 @@ function filled(values) {
 function create() {
   openAction({
     title: "Create an origin",
-    affects: ["Credentials can use it then. Nothing is read from it before."],
+    affects: ["Credentials can use it from then on. Nothing is read from it until one does."],
     fields: [
       { name: "name", label: "Name", required: true },
       { name: "endpoint", label: "Endpoint", required: true, hint: "Such as https://s3.eu-west-1.amazonaws.com" },
@@ -55,7 +55,7 @@ function edit(origin) {
       { name: "endpoint", label: "Endpoint", required: true, value: origin.endpoint },
       { name: "region", label: "Region", required: true, value: origin.region },
       { ...KEYS[0], value: origin.access_key_id },
-      { ...KEYS[1], hint: "Empty: as it is." },
+      { ...KEYS[1], hint: "Empty: unchanged." },
       { ...PAYS, value: origin.requester_pays },
     ],
     send: (_values, _once, body) => change("PATCH", address("origins", origin.name), { body, etag: origin.etag }),
@@ -73,7 +73,7 @@ function remove(origin) {
 export const origins = new ListView({
   name: "origins",
   label: "Origins",
-  about: "The object stores behind the fleet. A node that does not reach one probes it until it answers, and serves what is cached.",
+  about: "The object stores behind the fleet. A node that cannot reach one probes it until it answers, and serves what is cached.",
   empty: "There is no origin.",
   path: address("origins"),
   role: "admin",

@@ -22,14 +22,14 @@ async function openOverride({ name, place, affects, pin, never, quota }) {
 export function datasetSpace(name, place) {
   return openOverride({
     name, place, quota: true, pin: "before all other datasets, whole if it fits", never: "no space",
-    affects: "The next plan follows, a heartbeat later. What others give up for it is read from the origin again.",
+    affects: "It takes effect with the next plan, a heartbeat later. What others give up for it is read from the origin again.",
   });
 }
 
 export function resultsSpace(name, place) {
   return openOverride({
     name, place, quota: true, pin: "before other results, whatever they save", never: "none are stored",
-    affects: "The next plan follows, a heartbeat later. Jobs compute what is not stored.",
+    affects: "It takes effect with the next plan, a heartbeat later. Jobs compute what is not stored.",
   });
 }
 
@@ -54,7 +54,7 @@ export async function prefixSpace(name = "") {
   const size = { name: "bytes", label: "Bytes that stay", kind: "size", value: exactSize(pinned), hint: 'With pin: of all nodes together, such as "40GB".' };
   openAction({
     title: name ? `Space of ${name}` : "Space of a prefix",
-    affects: ["The next plan follows, a heartbeat later. A pin loads nothing: a warm-up does that. Without space, what is read leaves first; what is not to be stored at all needs a rule."],
+    affects: ["It takes effect with the next plan, a heartbeat later. A pin loads nothing: a warm-up does that. Without space, what is read is evicted first; to store nothing at all, add a rule."],
     fields: name ? [mode, size] : [named, mode, size],
     button: "Change",
     send: (values) => change("PUT", `${address("streams", name || values.name)}/override`, { body: { mode: values.mode || null, bytes: values.mode === "pin" ? values.bytes : null }, etag }),
@@ -71,7 +71,7 @@ export async function pipelineMode({ tenant, job }) {
   const options = [["", "auto: the fleet decides"], ["pin", "pin: store results, whatever that saves"], ["never", "never: store no results"]];
   openAction({
     title: `Results of ${name}`,
-    affects: ["The ranks follow from their next epoch on."],
+    affects: ["It takes effect with the next epoch of each rank."],
     fields: [{ name: "mode", label: "Store", kind: "choice", options, value: override }],
     button: "Change",
     send: ({ mode }) => change("PUT", `${place}/override`, { body: { mode: mode || null, ...(mode === "pin" && mark) }, etag }),

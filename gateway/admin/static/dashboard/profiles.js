@@ -54,7 +54,7 @@ export const profiles = new ListView({
   name: "profiles",
   label: "Profiles",
   about: "Recorded reads of a job, in their order. Warm one before the job's next run.",
-  empty: "No profile was recorded yet.",
+  empty: "No profile has been recorded yet.",
   path: address("profiles"),
   key: (profile) => profile.name,
   columns: [

@@ -62,8 +62,8 @@ function fieldsOf(rule) {
     { name: "stale_if_error", label: "Stale if error", value: time(rule.stale_if_error), hint: `How long past freshness to serve when the origin is unreachable. ${TIME}` },
     { name: "warm_on_write", label: "Keep what is written", kind: "flag", value: rule.warm_on_write },
     { name: "pattern", label: "Pattern", kind: "choice", value: rule.pattern, options: ["auto", "sequential", "random", "skewed", "off"].map((name) => [name, name]) },
-    { name: "listing", label: "Listings", kind: "choice", value: rule.listing, options: [["forward", "from the origin"], ["immutable", "recorded"]], hint: "Recorded ones of a prefix that the rule covers are answered until a write through the gateways." },
-    { name: "hedge", label: "Hedge", kind: "choice", value: rule.hedge, options: [["off", "off"], ["p90", "after p90"], ["p95", "after p95"], ["p99", "after p99"]], hint: "Send a read of the origin again once it waits longer than that share of reads do; at most 5 % more requests." },
+    { name: "listing", label: "Listings", kind: "choice", value: rule.listing, options: [["forward", "from the origin"], ["immutable", "recorded"]], hint: "Recorded: the listings of a prefix that the rule covers are answered from the record until a write through the gateways." },
+    { name: "hedge", label: "Hedge", kind: "choice", value: rule.hedge, options: [["off", "off"], ["p90", "after p90"], ["p95", "after p95"], ["p99", "after p99"]], hint: "Send a read of the origin again once it has waited longer than that share of reads; at most 5 % more requests." },
   ];
 }
 

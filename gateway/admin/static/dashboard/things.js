@@ -142,7 +142,7 @@ class Thing {
       empty: element("p", { class: "empty", hidden: "" }),
       problems: element("ul"),
       facts: element("dl", { class: "facts" }),
-      past: element("p", { class: "empty", hidden: "" }, "Nothing was noted yet; the first figures follow within four minutes."),
+      past: element("p", { class: "empty", hidden: "" }, "There are no figures yet; the first follow within four minutes."),
       charts: element("div", { class: "charts" }, ...this.charts.map(({ figure }) => figure)),
     };
     const { title, tools, empty, problems, facts, past, charts } = this.parts;

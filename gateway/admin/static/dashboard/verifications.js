@@ -27,7 +27,7 @@ function found(verification) {
 function verify() {
   openAction({
     title: "Verify caches",
-    affects: ["Nodes compare every cached file with its digest, and the index with the disk. It costs reads of their disks, and changes nothing; readers get correct bytes meanwhile."],
+    affects: ["Nodes compare every cached file with its digest, and the index with the disk. That reads their disks, and changes nothing; readers get correct bytes meanwhile."],
     fields: [{ name: "nodes", label: "Nodes", kind: "lines", hint: "One a line; empty: all." }],
     button: "Verify",
     send: (body, once) => change("POST", address("verifications"), { body, once }),
@@ -39,7 +39,7 @@ export const verifications = new ListView({
   name: "verifications",
   label: "Verifications",
   about: "Nodes compare their cached files with the digests while they serve. Corrupt files are dropped and read again.",
-  empty: "Nothing was verified within the past week.",
+  empty: "Nothing has been verified within the past week.",
   path: address("verifications"),
   key: (verification) => verification.id,
   columns: [

@@ -79,7 +79,7 @@ function warm() {
 
 // Of one place; `reader`: the access key that is proposed.
 export function warmPlace(place, reader) {
-  const loaded = place.key === undefined ? "Objects whose keys begin so are" : "This object is";
+  const loaded = place.key === undefined ? "Objects whose keys begin with it are" : "This object is";
   openAction({
     title: `Warm ${pathOf(place)}`,
     affects: [`${loaded} loaded into the caches of the fleet at a lower priority than reads, with the rights of the access key.`],
@@ -167,7 +167,7 @@ export const warmups = new ListView({
   name: "warmups",
   label: "Warm and purge",
   about: "Warm-ups load a prefix, a dataset or a profile before it is needed. A purge drops what the caches have below a prefix.",
-  empty: "No warm-up was started yet.",
+  empty: "No warm-up has been started yet.",
   path: address("warmups"),
   command: "warm --list",
   key: (warmup) => warmup.id,
