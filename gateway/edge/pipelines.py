@@ -26,6 +26,7 @@ class PipelineStage(ResponseModel):
     seconds: float = Field(description="per element, in all stages up to this one", examples=[0.0042])
     bytes: float = Field(description="of an element, as stored", examples=[27_648.0])
     elements: int = Field(description="of an epoch, of all ranks", examples=[1_281_167])
+    versions: int = Field(description="results of an item; an epoch uses one", examples=[1])
 
 
 class ProjectedMode(ResponseModel):
@@ -34,6 +35,9 @@ class ProjectedMode(ResponseModel):
     cache: int | None = Field(description="the mark; null: everything is computed", examples=[2])
     seconds: float = Field(description="worker seconds of an epoch", examples=[512.5])
     share: float = Field(description="of the mark's results that fit", examples=[1.0])
+    filling: float = Field(
+        description="further seconds while versions are computed, spread over 50 epochs", examples=[0.0]
+    )
 
 
 class DecisionDocument(ResponseModel):

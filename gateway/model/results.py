@@ -28,6 +28,8 @@ MOST_BYTES = 64 * 1024**2
 """Bytes of elements in one request or answer."""
 LONGEST_BODY = PREAMBLE.size + MOST_RESULTS * ENTRY.size + MOST_BYTES + END.size
 """Bytes."""
+MOST_VERSIONS = 1000
+"""Results of one item."""
 _ORIGIN = ""
 _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 _OWNER = re.compile(r"[A-Za-z0-9._-]{1,64}")

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -371,3 +372,47 @@ def test_a_gateway_may_store_none(origin: FakeOrigin, tmp_path: Path, mark: str)
         assert stored(put(alone, made, mark, {0: b"zero"})) == ["full"]
         assert read(alone, made, mark, [0]) == {}
         assert alone.metric("larder_results_total", result="full") == 1
+
+
+def test_each_version_of_an_item_has_a_result(running: Running, shared: Stock, mark: str) -> None:
+    """Rule: with versions, results have numbers: the index of the item, plus the number of items times the version. They are
+    read, claimed and stored like others, and a key needs the right to read the item."""
+    items, versions = 30, "versions=3"
+    elements = {4 + items * version: b"version %d" % version for version in range(3)}
+    assert stored(put(running, shared, mark, elements, more=f"&{versions}")) == ["stored"] * 3
+    wanted = [*elements, 5 + items]
+    for key in (GWA, LIMITED):
+        received = found(get(running, shared, mark, wanted[:3], versions, key), wanted[:3])
+        assert {wanted[position]: data for position, data in taken(received).items()} == elements
+    claimed = statuses(get(running, shared, mark, wanted, f"{versions}&claim=60&owner=one"), wanted)
+    assert claimed == {35: ItemStatus.CLAIMED}
+    assert statuses(get(running, shared, mark, [35, 5], f"{versions}&claim=60&owner=two"), [35, 5]) == {
+        35: ItemStatus.BUSY,
+        5: ItemStatus.CLAIMED,
+    }
+    refused = get(running, shared, mark, [4, 35], versions, LIMITED)
+    assert (refused.status, refused.code, refused.json["index"]) == (403, "AccessDenied", 5)
+
+
+@pytest.mark.parametrize("wrong", ["0", "1001", "-1", "two", "", "1e1", "\u00b2"])
+def test_a_wrong_number_of_versions_is_refused(running: Running, shared: Stock, mark: str, wrong: str) -> None:
+    """Rule: a number out of range is named before anything is read or stored."""
+    for reply in (
+        get(running, shared, mark, [1], f"versions={quote(wrong)}"),
+        put(running, shared, mark, {1: b"one"}, more=f"&versions={quote(wrong)}"),
+    ):
+        assert (reply.status, reply.code) == (400, "InvalidRequest")
+        assert "versions must be a number from 1 to 1000" in reply.json["detail"]
+
+
+def test_a_number_beyond_all_versions_is_refused(running: Running, shared: Stock, mark: str) -> None:
+    """Rule: thirty items with three versions have ninety results, so 90 is none; without versions, 30 is no item."""
+    beyond = [
+        get(running, shared, mark, [90], "versions=3"),
+        put(running, shared, mark, {90: b"one"}, more="&versions=3"),
+        get(running, shared, mark, [30]),
+        put(running, shared, mark, {30: b"one"}),
+    ]
+    assert [(reply.status, reply.code) for reply in beyond] == [(400, "IndexOutOfRange")] * 4
+    assert ["no result 90" in reply.json["detail"] for reply in beyond] == [True, True, False, False]
+    assert ["no item 30" in reply.json["detail"] for reply in beyond] == [False, False, True, True]

@@ -47,6 +47,15 @@ class Noting:
         return Counter(map(int, Path(self.file).read_text().split()))
 
 
+class Drawing(Noting):
+    """Like ``Noting``, with random numbers added to the array."""
+
+    def __call__(self, item: Item) -> dict[str, Any]:
+        """The element."""
+        element = super().__call__(item)
+        return {**element, "data": element["data"] + np.random.randint(1000, size=len(element["data"]))}
+
+
 FACTOR = 1
 """Factor of ``scaled``: a global, separate in every process."""
 

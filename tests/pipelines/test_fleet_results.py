@@ -16,7 +16,7 @@ from rig.origin import FakeOrigin
 from rig.processes import wait_until
 from rig.redis_server import RedisServer
 from rig.v1 import ask
-from tests.pipelines.result_steps import Noting
+from tests.pipelines.result_steps import Drawing, Noting
 from tests.pipelines.test_pipeline_results import access, values
 
 ITEMS = 60
@@ -93,3 +93,39 @@ def test_a_pipeline_splits_its_results_by_home(origin: FakeOrigin, two: list[Run
     assert values(epochs) == whole
     assert 0 < sum(step.computed().values()) - ITEMS < ITEMS
     epochs.close()
+
+
+def test_all_versions_of_an_item_are_at_its_home(origin: FakeOrigin, two: list[Running], tmp_path: Path) -> None:
+    """Rule: the client asks the home of the item for any of its versions, and so does a gateway for a client that reaches only
+    it: no version is computed twice, and no element changes."""
+    made = stock(origin, tmp_path / "files", "versions", bytes_of(ITEMS, 300, "versions"))
+    made.register(two[0])
+    step = Drawing(tmp_path / "computed")
+    options = {"workers": 1, "access": access(), "endpoint": two[0].endpoint, "seed": 3}
+    computing = made_pipeline(made.name, **options).map(step).autocache(versions=2)
+    expected = [values(computing) for _ in range(2)]
+    computing.close()
+    assert expected[0] != expected[1]
+    before = step.computed()
+    stored = made_pipeline(made.name, cache=2, **options).map(step).autocache(versions=2)
+
+    def served() -> list[float]:
+        """Requests that each node has answered for the other."""
+        return [running.metric("larder_peer_requests_served_total", what="results") for running in two]
+
+    def split() -> bool:
+        """True if two epochs read from the homes directly."""
+        direct = served()
+        assert [values(stored) for _ in range(2)] == expected
+        return served() == direct
+
+    wait_until(split, 60, "the client to know the nodes")
+    assert sum(served()) > 0
+    assert set((step.computed() - before).values()) == {2}
+    other = (
+        made_pipeline(made.name, cache=2, **{**options, "endpoint": two[1].endpoint}).map(step).autocache(versions=2)
+    )
+    assert [values(other) for _ in range(2)] == expected
+    assert set((step.computed() - before).values()) == {2}
+    stored.close()
+    other.close()

@@ -273,7 +273,7 @@ def test_an_element_that_cannot_be_decoded_is_replaced(running: Running, items: 
     """Rule: a stored element that cannot be decoded is computed once, counted, and replaced."""
     step = Noting(tmp_path / "computed")
     made = pipeline(running, items, step)
-    mark = made._runtime.cache_mark(fingerprints(made._stages.elements))
+    mark = made._runtime.cache_mark(fingerprints(made._stages.elements), ITEMS)
     assert mark is not None
     source = made._open().source
     source.results(made._open().info, mark.name, "somebody").put({3: [b"no element"], 4: [b""]})

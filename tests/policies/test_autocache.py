@@ -1,6 +1,7 @@
 """The stage at which a pipeline caches: the one with the smallest projected time that fits into the room."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -108,3 +109,26 @@ def test_no_choice_is_projected_to_be_slower_than_computing(marks, seconds, room
     by_stage = {each.stage: each.seconds for each in choice.projections}
     assert by_stage[choice.stage] <= by_stage[COMPUTE]
     assert choice.stage == COMPUTE or by_stage[choice.stage] == min(by_stage.values())
+
+
+def test_versions_take_room_each():
+    """Rule: a mark with eight versions needs eight times the room; where half of it is left, half of the reads are computed."""
+    end, mark = StageProfile(3, 0.01, 10, ELEMENTS), StageProfile(2, 0.008, 1000, ELEMENTS, 8)
+    whole = choose_mark(end, [mark], READS, 8 * 1000 * ELEMENTS).projections[1]
+    half = choose_mark(end, [mark], READS, 4 * 1000 * ELEMENTS).projections[1]
+    assert (whole.share, half.share) == (1.0, 0.5)
+    assert half.seconds == pytest.approx((whole.seconds + ELEMENTS * end.seconds) / 2)
+
+
+def test_epochs_that_compute_versions_count():
+    """Rule: all epochs until the last version is stored compute; after the first, that is spread over fifty epochs."""
+    end, mark = StageProfile(3, 0.01, 10, ELEMENTS), StageProfile(2, 0.008, 1000, ELEMENTS)
+    plain = choose_mark(end, [mark], READS, PLENTY).projections[1]
+    saved = ELEMENTS * end.seconds - plain.seconds
+    for versions, part in ((1, 0), (2, 1 / 50), (26, 25 / 50), (51, 1), (1000, 1)):
+        choice = choose_mark(end, [replace(mark, versions=versions)], READS, PLENTY)
+        assert choice.projections[1].filling == pytest.approx(part * saved)
+        assert choice.projections[1].seconds == plain.seconds
+        assert choice.stage == (2 if versions < 51 else COMPUTE)
+    several, single = replace(mark, stage=1, versions=11), replace(mark, seconds=0.0072)
+    assert choose_mark(end, [several, single], READS, PLENTY).stage == 2

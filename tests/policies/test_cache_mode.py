@@ -257,3 +257,30 @@ def test_a_mark_that_was_left_comes_back_when_its_projection_falls():
     source = profile(source=0.0, end=0.0065, cache=2, epoch=left.epoch + 2)
     assert after(left, [source] * 10).stage == 2
     assert after(left, [source] * 3, quicker).stage == 4
+
+
+def versioned(versions, made):
+    """A profile whose last mark has several versions."""
+    return replace(made, marks=(made.marks[0], replace(made.marks[1], versions=versions)))
+
+
+def test_each_version_is_written_for_an_epoch():
+    """Rule: with four versions, the four epochs after the decision compute and store; results of another job are only read."""
+    found = decided(None, versioned(4, profile()), FACTS, SETTINGS)
+    assert [found.mode(4, epoch) for epoch in range(7)] == ["put"] * 5 + ["get"] * 2
+    shared = decided(None, versioned(4, profile()), replace(FACTS, stored={POOLS[4]: found}), SETTINGS)
+    assert (shared.reason, shared.mode(4, 0)) == (CacheReason.SHARED, "get")
+    # What the epochs that write cost says nothing of reads.
+    assert after(found, [versioned(4, reading(0.01, epoch)) for epoch in (1, 2, 3, 4)]) is found
+
+
+def test_another_mark_must_be_worth_its_versions():
+    """Rule: a mark that is stored is left for one of several versions only if computing all of those pays, too."""
+    found = decided(None, versioned(50, profile()), FACTS, SETTINGS)
+    assert [(mode.stage, mode.seconds, round(mode.filling, 9)) for mode in found.projections[1:]] == [
+        (2, 7.0, 0.0),
+        (4, 1.0, 8.82),
+    ]
+    assert found.stage == 2
+    assert after(found, [versioned(50, profile(end=0.007, cache=2, epoch=3))] * 5).stage == 2
+    assert after(found, [versioned(5, profile(epoch=3))] * 5).stage == 4

@@ -14,10 +14,10 @@ DECIDED = CacheDecision(2, CacheReason.FASTEST, epoch=0)
 
 def test_a_rank_speaks_for_its_job():
     """Rule: a rank that has read a fifth of the items has counted a fifth of the elements; its pools get their whole names."""
-    end, mark = StageProfile(3, 0.5, 100.0, 20), StageProfile(2, 0.25, 50.0, 40)
+    end, mark = StageProfile(3, 0.5, 100.0, 20), StageProfile(2, 0.25, 50.0, 40, versions=4)
     said = RankProfile(10, PipelineProfile(COMPUTE, 1, 20, end, (mark,), {2: "f"}))
     whole = said.of_job(50, lambda fingerprint: f"results:{fingerprint}")
-    assert (whole.end, whole.marks) == (StageProfile(3, 0.5, 100.0, 100), (StageProfile(2, 0.25, 50.0, 200),))
+    assert (whole.end, whole.marks) == (StageProfile(3, 0.5, 100.0, 100), (StageProfile(2, 0.25, 50.0, 200, 4),))
     assert (whole.pools, whole.measured, whole.epoch) == ({2: "results:f"}, 20, 1)
 
 

@@ -111,3 +111,9 @@ def test_results_displace_no_dataset_by_what_they_may_not_have(need, share):
     plan = decide(Plan(), facts, 1.0, ManagerParams(results_share=share))
     assert plan.of("d").target == 1_000_000
     assert plan.pools[POOL].target <= 400_000
+
+
+def test_versions_bid_for_all_their_bytes():
+    """Rule: a pool of three versions needs three times the space, for the same gain."""
+    costs = (DECISION.costs[0], replace(MARK, versions=3))
+    assert results_bids([replace(USE, decision=replace(DECISION, costs=costs))]) == [Bid(POOL, 3_300_000, 12.0)]

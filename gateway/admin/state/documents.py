@@ -368,7 +368,7 @@ class ResultsDocument(ResponseModel):
         description="of the functions before the mark",
         examples=["9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"],
     )
-    items: int = Field(description="of the dataset", examples=[1_281_167])
+    items: int = Field(description="results: items of the dataset times versions", examples=[1_281_167])
     size: int = Field(
         description="estimated bytes of all results; 0: no element is known yet", examples=[190_000_000_000]
     )

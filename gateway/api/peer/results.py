@@ -9,8 +9,7 @@ import re
 from urllib.parse import parse_qsl
 
 from gateway.api.peer.app import Address, OnBehalfOf, PeerRequest
-from gateway.api.v1.batch import parse_indices
-from gateway.api.v1.results import entries_of, send_results
+from gateway.api.v1.results import entries_of, numbers_of, send_results, versions_of
 from gateway.edge.asgi import send_json
 from gateway.engine.items.registrations import Registrations
 from gateway.engine.items.results import ResultRequest, Results
@@ -23,7 +22,8 @@ _PATH = re.compile(r"datasets/([0-9a-f]{64})/results/([0-9a-f]{64})")
 def peer_results(registrations: Registrations, results: Results) -> Address:
     """The endpoint ``/-/peer/v1/datasets/{id}/results/{fingerprint}``.
 
-    ``POST ...?name=N&room=BYTES`` reads, ``PUT ...?name=N&replace=1`` stores; bodies and answers are those of ``/-/v1``.
+    ``POST ...?name=N&versions=K&room=BYTES`` reads, ``PUT ...?name=N&versions=K&replace=1`` stores; bodies and answers are those
+    of ``/-/v1``.
 
     Args:
         registrations: of the node.
@@ -39,13 +39,19 @@ def peer_results(registrations: Registrations, results: Results) -> Address:
         room = query.get("room", str(MOST_BYTES))
         if not room.isdecimal():
             raise ApiError("InvalidRequest", f"room must be a number of bytes, not {room[:40]!r}")
-        replace = query.get("replace") == "1"
-        asked = ResultRequest(registration, fingerprint, forwarded=True, room=int(room), replace=replace)
+        asked = ResultRequest(
+            registration,
+            fingerprint,
+            forwarded=True,
+            room=int(room),
+            replace=query.get("replace") == "1",
+            versions=versions_of(query, registration),
+        )
         if request.scope["method"] == "PUT":
-            entries = entries_of(request.body, registration.content.items)
+            entries = entries_of(request.body, asked)
             await send_json(request.send, 200, {"results": await results.put(asked, entries)})
             return
-        indices = parse_indices(request.body, registration.content.items, distinct=True)
-        await send_results(request.scope, request.send, await results.get(asked, indices), indices.tolist())
+        numbers = numbers_of(request.body, asked)
+        await send_results(request.scope, request.send, await results.get(asked, numbers), numbers.tolist())
 
     return Address(_PATH, ("POST", "PUT"), answer, LONGEST_BODY, on_behalf_of=OnBehalfOf.TENANT)

@@ -132,8 +132,8 @@ def _number(given: dict[str, str], name: str, least: int) -> int | None:
     return int(text)
 
 
-def parse_indices(body: bytes, items: int, *, distinct: bool) -> NDArray[np.uint32]:
-    """Parse the candidates.
+def parse_indices(body: bytes, items: int, *, distinct: bool, what: str = "item") -> NDArray[np.uint32]:
+    """Parse the candidates; ``what`` they are, for messages.
 
     Raises:
         ApiError: InvalidRequest, TooLarge or IndexOutOfRange, naming the first wrong index.
@@ -148,9 +148,9 @@ def parse_indices(body: bytes, items: int, *, distinct: bool) -> NDArray[np.uint
         index = int(indices[position])
         raise ApiError(
             "IndexOutOfRange",
-            f"there is no item {index} (at position {position}): the dataset has items 0 to {items - 1}"
+            f"there is no {what} {index} (at position {position}): the dataset has {what}s 0 to {items - 1}"
             if items
-            else f"there is no item {index}: the dataset has none",
+            else f"there is no {what} {index}: the dataset has none",
             index=index,
             position=position,
         )

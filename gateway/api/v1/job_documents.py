@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 from gateway.edge.documents import ResponseModel
 from gateway.edge.epochs import LastEpoch
 from gateway.edge.pipelines import PipelineDocument
+from gateway.model.results import MOST_VERSIONS
 from gateway.policies.space.orders import Phase
 
 _NAME = r"^[A-Za-z0-9._-]{1,128}$"
@@ -92,6 +93,7 @@ class MarkMetrics(StageMetrics):
         description="names the results; empty: they cannot be shared, and are not stored",
         examples=["9f2c" * 16],
     )
+    versions: int = Field(1, ge=1, le=MOST_VERSIONS, description="results of an item; an epoch uses one", examples=[1])
 
 
 class ReadMetrics(_StrictModel):

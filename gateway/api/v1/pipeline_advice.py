@@ -7,9 +7,10 @@ answered with the decisions that it finds there.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
-from gateway.api.v1.job_documents import Heartbeat, PipelineDirective, ProfileReport, StageMetrics
+from gateway.api.v1.job_documents import Heartbeat, MarkMetrics, PipelineDirective, ProfileReport, StageMetrics
 from gateway.fleet.jobs.jobs import HeardJob
 from gateway.fleet.jobs.pipelines import BATCHES, DECISION, DETAILED, PROFILE, WORKERS
 from gateway.policies.pools import results_pool
@@ -75,12 +76,16 @@ def _profile(said: ProfileReport, epoch: int) -> RankProfile:
             epoch=epoch,
             measured=said.end.num_elements,
             end=_point(said.end),
-            marks=tuple(map(_point, said.marks)),
+            marks=tuple(map(_mark, said.marks)),
             pools={mark.stage: mark.fingerprint for mark in said.marks if mark.fingerprint},
             workers=said.workers,
             read=None if read is None else ReadSums(read.num_elements, read.bytes, read.seconds, read.busy),
         ),
     )
+
+
+def _mark(said: MarkMetrics) -> StageProfile:
+    return replace(_point(said), versions=said.versions)
 
 
 def _point(said: StageMetrics) -> StageProfile:

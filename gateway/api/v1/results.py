@@ -8,11 +8,13 @@ byte.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
 from urllib.parse import parse_qsl
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gateway.api.v1.batch import check_rights, parse_indices
 from gateway.api.v1.batch_body import headers_of
@@ -26,6 +28,7 @@ from gateway.model.keys import Principal
 from gateway.model.results import (
     LONGEST_BODY,
     MOST_RESULTS,
+    MOST_VERSIONS,
     MalformedResults,
     ReceivedResult,
     is_fingerprint,
@@ -41,8 +44,10 @@ from gateway.store.items import ItemFile
 
 LONGEST_WAIT = 30.0
 """Seconds of the longest wait for results that others compute."""
-_GET = ("claim", "name", "owner", "wait")
-_PUT = ("name", "owner", "replace")
+_GET = ("claim", "name", "owner", "versions", "wait")
+_PUT = ("name", "owner", "replace", "versions")
+_MOST_NUMBERS = 1 << 32
+"""Results of a mark that have numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +61,17 @@ class ResultCall:
     fingerprint: str
     body: bytes
 
-    def request(self) -> ResultRequest:
+    def request(self, query: dict[str, str]) -> ResultRequest:
         """The subject of the request.
 
         Raises:
-            ApiError: the fingerprint is malformed.
+            ApiError: the fingerprint is malformed, or ``versions`` is out of range.
         """
         if not is_fingerprint(self.fingerprint):
             raise _invalid(
                 "the fingerprint in the address must be 64 lower-case hex digits, the SHA-256 of the functions"
             )
-        return ResultRequest(self.registration, self.fingerprint)
+        return ResultRequest(self.registration, self.fingerprint, versions=versions_of(query, self.registration))
 
 
 def named(query: bytes) -> str:
@@ -105,12 +110,13 @@ class ResultsEndpoint:
             ApiError: the request is refused.
             BrokenBody: the answer that has begun cannot be completed.
         """
-        request, query = call.request(), _query(call.scope["query_string"], _GET)
-        indices = parse_indices(call.body, call.registration.content.items, distinct=True)
-        await check_rights(call.principal, call.registration, indices)
+        query = _query(call.scope["query_string"], _GET)
+        request = call.request(query)
+        numbers = numbers_of(call.body, request)
+        await check_rights(call.principal, call.registration, request.items_of(numbers))
         claim = None if call.principal.read_only else _claim(query)
-        results = await self._results.get(request, indices, claim)
-        await send_results(call.scope, call.send, results, indices.tolist())
+        results = await self._results.get(request, numbers, claim)
+        await send_results(call.scope, call.send, results, numbers.tolist())
 
     async def put(self, call: ResultCall) -> None:
         """Store results; the answer has the outcome of each, in the order of the entries.
@@ -118,20 +124,47 @@ class ResultsEndpoint:
         Raises:
             ApiError: the request is refused.
         """
-        request, query = call.request(), _query(call.scope["query_string"], _PUT)
+        query = _query(call.scope["query_string"], _PUT)
+        request = call.request(query)
         owner = _owner(query) if "owner" in query else ""
         if query.get("replace", "1") != "1":
             raise _invalid(f"replace must be 1 or left out, not {query['replace'][:40]!r}")
         if call.principal.read_only:
             raise ApiError("AccessDenied", "This access key is read-only: it may read results, and store none.")
-        entries = entries_of(call.body, call.registration.content.items)
-        indices = np.array([entry.index for entry in entries], np.uint32)
-        await check_rights(call.principal, call.registration, indices)
+        entries = entries_of(call.body, request)
+        numbers = np.array([entry.index for entry in entries], np.uint32)
+        await check_rights(call.principal, call.registration, request.items_of(numbers))
         request = replace(request, replace="replace" in query)
         await send_json(call.send, 200, {"results": await self._results.put(request, entries, owner)})
 
 
-def entries_of(body: bytes, items: int) -> list[ReceivedResult]:
+def versions_of(query: Mapping[str, str], registration: Registration) -> int:
+    """Results of an item, by the query.
+
+    Raises:
+        ApiError: it is no number in range, or some results would have no number of four bytes.
+    """
+    text = query.get("versions", "1")
+    versions = int(text) if text.isascii() and text.isdecimal() and len(text) < 5 else 0
+    if not 1 <= versions <= MOST_VERSIONS:
+        raise _invalid(f"versions must be a number from 1 to {MOST_VERSIONS}, not {text[:40]!r}")
+    if versions * registration.content.items > _MOST_NUMBERS:
+        raise _invalid(
+            f"{versions} versions of {registration.content.items} items are too many: at most 2**32 have numbers"
+        )
+    return versions
+
+
+def numbers_of(body: bytes, request: ResultRequest) -> NDArray[np.uint32]:
+    """The requested results.
+
+    Raises:
+        ApiError: InvalidRequest, TooLarge or IndexOutOfRange, naming the first wrong one.
+    """
+    return parse_indices(body, request.numbers, distinct=True, what="item" if request.versions == 1 else "result")
+
+
+def entries_of(body: bytes, request: ResultRequest) -> list[ReceivedResult]:
     """The entries of a PUT.
 
     Raises:
@@ -143,13 +176,14 @@ def entries_of(body: bytes, items: int) -> list[ReceivedResult]:
         raise _invalid(f"the body: {mistake}") from None
     seen = set[int]()
     for entry in entries:
-        if entry.index >= items:
-            detail = f"there is no item {entry.index} (at position {entry.position}): the dataset has {items}"
+        if entry.index >= request.numbers:
+            what = "item" if request.versions == 1 else "result"
+            detail = (
+                f"there is no {what} {entry.index} (at position {entry.position}): the dataset has {request.numbers}"
+            )
             raise ApiError("IndexOutOfRange", detail, index=entry.index, position=entry.position)
         if entry.index in seen:
-            raise _invalid(
-                f"the result of item {entry.index} comes twice, the second time at position {entry.position}"
-            )
+            raise _invalid(f"the result {entry.index} comes twice, the second time at position {entry.position}")
         seen.add(entry.index)
     return entries
 
@@ -195,7 +229,7 @@ def _query(raw: bytes, known: tuple[str, ...]) -> dict[str, str]:
 
 def _claim(query: dict[str, str]) -> ResultClaim | None:
     if "claim" not in query:
-        if query.keys() - {"name"}:
+        if query.keys() - {"name", "versions"}:
             raise _invalid(
                 "owner and wait belong to claim, the seconds that the caller may take to compute what is missing"
             )

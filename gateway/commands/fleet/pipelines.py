@@ -32,8 +32,15 @@ COLUMNS = (
     Column("workers", number=True),
     Column("target", shown=size),
 )
+
+
+def _of_stage(stage: Mapping[str, Any]) -> str:
+    versions = f", {stage['versions']} versions" if stage.get("versions", 1) > 1 else ""
+    return f"{stage['stage']}, {'mark' if stage.get('mark') else 'end'}{versions}"
+
+
 _STAGES = (
-    Column("stage", lambda stage: f"{stage['stage']}, {'mark' if stage.get('mark') else 'end'}"),
+    Column("stage", _of_stage),
     Column("per element", "seconds", lambda value: f"{1000 * value:.3f} ms", number=True),
     Column("size", "bytes", size),
     Column("elements", shown=number),
@@ -117,7 +124,8 @@ def _projected(projections: Any) -> str:
     for projection in projections:
         name = "compute" if projection.get("cache") is None else f"stage {projection['cache']}"
         fits = "" if projection.get("share", 1) >= 1 else f" ({share(projection['share'])} fits)"
-        parts.append(f"{name} {number(projection.get('seconds'), 1)} s{fits}")
+        filling = f" + {number(projection['filling'], 1)} s filling" if projection.get("filling") else ""
+        parts.append(f"{name} {number(projection.get('seconds'), 1)} s{filling}{fits}")
     return ", ".join(parts) or "-"
 
 

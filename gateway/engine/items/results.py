@@ -83,6 +83,7 @@ class ResultRequest:
     Args:
         registration: of the dataset.
         fingerprint: of the functions.
+        versions: results of an item. Result ``index + items * version`` is of the item at ``index``.
         forwarded: whether another node forwards the request, for results at home here.
         room: bytes that an answer may have.
         replace: whether elements of a PUT replace stored ones.
@@ -93,11 +94,21 @@ class ResultRequest:
     forwarded: bool = False
     room: int = MOST_BYTES
     replace: bool = False
+    versions: int = 1
 
     @property
-    def put_query(self) -> str:
-        """The query with which a PUT is forwarded to another home."""
-        return f"name={self.registration.name}" + ("&replace=1" if self.replace else "")
+    def numbers(self) -> int:
+        """How many results there are."""
+        return self.versions * self.registration.content.items
+
+    def items_of(self, numbers: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        """The items of these results."""
+        return numbers if self.versions == 1 else numbers % np.uint32(self.registration.content.items)
+
+    def query(self, more: str = "") -> str:
+        """The query with which it is forwarded to another home."""
+        versions = f"&versions={self.versions}" if self.versions > 1 else ""
+        return f"name={self.registration.name}{versions}{more}"
 
 
 @dataclass(slots=True)
@@ -183,7 +194,7 @@ class Results:
             raise
         count, size = _count(found)
         if not request.forwarded and self._settings.enabled:
-            self._uses.note(collection, request.registration.content.items, count, size)
+            self._uses.note(collection, request.numbers, count, size)
         return found
 
     async def _collect(
@@ -204,7 +215,7 @@ class Results:
         """The indices at home here; and for each other home, the positions of its own."""
         if self._fleet is None or request.forwarded:
             return indices, []
-        split = split_of(self._fleet.members, request.registration.content, indices)
+        split = split_of(self._fleet.members, request.registration.content, request.items_of(indices))
         return (indices, []) if split is None else (indices[~split.elsewhere], split.parts())
 
     async def _here(self, collection: str, indices: list[int], room: int) -> FoundResults:
@@ -231,7 +242,7 @@ class Results:
     async def _from(self, node: Node, request: ResultRequest, indices: NDArray[np.uint32], room: int) -> FoundResults:
         """The results that another home has; none if it does not answer."""
         found = FoundResults()
-        query = f"name={request.registration.name}&room={room}"
+        query = request.query(f"&room={room}")
         text = await self._ask(node, request, "POST", query, indices.astype("<u4").tobytes(), LONGEST_BODY)
         try:
             entries = read_results(text) if text is not None else []
@@ -286,7 +297,7 @@ class Results:
         if not request.forwarded:
             if self._settings.enabled:
                 size = sum(len(one.data or b"") for one in elements.values())
-                self._uses.note(named, request.registration.content.items, len(elements), size)
+                self._uses.note(named, request.numbers, len(elements), size)
             await self._claims.end(collection, [index for index, result in done.items() if result in _STAYS])
             if owner:
                 await self._claims.end(
@@ -309,7 +320,8 @@ class Results:
             for position, one in enumerate(entries)
         )
         body = b"".join([head, *(one.data or b"" for one in entries), end])
-        text = await self._ask(node, request, "PUT", request.put_query, body, _LONGEST_ANSWER)
+        query = request.query("&replace=1" if request.replace else "")
+        text = await self._ask(node, request, "PUT", query, body, _LONGEST_ANSWER)
         try:
             results = ResultsPut.model_validate_json(text or b"").results
         except ValidationError:

@@ -1,8 +1,8 @@
 """Which results of pipelines are in use, in Redis.
 
 Every worker reports the results that clients request from it, at most once per heartbeat and pool; the manager makes pools of
-those used within the configured time (policies/space/results_space.py). The size of an epoch's results is estimated from the
-elements seen.
+those used within the configured time (policies/space/results_space.py). The size of all results is estimated from the elements
+seen.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ResultUses:
         self._sizes: dict[str, tuple[int, int]] = {}
 
     def note(self, collection: Collection, items: int, elements: int = 0, size: int = 0) -> None:
-        """Count a use, and ``elements`` of ``size`` bytes in total."""
+        """Count a use of ``items`` results, and ``elements`` of ``size`` bytes in total."""
         name = pool_of(collection.tenant, collection.dataset, collection.fingerprint)
         seen = self._seen.setdefault(name, _Seen(collection, items))
         seen.elements += elements

@@ -19,6 +19,9 @@ Where the paper is silent:
   and the rest is computed, and the projection is the mixture. So a small pool may favour a mark with small elements over one
   that would be faster if it fitted.
 - *A tie is no reason.* Storing costs an epoch of writes and space that others could use, so it must save more than ``margin``.
+- *Versions* (section 7). A mark may have several elements per item, of which an epoch uses one. Their results take so many times
+  the space, and so many epochs compute before any reads. The first of these epochs is the price of any mark; the further ones
+  count as a part of ``EPOCHS``, because the fleet does not know how long a job trains.
 - *Marks without a fingerprint*, whose results are not shared, are left out by the caller.
 """
 
@@ -32,6 +35,8 @@ from gateway.policies.space.read_model import ReadModel
 
 COMPUTE = 0
 """In place of a mark's number: nothing is stored."""
+EPOCHS = 50
+"""Epochs over which the cost of computing versions is spread."""
 
 
 class CacheReason(StrEnum):
@@ -63,21 +68,37 @@ class StageProfile:
         seconds: time per element that all stages up to this one take.
         bytes: size of an element there.
         elements: number of elements per epoch there.
+        versions: of a mark: elements of an item, of which an epoch uses one.
     """
 
     stage: int
     seconds: float
     bytes: float
     elements: int
+    versions: int = 1
+
+    @property
+    def size(self) -> float:
+        """Bytes of all its elements."""
+        return self.elements * self.bytes * self.versions
 
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """Worker seconds per epoch if results are stored at ``stage``; ``share`` of them fits the pool."""
+    """Worker seconds per epoch if results are stored at ``stage``; ``share`` of them fits the pool.
+
+    ``filling`` is the mean additional time, over ``EPOCHS``, of the epochs that compute further versions.
+    """
 
     stage: int
     seconds: float
     share: float = 1.0
+    filling: float = 0.0
+
+    @property
+    def whole(self) -> float:
+        """Worker seconds per epoch for a job that begins to store the results."""
+        return self.seconds + self.filling
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,19 +128,20 @@ def choose_mark(
     if not end.elements:
         return CacheChoice(COMPUTE, CacheReason.PROFILING, (compute,))
     projections = [compute, *(_projected(compute.seconds, mark, reads, room) for mark in marks)]
-    best = min(projections, key=lambda projection: (projection.seconds, projection.stage))
+    best = min(projections, key=lambda projection: (projection.whole, projection.stage))
     if all(not projection.share for projection in projections[1:]):
         return CacheChoice(COMPUTE, CacheReason.NO_ROOM, tuple(projections))
-    if best.seconds >= compute.seconds * (1 - margin):
+    if best.whole >= compute.seconds * (1 - margin):
         return CacheChoice(COMPUTE, CacheReason.NOTHING_TO_GAIN, tuple(projections))
     return CacheChoice(best.stage, CacheReason.FASTEST, tuple(projections))
 
 
 def _projected(total: float, mark: StageProfile, reads: ReadModel, room: float) -> Projection:
-    size = mark.elements * mark.bytes
-    share = 1.0 if size <= room else max(0.0, room) / size
+    share = 1.0 if mark.size <= room else max(0.0, room) / mark.size
     # Times are measured separately, so a mark may seem to take longer than the whole pipeline.
     after = max(0.0, total - mark.elements * mark.seconds)
     reading = mark.elements * reads.seconds(mark.bytes)
     cached = max(reading, reads.busy * reading + after)
-    return Projection(mark.stage, share * cached + (1 - share) * total, share)
+    seconds = share * cached + (1 - share) * total
+    filling = min(EPOCHS, mark.versions - 1) / EPOCHS * max(0.0, total - seconds)
+    return Projection(mark.stage, seconds, share, filling)

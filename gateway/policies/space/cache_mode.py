@@ -12,10 +12,10 @@ grows and shrinks, and each change of mode costs an epoch of writes and a search
 - *Another fingerprint* is another pipeline, with a decision of its own. It names the pool of the results.
 - *The second decision* needs another mode that saves ``clearly``, by the latest costs, in ``doubts`` profiles in a row. In a mode
   that computes, all costs are those of the profile. In a mode that reads, the time at the end replaces the projection while the
-  room stays; the epoch that writes does not count. Reads by any pipeline of the tenant count: a mark that was taken for expensive
-  may turn out to be cheap. A mark that was abandoned keeps its measured reading time until its projection has changed by more
-  than ``moved``: otherwise a projection that is too low would bring it back again and again. If no mode saves enough, but the
-  room or the costs have changed by more than ``moved``, they become the reference for later ones.
+  room stays; the epochs that write do not count, one for each version. Reads by any pipeline of the tenant count: a mark that was
+  taken for expensive may turn out to be cheap. A mark that was abandoned keeps its measured reading time until its projection has
+  changed by more than ``moved``: otherwise a projection that is too low would bring it back again and again. If no mode saves
+  enough, but the room or the costs have changed by more than ``moved``, they become the reference for later ones.
 - *Several workers* are each slower, as they compete for cores. The decision is made from the times of one (the paper measures no
   others), so the first profile of another number of workers is only a reference: later ones with that number are compared with
   it, and times change in the decision by the same factor.
@@ -155,8 +155,14 @@ class CacheDecision:
         """A rank's mode in ``epoch`` with the mark ``cache`` in force: ``compute``, ``put`` or ``get``."""
         if cache == COMPUTE:
             return "compute"
-        writes = cache == self.stage and self.reason is not CacheReason.SHARED and epoch <= self.epoch + 1
+        written = self.epoch + self._versions
+        writes = cache == self.stage and self.reason is not CacheReason.SHARED and epoch <= written
         return "put" if writes else "get"
+
+    @property
+    def _versions(self) -> int:
+        """Epochs that compute results before all are stored."""
+        return next((cost.versions for cost in self.costs[1:] if cost.stage == self.stage), 1)
 
 
 def pinned_mark(override: str) -> int | None:
@@ -198,7 +204,7 @@ def _overridden(now: CacheDecision | None, profile: PipelineProfile, facts: Cach
         stage = named
     elif facts.override != NEVER:
         last = max((mark.stage for mark in _shareable(profile)), default=COMPUTE)
-        stage = min(marked, key=lambda projection: (projection.seconds, projection.stage)).stage if marked else last
+        stage = min(marked, key=lambda projection: (projection.whole, projection.stage)).stage if marked else last
     if now is not None and now.reason is CacheReason.OVERRIDE and now.pools == profile.pools:
         pinned = facts.override != NEVER and named not in profile.pools and now.stage != COMPUTE
         if pinned or now.stage == stage:
@@ -254,9 +260,9 @@ def _again(now: CacheDecision, profile: PipelineProfile, facts: CacheFacts, sett
         seconds[now.stage] = _reading_seconds(now, profile, projected[now.stage])
         left[now.stage] = projected[now.stage], seconds[now.stage]
     measured = tuple(replace(projection, seconds=seconds[projection.stage]) for projection in choice.projections)
-    best = min(measured, key=lambda projection: (projection.seconds, projection.stage), default=None)
+    best = min(measured, key=lambda projection: (projection.whole, projection.stage), default=None)
     present = seconds.get(now.stage)
-    if best is None or present is None or best.seconds >= present * (1 - settings.clearly):
+    if best is None or present is None or best.whole >= present * (1 - settings.clearly):
         return replace(
             now, room=facts.room, costs=costs, projections=measured, doubts=0, reference=_reference(now, profile)
         )
@@ -297,7 +303,7 @@ def _reads(now: CacheDecision, profile: PipelineProfile) -> bool:
 
 def _room_moved(now: CacheDecision, facts: CacheFacts, settings: MarkSettings) -> bool:
     """Whether the room has changed enough that more or fewer of any mark's results fit."""
-    sizes = [cost.elements * cost.bytes for cost in now.costs[1:]]
+    sizes = [cost.size for cost in now.costs[1:]]
     before, after = (sum(min(room, size) for size in sizes) for room in (now.room, facts.room))
     return abs(after - before) > settings.moved * max(before, after)
 

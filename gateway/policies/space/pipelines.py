@@ -41,7 +41,7 @@ class RankProfile:
         share, measured = items / max(1, self.items), self.profile
 
         def whole(point: StageProfile) -> StageProfile:
-            return StageProfile(point.stage, point.seconds, point.bytes, round(point.elements * share))
+            return replace(point, elements=round(point.elements * share))
 
         pools = {stage: pool(fingerprint) for stage, fingerprint in measured.pools.items()}
         return replace(measured, end=whole(measured.end), marks=tuple(map(whole, measured.marks)), pools=pools)

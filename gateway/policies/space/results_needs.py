@@ -31,7 +31,7 @@ class ResultsNeed:
 
     Args:
         tenant: the owner.
-        size: known bytes of an epoch's results; 0 before the first.
+        size: known bytes of all results, of all versions; 0 before the first.
         override: ``pin``, ``never`` or empty: an operator's decision.
         quota: the most bytes that an operator lets it have; ``None`` for no limit.
     """

@@ -124,4 +124,4 @@ def results_gain(use: ResultsUse) -> float:
 
 
 def _size(decision: CacheDecision) -> float:
-    return next((cost.elements * cost.bytes for cost in decision.costs[1:] if cost.stage == decision.stage), 0.0)
+    return next((cost.size for cost in decision.costs[1:] if cost.stage == decision.stage), 0.0)

@@ -9,7 +9,7 @@ from larder.base.dataset import DatasetInfo
 from larder.base.errors import LarderWarning
 from larder.reading.fallback import Probation
 from larder.reading.frames import MEDIA_TYPE, MISSING, OK, index_form
-from larder.reading.results import GatewayResults
+from larder.reading.results import GatewayResults, ResultNames
 
 ITEMS = 40
 NUMBERS = DatasetInfo("numbers", ID, ITEMS)
@@ -64,7 +64,7 @@ def test_a_gateway_without_results_is_asked_again(server, answer):
     """Rule: it is left alone for a while, twice as long each time: a proxy's stray 404 costs a second, and an older gateway one
     request a minute. When it answers, results are read and stored again."""
     now = [0.0]
-    results = GatewayResults(server.endpoint, NUMBERS, "cd" * 32, "me", credentials=ACCESS.credentials)
+    results = GatewayResults(server.endpoint, NUMBERS, ResultNames("cd" * 32, "me"), credentials=ACCESS.credentials)
     results._probation = Probation(lambda: now[0])
     server.results = answer
     for time, requests in ((0.0, 1), (0.9, 1), (1.1, 2), (3.0, 2), (3.2, 3), (3.3, 3)):
@@ -84,7 +84,7 @@ def test_a_gateway_without_results_is_asked_again(server, answer):
 
 def test_answers_with_results_are_timed(server):
     """Rule: from the request to the verified elements; a gateway that does not answer takes no time of a read."""
-    results = GatewayResults(server.endpoint, NUMBERS, "cd" * 32, "me", credentials=ACCESS.credentials)
+    results = GatewayResults(server.endpoint, NUMBERS, ResultNames("cd" * 32, "me"), credentials=ACCESS.credentials)
     server.results = lambda handler, asked: handler.send(200, index_form([(1, OK, [b"one"])]), Content_Type=MEDIA_TYPE)
     found = results.get([1])
     assert found.cpu_seconds > 0
@@ -107,7 +107,7 @@ def test_an_element_that_no_request_can_carry_is_refused_alone(server):
             handler.send(200, b'{"results": ["stored"]}', Content_Type="application/json")
 
     server.results = answer
-    results = GatewayResults(server.endpoint, NUMBERS, "cd" * 32, "me", credentials=ACCESS.credentials)
+    results = GatewayResults(server.endpoint, NUMBERS, ResultNames("cd" * 32, "me"), credentials=ACCESS.credentials)
     assert results.put({1: [b"one"]}).refused == {"too-large": 1}
     assert len(asked) == 2
     assert results.put({2: [b"two"]}).stored == 1

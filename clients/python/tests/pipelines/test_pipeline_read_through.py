@@ -323,7 +323,7 @@ def test_a_worker_that_reads_results_reports_no_function(source):
     stages = (Stage(MAP, 1, number), Stage(AUTOCACHE, 2), *later)
     worker = SplitWorker(link := HeartbeatLink(), heartbeat=0.001)
     worker.prepare(pickled(WorkerTask(source, source.describe(), stages, 1)))
-    name = result_name(fingerprints(stages)[2], keys=False)
+    name = result_name(fingerprints(stages)[2], keys=False, seed=0)
     worker.give(Split(1, 0, (0, 1, 2, 3), cache=CacheMark(2, name, "a")))
     worker.give(None)
     worker.work()
@@ -362,7 +362,7 @@ def test_the_last_part_of_a_split_has_all_counts():
     source, stages, link = StoredSource(4), (Stage(MAP, 1, number), Stage(AUTOCACHE, 2)), FakeLink()
     worker = SplitWorker(link, heartbeat=3600)
     worker.prepare(pickled(WorkerTask(source, source.describe(), stages, 1)))
-    name = result_name(fingerprints(stages)[2], keys=False)
+    name = result_name(fingerprints(stages)[2], keys=False, seed=0)
     worker.give(Split(1, 0, (0, 1, 2, 3), cache=CacheMark(2, name, "a")))
     worker.give(None)
     worker.work()
@@ -389,7 +389,7 @@ def test_a_split_keeps_its_mark_when_it_is_cut():
 class ResultsInMemory(MemorySource):
     """Items in memory, whose results are shared by all pipelines over this source."""
 
-    def results(self, info, name, owner):
+    def results(self, info, name, owner, versions=1):
         """See `larder.reading.source.ResultSource`."""
         if not hasattr(self, "shared"):
             self.shared, self.stores = ({}, {}), []

@@ -8,7 +8,10 @@ import { caching, cachingWhy } from "./words.js";
 const CHANGES = 8; // of the workers of a pipeline that are shown
 
 function stageWords({ stages }) {
-  const parts = stages.map((one) => `${one.mark ? `mark ${one.stage}` : "end"}: ${seconds(one.seconds)}, ${bytes(one.bytes)}`);
+  const parts = stages.map((one) => {
+    const versions = one.versions > 1 ? ` × ${one.versions} versions` : "";
+    return `${one.mark ? `mark ${one.stage}` : "end"}: ${seconds(one.seconds)}, ${bytes(one.bytes)}${versions}`;
+  });
   return parts.join(" · ") || "not measured";
 }
 
@@ -16,7 +19,9 @@ function projectedWords({ decisions }) {
   const projections = decisions.length > 0 ? decisions[0].projections : [];
   const parts = projections.map((one) => {
     const fits = one.share < 1 ? ` (${share(one.share)} fits)` : "";
-    return `${one.cache === null ? "compute" : `mark ${one.cache}`}: ${one.seconds < 60 ? seconds(one.seconds) : duration(one.seconds)}${fits}`;
+    const long = (time) => (time < 60 ? seconds(time) : duration(time));
+    const filling = one.filling > 0 ? ` + ${long(one.filling)} filling` : "";
+    return `${one.cache === null ? "compute" : `mark ${one.cache}`}: ${long(one.seconds)}${filling}${fits}`;
   });
   return parts.join(" · ") || "–";
 }

@@ -72,11 +72,11 @@ def _mark(facts: dict[str, Any]) -> str:
 
 
 def _stage(stage: dict[str, Any]) -> tuple[object, ...]:
-    kind = "mark" if stage.get("mark") else "end"
+    kind, versions = "mark" if stage.get("mark") else "end", stage.get("versions", 1)
     milliseconds = 1000 * stage.get("seconds", 0.0)
     return (
         stage.get("stage", ""),
-        kind,
+        f"{kind}, {versions} versions" if versions > 1 else kind,
         f"{milliseconds:.3f} ms",
         f"{stage.get('bytes', 0.0):.0f}",
         stage.get("elements", ""),
@@ -96,5 +96,6 @@ def _decision(decision: dict[str, Any]) -> tuple[object, ...]:
 
 def _projected(projection: dict[str, Any]) -> str:
     mode = "compute" if projection.get("cache") is None else _mark(projection)
-    share = projection.get("share", 1.0)
-    return f"{mode} {projection.get('seconds', 0.0):.1f} s" + (f" ({share:.1%} fits)" if share < 1 else "")
+    share, filling = projection.get("share", 1.0), projection.get("filling", 0.0)
+    seconds = f"{mode} {projection.get('seconds', 0.0):.1f} s" + (f" + {filling:.1f} s filling" if filling else "")
+    return seconds + (f" ({share:.1%} fits)" if share < 1 else "")

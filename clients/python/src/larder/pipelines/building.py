@@ -35,7 +35,7 @@ from larder.http.credentials import endpoint_of
 from larder.pipelines.fingerprint import fingerprints
 from larder.pipelines.options import RunOptions, filtered, refuse_uneven_elements
 from larder.pipelines.running import EpochElements, EpochStart, PipelineRuntime
-from larder.pipelines.stages import AUTOCACHE, FILTER, MAP, Stage
+from larder.pipelines.stages import AUTOCACHE, FILTER, MAP, MOST_VERSIONS, Stage
 from larder.pipelines.stream import PipelineStages, stack
 from larder.planner.steps import TAILS
 from larder.reading.mixing import refuse_mix
@@ -192,24 +192,32 @@ class Pipeline:
         stage = Stage(FILTER, self._stages.count + 1, _callable(function), _caller())
         return self._with(elements=(*self._stages.elements, stage))
 
-    def autocache(self) -> Pipeline:
+    def autocache(self, versions: int = 1) -> Pipeline:
         """Mark a point up to which results may be stored and used again: put it before random operations.
 
-        Warns (`LarderWarning`) of functions before the mark that use random numbers, with their lines: stored results would be
-        the same in every epoch. Warns of functions without a fingerprint: their results are not stored.
+        With several ``versions``, it may come after them: each item has so many elements at the mark, which differ in their
+        random numbers. Each epoch uses one, and any ``versions`` successive epochs use each once, whether or not they are stored
+        (Cachew, ATC 2022, section 7).
+
+        Warns (`LarderWarning`) of functions before a mark of one version that use random numbers, with their lines: stored
+        results would be the same in every epoch. Warns of functions without a fingerprint: their results are not stored.
+
+        Args:
+            versions: elements of an item at the mark, from 1 to 1000; a multiple of those of earlier marks.
 
         Raises:
-            ValueError: before the first ``map``, where the gateway caches the items themselves; or after ``shuffle`` or
-                ``batch``.
+            ValueError: before the first ``map``, where the gateway caches the items themselves; after ``shuffle`` or ``batch``;
+                or ``versions`` is out of range.
         """
         self._before_batch(AUTOCACHE)
         if self._stages.shuffle:
             raise ValueError("autocache() is for single elements; put it before shuffle()")
         if not self._stages.elements:
             raise ValueError("autocache() has nothing to store yet: the gateway caches the items; put it after a map()")
-        stages = (*self._stages.elements, Stage(AUTOCACHE, self._stages.count + 1, None, _caller()))
+        versions = self._checked_versions(versions)
+        stages = (*self._stages.elements, Stage(AUTOCACHE, self._stages.count + 1, None, _caller(), versions))
         mark = fingerprints(stages)[stages[-1].number]
-        if mark.random:
+        if mark.random and versions == 1:
             where = "; ".join(mark.random)
             warnings.warn(f"results of {stages[-1]} would freeze random numbers: {where}", LarderWarning, stacklevel=2)
         if mark.reason:
@@ -393,6 +401,15 @@ class Pipeline:
         derived = Pipeline(self._dataset, self._options, stages)
         derived.ranks, derived._place = ranks, self._upcoming()
         return derived
+
+    def _checked_versions(self, versions: int) -> int:
+        versions = whole_number("versions", versions, 1, MOST_VERSIONS)
+        for mark in self._stages.elements:
+            if versions % mark.versions:
+                raise ValueError(
+                    f"versions must be a multiple of {mark.versions}, as {mark} comes before, not {versions}"
+                )
+        return versions
 
     def _before_batch(self, kind: str) -> None:
         if self._stages.batch:

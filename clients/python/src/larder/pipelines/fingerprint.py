@@ -13,7 +13,8 @@ Workers run the functions they were sent with their own modules' globals: a glob
 first value there, and a package may have another version on another machine. So each worker computes the fingerprint of its own
 functions, and uses stored results only if it equals the trainer's (`result_name`).
 
-Random numbers that a function uses before a mark would be frozen; `Fingerprint.random` has the places.
+Random numbers that a function uses before a mark of one version would be frozen; `Fingerprint.random` has the places. Those of
+several versions follow the pipeline's seed, which then is part of the name.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ _NAMED = (types.EllipsisType, types.NotImplementedType, np.dtype, re.Pattern, ra
 _CLASS_NOISE = frozenset({
     "__module__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__abstractmethods__", "_abc_impl", "__hash__",
     "__parameters__", "__firstlineno__", "__static_attributes__", "__dataclass_fields__", "__dataclass_params__", "__slots__",
+    "__slotnames__",
 })  # fmt: skip
 _PACKAGES = frozenset({"site-packages", "dist-packages"})
 """Folders of installed packages, whether of the environment, the user or the system."""
@@ -77,24 +79,28 @@ class Fingerprint:
         reason: why they cannot.
         random: places before the mark that use random numbers, such as ``train.py:12, random.random``.
         by_item: whether a result may depend on the item's index or name, not only on its bytes.
+        versions: of the mark.
     """
 
     digest: str
     reason: str = ""
     random: tuple[str, ...] = ()
     by_item: bool = False
+    versions: int = 1
 
 
-def result_name(fingerprint: Fingerprint, *, keys: bool) -> str:
+def result_name(fingerprint: Fingerprint, *, keys: bool, seed: int) -> str:
     """The name of a mark's results; empty if they are not stored.
 
     Args:
         fingerprint: the fingerprint of the mark.
         keys: whether items carry bucket and key, as functions see them.
+        seed: of the pipeline; it decides what several versions are.
     """
     if not fingerprint.digest:
         return ""
-    return sha256(f"{fingerprint.digest}/keys={keys and fingerprint.by_item}".encode()).hexdigest()
+    drawn = f"/seed={seed}/versions={fingerprint.versions}" if fingerprint.versions > 1 else ""
+    return sha256(f"{fingerprint.digest}/keys={keys and fingerprint.by_item}{drawn}".encode()).hexdigest()
 
 
 class _NotCovered(LarderError):
@@ -111,7 +117,9 @@ def fingerprints(stages: tuple[Stage, ...]) -> dict[int, Fingerprint]:
     for number, stage in enumerate(stages):
         if stage.kind == AUTOCACHE:
             text = "" if reason else digest.hexdigest()
-            marks[stage.number] = Fingerprint(text, reason, tuple(dict.fromkeys(where)), by_item)
+            marks[stage.number] = Fingerprint(text, reason, tuple(dict.fromkeys(where)), by_item, stage.versions)
+            if stage.versions > 1:  # later marks have versions of these elements
+                digest.update(f"versions={stage.versions}".encode())
             continue
         walk = _Walk(stage.where)
         try:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
 from larder.pipelines.stages import Counts, StageCounts
@@ -151,10 +151,12 @@ class ProfiledStages:
     Args:
         end: number of the last stage on single elements; 0 if there is none.
         marks: the fingerprint of each mark, by its number; empty for results that cannot be shared.
+        versions: of the marks, by number; 1 where left out.
     """
 
     end: int
     marks: Mapping[int, str]
+    versions: Mapping[int, int] = field(default_factory=dict)
 
 
 class ProfileMeter:
@@ -227,9 +229,15 @@ class ProfileMeter:
             "cache": self._cache,
             "end": _metrics(end, points[end]),
             "marks": [
-                {**_metrics(stage, points[stage]), "fingerprint": digest} for stage, digest in self.stages.marks.items()
+                {**_metrics(stage, points[stage]), "fingerprint": digest, **self._versions(stage)}
+                for stage, digest in self.stages.marks.items()
             ],
         }
+
+    def _versions(self, stage: int) -> dict[str, int]:
+        """The versions of a mark, if there are several: earlier gateways know of one."""
+        versions = self.stages.versions.get(stage, 1)
+        return {"versions": versions} if versions > 1 else {}
 
     def _passed(self, counts: Counts, stage: int) -> StageCounts:
         """The counts of a stage since the last profile."""

@@ -8,6 +8,8 @@ Nothing here can make an element fail. A store that does not answer, refuses or 
 cannot be decoded is computed again and replaced. A worker replaces each element at most once: otherwise two versions of Larder
 that cannot read each other's elements would take turns forever.
 
+Results have numbers: the index of the item, plus the number of items times the version, at a mark that has several.
+
 A killed trainer leaves claims, which others respect until they expire. Its successor need not wait for them: the owner is in the
 saved state, or follows from the name of the job. All ranks of a job are one owner, as their shares are disjoint.
 """
@@ -38,9 +40,9 @@ WAIT = 5.0
 
 Outcome = Encoded | ElementFailure
 Compute = Callable[[int], Outcome]
-"""An item's element at the mark, by index."""
+"""An element at the mark, by the number of its result."""
 Finish = Callable[[int, "bytearray | memoryview", float], Outcome]
-"""Takes an element of the mark through the later stages: index, element, seconds spent on it. Raises ElementDamaged."""
+"""Takes an element of the mark through the later stages: number, element, seconds spent on it. Raises ElementDamaged."""
 
 
 def claim_owner(job: str) -> str:

@@ -49,6 +49,8 @@ from larder.training.job import Job
 from larder.training.loader import Loader
 from larder.training.run import Tracker, item_error
 
+MOST_NUMBERS = 1 << 32
+"""The most results of a mark: items times versions."""
 Marks = Mapping[int, Fingerprint]
 """The fingerprints of a pipeline's marks, by stage."""
 
@@ -130,8 +132,9 @@ class PipelineRuntime:
             if self._finds_workers:
                 self.workers = 1
             self.steps = StepMeter(1 if batched else job.batch_size)
-        names = {number: result_name(fingerprint, keys=self.options.keys) for number, fingerprint in marks.items()}
-        points = ProfiledStages(stages[-1].number if stages else 0, names)
+        names = {number: self._result_name(fingerprint) for number, fingerprint in marks.items()}
+        versions = {number: fingerprint.versions for number, fingerprint in marks.items()}
+        points = ProfiledStages(stages[-1].number if stages else 0, names, versions)
         if self.profiles is None or self.profiles.stages != points:
             self.profiles = ProfileMeter(points)
             first = self.profiles.first()
@@ -215,20 +218,24 @@ class PipelineRuntime:
         if self._crew is not None:
             self._crew.scale(workers)
 
-    def cache_mark(self, marks: Marks) -> CacheMark | None:
+    def cache_mark(self, marks: Marks, items: int) -> CacheMark | None:
         """The mark through which an epoch that begins now is read; ``None``: everything is computed.
+
+        Args:
+            marks: of the pipeline.
+            items: of the dataset.
 
         Raises:
             ValueError: the chosen mark does not exist, or its results cannot be stored.
         """
         try:
-            return self._checked(self.cache, marks)
+            return self._checked(self.cache, marks, items)
         except ValueError:
             if not self._follows:
                 raise
             return None  # a function has changed since the fleet decided
 
-    def _checked(self, mark: int | None, marks: Marks) -> CacheMark | None:
+    def _checked(self, mark: int | None, marks: Marks, items: int = 0) -> CacheMark | None:
         """The mark; raises ``ValueError`` if there is no such mark, or its results cannot be stored."""
         if mark is None:
             return None
@@ -238,7 +245,14 @@ class PipelineRuntime:
             raise ValueError(f"stage {mark} is no mark; the marks are at stages: {known}")
         if not fingerprint.digest:
             raise ValueError(f"results of the mark at stage {mark} are not stored: {fingerprint.reason}")
-        return CacheMark(mark, result_name(fingerprint, keys=self.options.keys), self._owner)
+        if (numbers := items * fingerprint.versions) > MOST_NUMBERS:
+            raise ValueError(
+                f"the mark at stage {mark} would have {numbers} results; at most {MOST_NUMBERS} have numbers"
+            )
+        return CacheMark(mark, self._result_name(fingerprint), self._owner)
+
+    def _result_name(self, fingerprint: Fingerprint) -> str:
+        return result_name(fingerprint, keys=self.options.keys, seed=self.options.seed)
 
     def stats(self, stages: tuple[Stage, ...]) -> dict[str, Any]:
         """See `Pipeline.stats`."""
@@ -313,7 +327,7 @@ class EpochElements:
         if self._job is not None:
             self._job.report_epoch(self.epoch)
             runtime.advised_by(self._job, stages.elements, marks, batched=bool(stages.batch))
-        self._cache = runtime.cache_mark(marks)
+        self._cache = runtime.cache_mark(marks, loader.info.items)
         self._cancelled = ""
         self._process = os.getpid()
 

@@ -3,6 +3,10 @@
 Random numbers: before each function, the global generators of ``random``, numpy and PyTorch are seeded from the pipeline's seed,
 the epoch, the item and the stage. So an element is the same whichever worker computes it, after a resume, and whether the stages
 before a mark were computed or read from the cache.
+
+Before a mark with several *versions* (Cachew, ATC 2022, section 7; Revamper, ATC 2021), the version takes the place of the epoch:
+an item has so many elements there, of which each epoch uses one, whether or not results are stored. Functions are numbered there
+without the marks between them, which do not change results.
 """
 
 from __future__ import annotations
@@ -14,11 +18,13 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from larder.base.errors import ElementUnstorable, LarderError
-from larder.base.seeds import seed_generators
+from larder.base.seeds import seed_generators, seed_of
 from larder.pipelines.elements import DROPPED, Encoded
 from larder.reading.source import Item
 
 MAP, FILTER, AUTOCACHE = "map", "filter", "autocache"
+MOST_VERSIONS = 1000
+"""The most versions of a mark."""
 _LONGEST_TRACEBACK = 20_000
 """The most characters of a traceback that are kept, from its end."""
 
@@ -32,15 +38,27 @@ class Stage:
         number: place in the pipeline, from 1.
         function: of the user; ``None`` for a mark.
         where: file and line of the call that added the stage.
+        versions: of a mark: elements of an item there.
     """
 
     kind: str
     number: int
     function: Callable[[Any], Any] | None = None
     where: str = ""
+    versions: int = 1
 
     def __str__(self) -> str:
-        return f"stage {self.number}, {self.kind}({'' if self.function is None else name_of(self.function)})"
+        argument = f"versions={self.versions}" if self.versions > 1 else ""
+        return f"stage {self.number}, {self.kind}({argument if self.function is None else name_of(self.function)})"
+
+
+def version_of(seed: int, epoch: int, item: int, versions: int) -> int:
+    """The version of an item's element that an epoch uses, from 0.
+
+    Successive epochs use the versions in turn, beginning with a random one of each item: none is used twice before all others
+    were, and all are known after ``versions`` epochs, wherever these begin. With a divisor of ``versions``, it is the remainder.
+    """
+    return (seed_of("larder/version", seed, item) + epoch) % versions
 
 
 class ElementFailure(NamedTuple):
@@ -136,6 +154,9 @@ class ElementStages:
     element: tuple[int, int] = (-1, -1)
     running: RunningFunction | None = None
 
+    def __post_init__(self) -> None:
+        self._versioned = _versioned(self.stages)
+
     def take_counts(self) -> Counts:
         """The counts since the last call."""
         taken, self.counts = self.counts, {}
@@ -187,7 +208,11 @@ class ElementStages:
         if stage.function is None:
             self._measure(stage.number, Encoded(plain(value)))
             return plain(value)
-        seed_generators(self.seed, epoch, index, stage.number)
+        if (versioned := self._versioned.get(stage.number)) is None:
+            seed_generators(self.seed, epoch, index, stage.number)
+        else:
+            place, versions = versioned
+            seed_generators(self.seed, version_of(self.seed, epoch, index, versions), index, place)
         # One assignment: a heartbeat must not combine one element's place with another's time.
         self.running = RunningFunction(*self.element, stage, perf_counter())
         try:
@@ -210,6 +235,20 @@ class ElementStages:
 
     def _counted(self, number: int) -> StageCounts:
         return self.counts.setdefault(number, StageCounts())
+
+
+def _versioned(stages: Sequence[Stage]) -> dict[int, tuple[int, int]]:
+    """The functions before marks with several versions, by number: their place among the functions, and the versions of the next
+    such mark."""
+    versioned: dict[int, tuple[int, int]] = {}
+    waiting: dict[int, int] = {}
+    for stage in stages:
+        if stage.function is not None:
+            waiting[stage.number] = len(versioned) + len(waiting) + 1
+        elif stage.versions > 1:
+            versioned |= {number: (place, stage.versions) for number, place in waiting.items()}
+            waiting = {}
+    return versioned
 
 
 class RemoteTraceback(LarderError):

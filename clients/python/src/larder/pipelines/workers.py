@@ -8,10 +8,9 @@ back; `larder.pipelines.crew` assigns their work.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from time import perf_counter
 from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
@@ -25,7 +24,16 @@ from larder.pipelines.elements import Encoded, decode
 from larder.pipelines.fingerprint import Fingerprint, result_name
 from larder.pipelines.results import ReadThrough
 from larder.pipelines.splits import CacheMark, Split, Value
-from larder.pipelines.stages import Counts, ElementFailure, ElementStages, Stage, StageCounts, in_a_line, trace_of
+from larder.pipelines.stages import (
+    Counts,
+    ElementFailure,
+    ElementStages,
+    Stage,
+    StageCounts,
+    in_a_line,
+    trace_of,
+    version_of,
+)
 from larder.reading.frames import HIT, ItemFailure
 from larder.reading.results import Lookup
 from larder.reading.source import ItemReader, ResultSource, Source, item_at
@@ -139,9 +147,10 @@ class WorkerHost(Protocol):
 
 @dataclass
 class LoadedSplit:
-    """A split, its stored results, and the items without one, by index."""
+    """A split, the numbers of its results, those that are stored, and the items without one, by index."""
 
     split: Split
+    numbers: Sequence[int]
     stored: Lookup
     items: dict[int, memoryview] = field(default_factory=dict)
     failed: dict[int, ItemFailure] = field(default_factory=dict)
@@ -176,11 +185,23 @@ class SplitComputation:
             LarderError: as `larder.BatchReader.fetch`; a `PipelineError` for an error that is not one of Larder's.
         """
         with _source_errors():
-            through = self._through(split)
-            stored = Lookup() if through is None else through.look(split.indices)
-        loaded = LoadedSplit(split, stored)
-        self._fetch(loaded, [index for index in split.indices if index not in stored.elements])
+            through, numbers = self._through(split), self._numbers(split)
+            stored = Lookup() if through is None else through.look(numbers)
+        loaded = LoadedSplit(split, numbers, stored)
+        missing = (number for number in numbers if number not in stored.elements)
+        self._fetch(loaded, [number % self.task.info.items for number in missing])
         return loaded
+
+    def _numbers(self, split: Split) -> Sequence[int]:
+        """The number of each element's result: its item's index, plus the number of items for each version before its own."""
+        versions = 1 if split.cache is None else self._stage(split.cache.stage).versions
+        if versions == 1:
+            return split.indices
+        seed, items = self.task.seed, self.task.info.items
+        return [index + items * version_of(seed, split.epoch, index, versions) for index in split.indices]
+
+    def _stage(self, number: int) -> Stage:
+        return next(stage for stage in self.stages.stages if stage.number == number)
 
     def elements(self, loaded: LoadedSplit, seconds: float = 0.0) -> Iterator[Encoded | ElementFailure]:
         """Each element of a split, in order.
@@ -206,21 +227,25 @@ class SplitComputation:
         assert split.cache is not None
         mark, stored = split.cache.stage, loaded.stored
         asked = max(1, len(split.indices))
-        compute = partial(self._element, loaded, spent=waited, mark=mark)
+        items = self.task.info.items
 
-        def finish(index: int, element: bytearray | memoryview, spent: float) -> Encoded | ElementFailure:
+        def compute(number: int) -> Encoded | ElementFailure:
+            return self._element(loaded, number % items, spent=waited, mark=mark)
+
+        def finish(number: int, element: bytearray | memoryview, spent: float) -> Encoded | ElementFailure:
+            index = number % items
             stages.element = split.number, loaded.places[index]
             began = perf_counter()
             value = decode(element, copy=False)  # the element has its arrays
             decoding = perf_counter() - began
             if not spent:  # it was read, not computed
                 stages.count(mark, StageCounts(1, waited + decoding, len(element), 1))
-                if index in stored.elements:  # the wait was for another job's computation
+                if number in stored.elements:  # the wait was for another job's computation
                     asking, busy = stored.seconds / asked + decoding, stored.cpu_seconds / asked + decoding
                     stages.count(mark, StageCounts(timed=1, reading=asking, busy=busy))
             return stages.beyond(mark, value, index, split.epoch, waited + spent + decoding)
 
-        yield from through.elements(split.indices, loaded.stored, compute, finish, hurried=split.careful)
+        yield from through.elements(loaded.numbers, loaded.stored, compute, finish, hurried=split.careful)
         counts, through.counts = through.counts, StageCounts()
         stages.count(mark, counts)
 
@@ -274,18 +299,19 @@ class SplitComputation:
         return self._marks[split.cache]
 
     def _opened(self, split: Split, cache: CacheMark) -> ReadThrough | None:
-        stage = next(stage for stage in self.stages.stages if stage.number == cache.stage)
-        source = self.task.source
+        stage, source, seed = self._stage(cache.stage), self.task.source, self.task.seed
         if not isinstance(source, ResultSource):
             return None
-        own = cache.name if self._own is None else result_name(self._own[cache.stage], keys=split.names is not None)
+        own, keys = cache.name, split.names is not None
+        if self._own is not None:
+            own = result_name(self._own[cache.stage], keys=keys, seed=seed)
         if own != cache.name:
             self._differing.add(
                 f"results of {stage} are computed, and not stored: workers see other code or values than the training process, "
                 "such as a global that was changed there, or another version of a package; pass as an argument what you change"
             )
             return None
-        return ReadThrough(source.results(self.task.info, cache.name, cache.owner), str(stage))
+        return ReadThrough(source.results(self.task.info, cache.name, cache.owner, stage.versions), str(stage))
 
     def _forget(self, stage: int) -> None:
         """Close the store of a mark whose functions have changed."""

@@ -1,4 +1,4 @@
-"""Results of pipelines at a gateway: elements at a mark, by index of the item (docs/batch-protocol.md of the gateway).
+"""Results of pipelines at a gateway: elements at a mark, by number (docs/batch-protocol.md of the gateway).
 
 A result's home is the home of its item, so requests are split like batches. No request is repeated: unread results are computed,
 and unstored ones are computed again in the next epoch. A gateway that fails, or does not know results, is not asked for a while,
@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter, thread_time
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,9 +43,23 @@ _ABSENT = frozenset({404, 405, 501})
 """Statuses of a gateway, or of a proxy in front of it, that does not know the addresses of results."""
 
 
+class ResultNames(NamedTuple):
+    """The names of the results of one mark.
+
+    Args:
+        fingerprint: of the functions before the mark, 64 hexadecimal digits.
+        owner: of claims: a training run.
+        versions: results of an item. Result ``index + items * version`` is of the item at ``index``.
+    """
+
+    fingerprint: str
+    owner: str
+    versions: int = 1
+
+
 @dataclass
 class Lookup:
-    """The results found, by index of the item.
+    """The results found, by number.
 
     Args:
         elements: as stored.
@@ -98,8 +112,7 @@ class GatewayResults:
     Args:
         endpoint: address of the gateway.
         dataset: the dataset.
-        fingerprint: of the functions before the mark, 64 hexadecimal digits.
-        owner: of claims: a training run.
+        names: of the results.
         credentials: an access key of the gateway.
         timeout: seconds of silence after which a request fails.
     """
@@ -108,17 +121,17 @@ class GatewayResults:
         self,
         endpoint: str,
         dataset: DatasetInfo,
-        fingerprint: str,
-        owner: str,
+        names: ResultNames,
         *,
         credentials: Credentials | Callable[[], Credentials] | CredentialSource | None = None,
         timeout: float = 30.0,
     ) -> None:
         self._api = Api(endpoint, credentials=credentials, timeout=timeout, retry=Retry(attempts=1))
         self._scatter = Scatter(Fleet(self._api, dataset))
-        self._path = f"/-/v1/datasets/{dataset.id}/results/{fingerprint}"
-        self._owner = owner
-        self._name = dataset.name
+        self._path = f"/-/v1/datasets/{dataset.id}/results/{names.fingerprint}"
+        self._owner = names.owner
+        self._items = max(1, dataset.items)
+        self._sent = {"name": dataset.name} | ({"versions": str(names.versions)} if names.versions > 1 else {})
         self._probation = Probation()
         self._refused = False
         self.unread = ""
@@ -140,7 +153,7 @@ class GatewayResults:
             wait: seconds to wait for results that others compute, if nothing is left for the caller.
         """
         lookup = Lookup()
-        sent = {"name": self._name}
+        sent = {**self._sent}
         if claim and not self.unstored:
             sent |= {"claim": f"{claim:.3f}", "owner": self._owner, "wait": f"{wait:.3f}"}
         left = list(indices)
@@ -169,7 +182,7 @@ class GatewayResults:
             given_up: indices without an element.
             replace: replace stored elements. Without it, the first element of an index stays.
         """
-        sent = {"name": self._name, "owner": self._owner, **({"replace": "1"} if replace else {})}
+        sent = {**self._sent, "owner": self._owner, **({"replace": "1"} if replace else {})}
         done, too_large = Stored(), list[int]()
         if self.unstored or self.waiting:
             self._lost(done, len(elements))
@@ -211,7 +224,8 @@ class GatewayResults:
         """
         wanted = np.array(indices, np.uint32)
         try:
-            outcome = self._scatter.round(wanted, len(wanted), ask) or ask(self._api, wanted, len(wanted))
+            items = wanted % self._items
+            outcome = self._scatter.round(items, len(wanted), ask, sent=wanted) or ask(self._api, wanted, len(wanted))
             if outcome.error is not None:
                 raise outcome.error
         except UnknownDataset:

@@ -132,7 +132,12 @@ class Scatter:
         self.__init__(state["fleet"])  # type: ignore[misc]
 
     def round(
-        self, indices: NDArray[np.uint32], wanted: int, ask: Ask, offers: int | None = None
+        self,
+        indices: NDArray[np.uint32],
+        wanted: int,
+        ask: Ask,
+        offers: int | None = None,
+        sent: NDArray[np.uint32] | None = None,
     ) -> RequestOutcome | None:
         """Request ``wanted`` of these items from their homes; ``None`` if only the one address is usable.
 
@@ -141,6 +146,7 @@ class Scatter:
             wanted: how many to deliver.
             ask: sends one request.
             offers: how many candidates after the first ``wanted`` a gateway offered; ``None`` if all candidates are equal.
+            sent: numbers to request instead of the indices, by place.
 
         Raises:
             RequestRefused: a node refused the request.
@@ -156,7 +162,8 @@ class Scatter:
             parts = parts_of(view.ring.ids, homes, wanted)
         else:
             parts = shared_parts_of(view.ring.ids, homes, wanted, offers)
-        asked = [partial(ask, view.apis[part.node], indices[part.places], part.take, **part.offered) for part in parts]
+        numbers = indices if sent is None else sent
+        asked = [partial(ask, view.apis[part.node], numbers[part.places], part.take, **part.offered) for part in parts]
         return self._gathered(parts, self._all(asked))
 
     def _all(self, calls: Sequence[Callable[[], RequestOutcome]]) -> list[RequestOutcome | Exception]:

@@ -25,7 +25,7 @@ from larder.http.credentials import Credentials, CredentialSource, endpoint_of
 from larder.http.s3 import S3
 from larder.reading.batch import BatchReader
 from larder.reading.merging import Fetched
-from larder.reading.results import GatewayResults, ResultStore
+from larder.reading.results import GatewayResults, ResultNames, ResultStore
 from larder.reading.samples import SampleReader
 
 DatasetName = str | os.PathLike[str] | DatasetInfo
@@ -139,13 +139,14 @@ def lengths_of(source: object, info: DatasetInfo) -> NDArray[np.int64]:
 class ResultSource(Protocol):
     """A source whose datasets have results of pipelines."""
 
-    def results(self, info: DatasetInfo, name: str, owner: str) -> ResultStore:
-        """The results of one mark.
+    def results(self, info: DatasetInfo, name: str, owner: str, versions: int = 1) -> ResultStore:
+        """The results of one mark, by number: the index of the item, plus ``info.items`` times the version.
 
         Args:
             info: the dataset.
             name: of the results, 64 hexadecimal digits.
             owner: of claims on them.
+            versions: results of an item.
         """
 
 
@@ -253,11 +254,11 @@ class GatewaySource:
             return {}
         return {"": min(1.0, known.resident / known.items)} if known.items else {}
 
-    def results(self, info: DatasetInfo, name: str, owner: str) -> GatewayResults:
+    def results(self, info: DatasetInfo, name: str, owner: str, versions: int = 1) -> GatewayResults:
         """Results of pipelines at the gateway."""
-        access = self._access
+        access, names = self._access, ResultNames(name, owner, versions)
         return GatewayResults(
-            self._client.endpoint, info, name, owner, credentials=access.credentials, timeout=access.timeout
+            self._client.endpoint, info, names, credentials=access.credentials, timeout=access.timeout
         )
 
     def locations(self, info: DatasetInfo, start: int = 0, count: int | None = None) -> Iterable[ItemLocation]:
