@@ -41,6 +41,7 @@ LONG = (
     "closed_forms",
     "accuracy",
     "accuracy_sorted",
+    "accuracy_versions",
     "importance",
     "fleet_large",
     "index_large",
