@@ -355,8 +355,9 @@ def test_results_are_named_by_a_few_digits(admin, operator):
 
 def test_a_pipeline_is_shown_with_its_decisions(admin, operator):
     """Rule: stages, projections of each mode, and workers over time; an override is by the job's name."""
-    stage = {"stage": 2, "mark": True, "seconds": 0.004, "bytes": 27648.0, "elements": 100}
-    projections = [{"cache": None, "seconds": 10.0, "share": 1.0}, {"cache": 2, "seconds": 2.5, "share": 0.5}]
+    stage = {"stage": 2, "mark": True, "seconds": 0.004, "bytes": 27648.0, "elements": 100, "versions": 8}
+    computing, reading = {"cache": None, "seconds": 10.0, "share": 1.0}, {"cache": 2, "seconds": 2.5, "share": 0.5}
+    projections = [computing, reading, {"cache": 4, "seconds": 5.0, "share": 1.0, "filling": 1.04}]
     decision = {"at": "2026-03-01T09:30:00Z", "epoch": 0, "cache": 2, "reason": "fastest", "projections": projections}
     change = {"at": "2026-03-01T09:40:00Z", "rank": 0, "workers": 4, "mode": "get"}
     known = {
@@ -367,7 +368,8 @@ def test_a_pipeline_is_shown_with_its_decisions(admin, operator):
     admin.answers["GET pipelines/a/run"] = known
     admin.answers["PUT pipelines/a/run/override"] = {"mode": "never"}
     shown = operator("pipelines", "show", "run").out
-    for part in ("2, mark", "4.000 ms", "compute 10.0 s, stage 2 2.5 s (50.0% fits)", "2026-03-01T09:40:00Z"):
+    projected = "compute 10.0 s, stage 2 2.5 s (50.0% fits), stage 4 5.0 s + 1.0 s filling"
+    for part in ("2, mark, 8 versions", "4.000 ms", projected, "2026-03-01T09:40:00Z"):
         assert part in shown
     assert operator("pipelines", "never", "a/run").out.splitlines() == ["a/run: never, from the next epoch on"]
     assert admin.asked[-1].body == {"mode": "never"}

@@ -270,6 +270,9 @@ def test_each_version_is_written_for_an_epoch():
     assert [found.mode(4, epoch) for epoch in range(7)] == ["put"] * 5 + ["get"] * 2
     shared = decided(None, versioned(4, profile()), replace(FACTS, stored={POOLS[4]: found}), SETTINGS)
     assert (shared.reason, shared.mode(4, 0)) == (CacheReason.SHARED, "get")
+    slow = [versioned(4, reading(0.02, epoch)) for epoch in range(4)]
+    assert after(shared, slow) is shared  # the other job has not stored all versions yet
+    assert after(shared, [versioned(4, reading(0.02, epoch)) for epoch in range(4, 8)]).stage != 4
     # What the epochs that write cost says nothing of reads.
     assert after(found, [versioned(4, reading(0.01, epoch)) for epoch in (1, 2, 3, 4)]) is found
 

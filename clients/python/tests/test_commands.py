@@ -24,10 +24,10 @@ JOB = {
 
 PIPELINE = {
     "tenant": "a", "job": "run-1", "dataset_name": "train", "mode": "cache", "cache": 2, "reason": "fastest", "workers": 4,
-    "stages": [{"stage": 2, "mark": True, "seconds": 0.004, "bytes": 27648.0, "elements": 100}],
+    "stages": [{"stage": 2, "mark": True, "seconds": 0.004, "bytes": 27648.0, "elements": 100, "versions": 8}],
     "decisions": [{
         "at": "2026-03-01T09:30:00Z", "epoch": 0, "cache": 2, "reason": "fastest",
-        "projections": [{"cache": None, "seconds": 10.0}, {"cache": 2, "seconds": 2.5, "share": 0.4}],
+        "projections": [{"cache": None, "seconds": 10.0}, {"cache": 2, "seconds": 2.5, "share": 0.4, "filling": 1.04}],
     }],
     "scaling": [{"at": "2026-03-01T09:40:00Z", "rank": 0, "workers": 4, "mode": "get"}],
 }  # fmt: skip
@@ -99,7 +99,8 @@ def test_pipelines(server, capsys):
     assert row.split() == ["run-1", "train", "cache", "stage", "2", "fastest", "4"]
     assert cli.main(["pipelines", "show", "run-1"]) == 0
     shown = capsys.readouterr().out
-    for part in ("4.000 ms", "compute 10.0 s, stage 2 2.5 s (40.0% fits)", "2026-03-01T09:40:00Z"):
+    projected = "compute 10.0 s, stage 2 2.5 s + 1.0 s filling (40.0% fits)"
+    for part in ("mark, 8 versions", "4.000 ms", projected, "2026-03-01T09:40:00Z"):
         assert part in shown
     assert cli.main(["pipelines", "show", "other"]) == 1
     assert "unknown pipeline 'other'" in capsys.readouterr().err

@@ -155,13 +155,13 @@ class CacheDecision:
         """A rank's mode in ``epoch`` with the mark ``cache`` in force: ``compute``, ``put`` or ``get``."""
         if cache == COMPUTE:
             return "compute"
-        written = self.epoch + self._versions
+        written = self.epoch + self.versions
         writes = cache == self.stage and self.reason is not CacheReason.SHARED and epoch <= written
         return "put" if writes else "get"
 
     @property
-    def _versions(self) -> int:
-        """Epochs that compute results before all are stored."""
+    def versions(self) -> int:
+        """Epochs that compute results before all are stored; 1 if it is not known."""
         return next((cost.versions for cost in self.costs[1:] if cost.stage == self.stage), 1)
 
 
@@ -297,8 +297,10 @@ def _made(
 
 
 def _reads(now: CacheDecision, profile: PipelineProfile) -> bool:
-    """Whether a profile is of an epoch that reads the results of the decision."""
-    return now.stage != COMPUTE and profile.cache == now.stage and now.mode(profile.cache, profile.epoch) == "get"
+    """Whether a profile is of an epoch that reads the decision's results; another job may not have stored all versions yet."""
+    stored = now.versions == 1 or profile.epoch >= now.epoch + now.versions
+    in_force = now.stage != COMPUTE and profile.cache == now.stage
+    return in_force and stored and now.mode(profile.cache, profile.epoch) == "get"
 
 
 def _room_moved(now: CacheDecision, facts: CacheFacts, settings: MarkSettings) -> bool:
