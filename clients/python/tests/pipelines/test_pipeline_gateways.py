@@ -156,3 +156,16 @@ def test_a_pipeline_without_workers_computes_with_changed_functions(server):
     assert len({asked.connection for asked in server.batches() if "/results/" not in asked.path}) == 1
     assert len(pipeline._runtime._inline._marks) == 1
     pipeline.close()
+
+
+def test_a_gateway_that_knows_no_versions_costs_results_alone(server):
+    """Rule: it refuses the unknown parameter, so elements are computed, with one warning that has its reason."""
+    server.results = problem(400, "InvalidRequest", "unknown parameter 'versions'")
+    options = {"endpoint": server.endpoint, "access": ACCESS, "workers": 0, "cache": 2}
+    pipeline = larder.pipeline(NUMBERS, **options).map(number).autocache(versions=2)
+    with pytest.warns(LarderWarning, match=r"versions=2\) are computed: .*unknown parameter 'versions'") as said:
+        epochs = [sorted(pipeline) for _ in range(3)]
+    assert (epochs, len(said)) == ([list(range(ITEMS))] * 3, 1)
+    requests = [asked for asked in server.asked if "/results/" in asked.path]
+    assert [asked.query["versions"] for asked in requests] == ["2"]
+    pipeline.close()
