@@ -28,7 +28,7 @@ def main() -> None:
     """Go through two epochs, and say what they cost."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("dataset", help="a registered dataset, or a digest file")
-    parser.add_argument("--workers", help='worker processes, by default one per core; or "ray", or "ray:4"')
+    parser.add_argument("--workers", help='worker processes, by default one per core; or "ray", "ray:4" or "local+ray"')
     options = {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
     if options.get("workers", "").isdigit():
         options["workers"] = int(options["workers"])

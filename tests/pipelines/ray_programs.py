@@ -25,6 +25,7 @@ from ray.cluster_utils import Cluster
 import larder
 from larder.base.errors import StageFailed
 from larder.pipelines import Pipeline
+from larder.pipelines.hosts import usable_cores
 from larder.testing import MemorySource
 from tests.pipelines.result_steps import Noting
 
@@ -159,6 +160,46 @@ def removed() -> dict[str, Any]:
     return {**found, "before": nodes.count(gone), "nodes": len(set(nodes)), "after": len(set(nodes[-50:]) - {gone})}
 
 
+def seated(item: Any) -> tuple[int, int, bool]:
+    """The item's number, the process that computed it, and whether that is an actor; slow enough for others to get a share."""
+    time.sleep(0.004)
+    return number(item), os.getpid(), ray.is_initialized()
+
+
+def local_first() -> dict[str, Any]:
+    """A machine with room for one worker: it is scaled up, loses that worker, and is scaled down again; epochs follow each other
+    until all of it has happened."""
+    os.environ["LOCAL_WORLD_SIZE"] = str(usable_cores())
+    epochs: list[list[int]] = []
+    said: list[tuple[int, int]] = []
+    first = killed = 0
+    with closing(pipeline_of(300, "local+ray:1", seed=3).map(seated)) as pipeline:
+
+        def workers() -> tuple[int, int]:
+            return pipeline.stats()["workers"], pipeline.stats()["remote_workers"]
+
+        while len(said) < 3:
+            epochs.append([])
+            for value, process, on_cluster in pipeline:
+                epochs[-1].append(value)
+                if not said:
+                    said.append(workers())
+                    pipeline.scale(3)
+                elif on_cluster and not killed:
+                    os.kill(killed := first, signal.SIGKILL)
+                elif len(said) == 1 and killed not in (0, process) and not on_cluster:
+                    said.append(workers())
+                    pipeline.scale(1)
+                elif len(said) == 2 and workers() == (1, 0):
+                    said.append(workers())
+                first = process if not on_cluster and not killed else first
+        deaths = pipeline.stats()["worker_deaths"]
+    del os.environ["LOCAL_WORLD_SIZE"]
+    with closing(pipeline_of(300, 0, seed=3).map(number)) as pipeline:
+        alone = [list(pipeline) for _ in epochs]
+    return {"epochs": epochs, "alone": alone, "workers": said, "deaths": deaths}
+
+
 def resumed() -> dict[str, Any]:
     """Resume an epoch from a state with another number of workers."""
     with closing(pipeline_of(103, "ray:2", seed=3).map(number).batch(8)) as pipeline:
@@ -241,7 +282,8 @@ def wait_for_end(processes: set[int]) -> None:
 
 
 SCENARIOS: dict[str, Callable[..., dict[str, Any]]] = {
-    each.__name__: each for each in (equal, elements, died, scaled, removed, resumed, stored, failed, closed)
+    each.__name__: each
+    for each in (equal, elements, died, scaled, removed, local_first, resumed, stored, failed, closed)
 }
 
 

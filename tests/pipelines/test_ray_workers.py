@@ -135,6 +135,15 @@ def test_a_node_is_removed_in_the_middle_of_an_epoch(cluster: Cluster) -> None:
     assert found["after"] == 1
 
 
+def test_the_machines_own_workers_are_first_and_stay_last(cluster: Cluster) -> None:
+    """Rule: with ``local+ray``, workers for which the machine has no room are actors, which go first when there are fewer; a dead
+    local worker is replaced by a local one; and the epochs are those of one process."""
+    found = cluster.run("local_first")
+    assert found["workers"] == [[1, 0], [3, 2], [1, 0]]
+    assert found["deaths"] == 1
+    assert found["epochs"] == found["alone"]
+
+
 def test_a_state_resumes_with_another_number_of_actors(cluster: Cluster) -> None:
     """The epoch is the one that one process gives."""
     found = cluster.run("resumed")

@@ -15,15 +15,25 @@ from larder.pipelines.worker import SentPart
 
 
 @pytest.mark.parametrize(
-    ("workers", "number", "on_ray"),
-    [(None, None, False), (0, 0, False), (3, 3, False), ("ray", None, True), ("ray:12", 12, True)],
+    ("workers", "choice"),
+    [
+        (None, WorkerChoice()),
+        (0, WorkerChoice(0)),
+        (3, WorkerChoice(3)),
+        ("ray", WorkerChoice(None, on_ray=True)),
+        ("ray:12", WorkerChoice(12, on_ray=True)),
+        ("local+ray", WorkerChoice(None, on_ray=True, local_first=True)),
+        ("local+ray:12", WorkerChoice(12, on_ray=True, local_first=True)),
+    ],
 )
-def test_workers_are_a_number_or_on_ray(workers, number, on_ray):
-    """A number of processes, or actors with or without their number."""
-    assert WorkerChoice.of(workers, None) == WorkerChoice(number, on_ray)
+def test_workers_are_a_number_or_on_ray(workers, choice):
+    """A number of processes, or actors with or without their number, or first the ones and then the others."""
+    assert WorkerChoice.of(workers, None) == choice
 
 
-@pytest.mark.parametrize("workers", ["", "Ray", "ray:", "ray:0", "ray: 3", "ray:x", "4", -1, 2.5, True])
+@pytest.mark.parametrize(
+    "workers", ["", "Ray", "ray:", "ray:0", "ray: 3", "ray:x", "local", "ray+local", "local+ray:0", "4", -1, 2.5, True]
+)
 def test_other_workers_are_refused(workers):
     """Other values of ``workers=`` are refused before anything is started."""
     with pytest.raises(ValueError, match=r"workers must be .*, not "):

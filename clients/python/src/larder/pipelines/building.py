@@ -55,8 +55,9 @@ class PipelineOptions(TypedDict, total=False):
         endpoint: address of the gateway; by default ``LARDER_ENDPOINT``, or that of AWS's tools.
         seed: seed of the order and of all random numbers (0).
         workers: number of input workers; 0: compute in the training process. ``"ray"``, or ``"ray:4"`` for four: actors of a
-            Ray cluster. By default one per usable core, or this rank's part of the cluster's free CPUs; with a `larder.Job`, the
-            fleet finds the number, starting from one.
+            Ray cluster. ``"local+ray"``, ``"local+ray:4"``: processes on this machine's cores, and actors beyond them. By default
+            one per usable core, or with ``"ray"`` this rank's part of the cluster's free CPUs; with a `larder.Job`, the fleet
+            finds the number, starting from one.
         ray_options: of the actors, as ``ray.remote`` takes them, such as ``resources`` (``{"num_cpus": 1}``).
         keys: whether the items of the first stage have bucket and key (``False``).
         on_error: for an element whose function raises or hangs: ``"raise"`` `StageFailed` (default), or ``"skip"`` it.
@@ -319,10 +320,10 @@ class Pipeline:
         self._place = _Place(epoch, dict(state))
 
     def stats(self) -> dict[str, Any]:
-        """Counts of all iterations: ``elements``, ``dropped`` and ``skipped`` ones, ``repeated`` in their place, batches,
-        workers that died, and by stage the number of elements, seconds per element including all earlier stages, and bytes per
-        element; ``results`` by mark: elements ``read``, ``computed``, ``stored``, ``refused``, and ``damaged`` ones, which were
-        computed again."""
+        """Counts of all iterations: ``elements``, ``dropped`` and ``skipped`` ones, ``repeated`` in their place, batches, the
+        present workers and those of them on a cluster, workers that died, and by stage the number of elements, seconds per
+        element including all earlier stages, and bytes per element; ``results`` by mark: elements ``read``, ``computed``,
+        ``stored``, ``refused``, and ``damaged`` ones, which were computed again."""
         return self._runtime.stats(self._stages.elements)
 
     def scale(self, workers: int) -> None:

@@ -92,6 +92,11 @@ class Crew:
         return sum(not member.retiring for member in self._members.values())
 
     @property
+    def remote(self) -> int:
+        """The ``workers`` that run on a cluster."""
+        return sum(self._host.remote(number) for number, member in self._members.items() if not member.retiring)
+
+    @property
     def working(self) -> int:
         """Number of workers if all are ready and none is about to end, else 0."""
         steady = all(member.ready and not member.retiring for member in self._members.values())
@@ -145,6 +150,7 @@ class Crew:
     def _adjust(self) -> None:
         """Start and retire workers until their number is the wanted one."""
         active = [number for number, member in self._members.items() if not member.retiring]
+        active.sort(key=self._host.remote)
         for _ in range(self._target - len(active)):
             number, self._number = self._number, self._number + 1
             # In this order: after Ctrl-C between the two, nothing waits for a worker that does not exist.

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from larder.base.options import whole_number
+from larder.pipelines.local_first import LocalFirstHost
 from larder.pipelines.processes import ProcessHost
-from larder.pipelines.ray_actors import RayHost, free_cpus
+from larder.pipelines.ray_actors import RayHost, elsewhere, free_cpus
 from larder.pipelines.workers import WorkerHost
 
-_ON_RAY = re.compile(r"ray(?::([1-9]\d{0,5}))?")
+_ON_RAY = re.compile(r"(local\+)?ray(?::([1-9]\d{0,5}))?")
 
 
 @dataclass(frozen=True)
@@ -24,11 +25,13 @@ class WorkerChoice:
         number: of workers; 0: compute in the training process; ``None``: not set.
         on_ray: whether they are actors of a Ray cluster, not processes of this machine.
         ray_options: of the actors.
+        local_first: whether actors come only after as many processes as this machine has cores for.
     """
 
     number: int | None = None
     on_ray: bool = False
     ray_options: Mapping[str, Any] | None = None
+    local_first: bool = False
 
     @classmethod
     def of(cls, workers: int | str | None, ray_options: Mapping[str, Any] | None) -> WorkerChoice:
@@ -40,8 +43,10 @@ class WorkerChoice:
         if isinstance(workers, str):
             match = _ON_RAY.fullmatch(workers)
             if match is None:
-                raise ValueError(f'workers must be a number, "ray", or "ray:" and a number, not {workers!r}')
-            return cls(int(match[1]) if match[1] else None, True, ray_options)
+                raise ValueError(
+                    f'workers must be a number, "ray" or "local+ray", or one of these, ":" and a number, not {workers!r}'
+                )
+            return cls(int(match[2]) if match[2] else None, True, ray_options, bool(match[1]))
         if ray_options is not None:
             raise ValueError('ray_options= needs workers="ray"')
         return cls(None if workers is None else whole_number("workers", workers, 0))
@@ -56,15 +61,31 @@ class WorkerChoice:
         Raises:
             PipelineError: this process may not start workers.
         """
-        return RayHost(payload, heartbeat, self.ray_options) if self.on_ray else ProcessHost(payload, heartbeat)
+        if not self.on_ray:
+            return ProcessHost(payload, heartbeat)
+        if not self.local_first:
+            return RayHost(payload, heartbeat, self.ray_options)
+        options = {"scheduling_strategy": elsewhere(), **(self.ray_options or {})}
+        return LocalFirstHost(ProcessHost(payload, heartbeat), RayHost(payload, heartbeat, options), local_places())
 
     def default(self, world: int) -> int:
         """Number of workers if none is set: the usable cores, or this rank's part of the cluster's free CPUs.
 
+        With local ones first, it is this machine's part alone: without a fleet nobody measures whether more would help.
+
         Args:
             world: number of training processes, which share a cluster.
         """
+        if self.local_first:
+            return local_places()
         return max(1, free_cpus() // world) if self.on_ray else usable_cores()
+
+
+def local_places() -> int:
+    """Workers that this training process may start on its machine: its part of the cores, which it shares with the other ranks
+    there (``LOCAL_WORLD_SIZE``, as torchrun sets it)."""
+    ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, usable_cores() // max(1, int(ranks) if ranks.isdecimal() else 1))
 
 
 def usable_cores() -> int:

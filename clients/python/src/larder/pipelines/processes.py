@@ -90,6 +90,10 @@ class ProcessHost:
         if worker in self._processes:
             self._processes[worker].kill()
 
+    def remote(self, worker: int) -> bool:
+        """See `WorkerHost`."""
+        return False
+
     def poll(self, seconds: float) -> list[tuple[int, Event]]:
         """See `WorkerHost`."""
         ready = self._selector.select(seconds)

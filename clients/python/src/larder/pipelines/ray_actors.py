@@ -82,6 +82,10 @@ class RayHost:
         if worker in self._actors:
             self._ray.kill(self._actors[worker])
 
+    def remote(self, worker: int) -> bool:
+        """See `WorkerHost`."""
+        return True
+
     def poll(self, seconds: float) -> list[tuple[int, Event]]:
         """See `WorkerHost`."""
         ready = self._ready(seconds, 1)
@@ -223,6 +227,18 @@ def connected() -> Any:
             "through Ray's shared memory"
         )
     return ray
+
+
+def elsewhere() -> Any:
+    """Ray's strategy of scheduling for actors that use another machine than this one, as long as one has room.
+
+    Raises:
+        PipelineError: see `connected`.
+    """
+    ray = connected()
+    strategies = ray.util.scheduling_strategies
+    here = ray.get_runtime_context().get_node_id()
+    return strategies.NodeLabelSchedulingStrategy(hard={}, soft={"ray.io/node-id": strategies.NotIn(here)})
 
 
 def free_cpus() -> int:

@@ -262,6 +262,7 @@ class PipelineRuntime:
             **{name: self.counts[name] for name in ("elements", "dropped", "skipped", "repeated", "batches")},
             "waited": self.waited,
             "workers": 0 if self._crew is None else self._crew.workers,
+            "remote_workers": 0 if self._crew is None else self._crew.remote,
             "worker_deaths": self._deaths + (0 if self._crew is None else self._crew.deaths),
             "stages": {named[number]: described(counts[number]) for number in sorted(counts) if number in named},
             "results": {

@@ -135,6 +135,9 @@ class WorkerHost(Protocol):
     def kill(self, worker: int) -> None:
         """End a worker at once. An `Ended` event follows."""
 
+    def remote(self, worker: int) -> bool:
+        """Whether a worker runs on a cluster. Such workers are retired before those of this machine."""
+
     def poll(self, seconds: float) -> list[tuple[int, Event]]:
         """The events by worker, in their order; waits for the first one for a limited time.
 
@@ -370,6 +373,10 @@ class InlineHost:
             self._running = None
         self._started.discard(worker)
         self._events.append((worker, Ended()))
+
+    def remote(self, worker: int) -> bool:
+        """See `WorkerHost`."""
+        return False
 
     def poll(self, seconds: float) -> list[tuple[int, Event]]:
         """See `WorkerHost`; computes the next element."""
