@@ -15,11 +15,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from gateway.policies.space.autocache import COMPUTE, StageProfile
+from gateway.policies.space.autocache import COMPUTE, CacheReason, StageProfile
 from gateway.policies.space.autoscale import ScaleSettings, Scaling
 from gateway.policies.space.cache_mode import CacheDecision, CacheFacts, MarkSettings, PipelineProfile, decided
 from gateway.policies.space.pipelines import RankBatches, workers_after
 from gateway.policies.space.read_model import ReadModel, ReadSums, added, fit_reads, size_class
+from gateway.sim.cpu_rule import CpuRule, CpuTarget
 from gateway.sim.world.clock import Clock
 from larder.pipelines.metering import BatchMeter, BatchReport, ProfiledStages, ProfileMeter
 from larder.pipelines.stages import Counts, StageCounts, summed
@@ -96,6 +97,12 @@ class PipelineModel:
         end = max(read, self.reads.busy * read + computed)  # the next elements are read while these are computed
         return (end - self.work if cache == SOURCE else (1 - share) * source), end
 
+    def busy(self, cache: int, writes: bool) -> float:
+        """Mean processor seconds per element. A read from the dataset's store only waits."""
+        share = self.share(cache) if cache != COMPUTE else 0.0
+        work = self.work if writes or cache != FULL else (1 - share) * self.work
+        return share * self.reads.busy * self.reads.seconds(self.bytes_at(cache)) + work
+
 
 @dataclass(frozen=True, slots=True)
 class PipelineControl:
@@ -105,6 +112,7 @@ class PipelineControl:
         cache: the mark in use from the first epoch on.
         workers: number of workers.
         scale: how the number of workers is found.
+        cpu: find it by processor time instead.
         caching: when the gateway decides where to cache.
         stored: decisions of other jobs, by the pools that these jobs stored.
         known_reads: elements of several sizes that earlier pipelines read.
@@ -113,6 +121,7 @@ class PipelineControl:
     cache: int | None = None
     workers: int | None = None
     scale: ScaleSettings = field(default_factory=ScaleSettings)
+    cpu: CpuTarget | None = None
     caching: MarkSettings = field(default_factory=MarkSettings)
     stored: Mapping[str, CacheDecision] = field(default_factory=dict)
     known_reads: int = _SAMPLES
@@ -137,6 +146,14 @@ class PipelineRun:
     epochs: list[SimulatedEpoch] = field(default_factory=list)
     workers: list[tuple[float, int]] = field(default_factory=list)
     decisions: list[tuple[float, CacheDecision]] = field(default_factory=list)
+
+    def worker_seconds(self, began: float, ended: float) -> float:
+        """The seconds between two times for which workers were paid for, whether or not they had work."""
+        until = [at for at, _ in self.workers[1:]] + [max(ended, self.workers[-1][0])]
+        return sum(
+            workers * max(0.0, min(end, ended) - max(at, began))
+            for (at, workers), end in zip(self.workers, until, strict=True)
+        )
 
     @property
     def stored(self) -> dict[str, CacheDecision]:
@@ -163,7 +180,8 @@ class _Gateway:
             size = model.size * chance.uniform(0.1, 2 * model.growth)
             seconds = model.reads.seconds(size) * max(0.1, chance.gauss(1, 0.1))
             self._read(ReadSums(1, size, seconds, seconds * model.reads.busy))
-        self.decision: CacheDecision | None = None
+        fixed = control.cache  # the first epoch writes, as after an operator's decision
+        self.decision = None if fixed is None else CacheDecision(fixed, CacheReason.OVERRIDE, epoch=-1)
         self.scaling: Scaling | None = None
 
     def profiled(self, said: Mapping[str, Any], epoch: int) -> None:
@@ -214,6 +232,7 @@ class _PipelineSimulation:
         self._target = control.workers or 1
         self._ready_workers = self._target
         self._busy = 0
+        self._busy_seconds = 0.0
         self._cache = control.cache or COMPUTE
         self._run = PipelineRun(workers=[(0.0, self._target)])
         self._epoch, self._epochs, self._began = 0, 0, 0.0
@@ -231,6 +250,8 @@ class _PipelineSimulation:
             self._note(None)
         self._clock.after(0.0, self._begin)
         self._clock.after(HEARTBEAT, self._beat)
+        if self._control.cpu is not None:
+            self._clock.after(self._control.cpu.period, partial(self._by_cpu, CpuRule(self._control.cpu)))
         until = 0.0
         while self._epoch < epochs:
             until += 1000.0
@@ -290,7 +311,9 @@ class _PipelineSimulation:
                 self._drift = self._chance.gauss(1, self._model.drift)
             slower *= max(0.1, self._drift * self._chance.gauss(1, self._model.noise))
             counts = self._counted(slower * source, slower * end, slower)
-            self._clock.after(slower * end * self._model.batch, partial(self._finish, number, counts))
+            waited = end - self._model.busy(self._cache, self._writes)  # workers that slow each other down are busy
+            cpu = self._model.batch * (slower * end - waited)
+            self._clock.after(slower * end * self._model.batch, partial(self._finish, number, counts, cpu))
 
     def _counted(self, source: float, end: float, slower: float) -> Counts:
         size, model = self._model.batch, self._model
@@ -306,8 +329,9 @@ class _PipelineSimulation:
             read.busy = read.reading * model.reads.busy
         return counts
 
-    def _finish(self, number: int, counts: Counts) -> None:
+    def _finish(self, number: int, counts: Counts, cpu: float) -> None:
         self._busy -= 1
+        self._busy_seconds += cpu
         self._done.add(number)
         self._counts = summed(self._counts, counts)
         self._work()
@@ -326,6 +350,14 @@ class _PipelineSimulation:
     def _started(self) -> None:
         self._ready_workers = self._target
         self._work()
+
+    def _by_cpu(self, rule: CpuRule) -> None:
+        """Scale by the processor time of the last period."""
+        period = rule.settings.period
+        utilization, self._busy_seconds = self._busy_seconds / (period * self._target), 0.0
+        self._scale(rule.after(self._clock.now, utilization, self._target))
+        if self._epoch < self._epochs:
+            self._clock.after(period, partial(self._by_cpu, rule))
 
     # --- the trainer
 
@@ -361,7 +393,7 @@ class _PipelineSimulation:
         if profile is not None and self._control.cache is None:
             self._gateway.profiled(profile, self._epoch)
         self._note(before)
-        if report is not None and self._control.workers is None:
+        if report is not None and self._control.workers is None and self._control.cpu is None:
             self._scale(self._gateway.reported(report, self._epoch))
         if self._epoch < self._epochs:
             self._clock.after(HEARTBEAT, self._beat)

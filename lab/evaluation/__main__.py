@@ -19,6 +19,7 @@ NAMES = (
     "importance",
     "importance_real",
     "pipelines",
+    "pipelines_cost",
     "pipelines_real",
     "pipelines_marks",
     "convnet",
