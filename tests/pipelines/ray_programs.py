@@ -26,6 +26,10 @@ import larder
 from larder.base.errors import StageFailed
 from larder.pipelines import Pipeline
 from larder.pipelines.hosts import usable_cores
+from larder.pipelines.ray_pool import NAMESPACE, pool_name
+from larder.pipelines.stages import Stage
+from larder.pipelines.workers import WorkerTask
+from larder.reading.source import GatewaySource
 from larder.testing import MemorySource
 from tests.pipelines.result_steps import Noting
 
@@ -200,6 +204,71 @@ def local_first() -> dict[str, Any]:
     return {"epochs": epochs, "alone": alone, "workers": said, "deaths": deaths}
 
 
+def lent(workers: int, items: int = 200, warm: float = 600.0, **options: Any) -> dict[str, Any]:
+    """Epochs with actors of a pool of two, until so many have computed something: the processes, and the items of all epochs."""
+    options = {"ray_options": {"num_cpus": 0}, "pool": larder.WorkerPool(2, warm), **options}
+    epochs, processes = [], set()
+    with closing(pipeline_of(items, f"ray:{workers}", **options).map(placed)) as pipeline:
+        while len(processes) < workers:
+            came, those, _ = zip(*pipeline, strict=True)
+            epochs.append(sorted(came))
+            processes |= set(those)
+        whole = all(came == list(range(items)) for came in epochs)
+        return {"whole": whole, "processes": sorted(processes), "deaths": pipeline.stats()["worker_deaths"]}
+
+
+def taken_over() -> dict[str, Any]:
+    """Pipelines of different items and seeds, one after the other."""
+    return {"first": lent(2, seed=1), "second": lent(2, 300, seed=2)}
+
+
+def lent_one() -> dict[str, Any]:
+    """An epoch with one actor of the pool."""
+    return lent(1)
+
+
+def lent_two() -> dict[str, Any]:
+    """An epoch with both actors of the pool."""
+    return lent(2)
+
+
+def unused() -> dict[str, Any]:
+    """A pool that keeps nothing warm, after its only pipeline: the number of pools that there are then, and of those before."""
+    before = len(pools())
+    processes = lent(1, 20, warm=0.0, ray_options={"num_cpus": 0.5})["processes"]
+    wait_for_end(set(processes))
+    deadline = time.monotonic() + 60
+    while len(pools()) > before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return {"before": before, "after": len(pools())}
+
+
+def pools() -> list[str]:
+    """The names of the pools on the cluster."""
+    named = ray.util.list_named_actors(all_namespaces=True)
+    return [actor["name"] for actor in named if actor["namespace"] == NAMESPACE]
+
+
+def named_pools() -> dict[str, Any]:
+    """The names of pools for a function, credentials and options, for equal ones, and for others."""
+
+    def name(function: Callable[[Any], Any], key: str, secret: str, **options: Any) -> str:
+        access = larder.Access(credentials=larder.Credentials(key, secret))
+        source = GatewaySource("http://127.0.0.1:9", "numbers", access)
+        task = WorkerTask(source, MemorySource(7).describe(), (Stage("map", 1, function),), seed=1, job=key)
+        return pool_name(task, options)[0]
+
+    return {
+        "equal": [name(number, "GWA", "secret"), name(number, "GWA", "secret")],
+        "others": [
+            name(placed, "GWA", "secret"),
+            name(number, "GWB", "secret"),
+            name(number, "GWA", "other"),
+            name(number, "GWA", "secret", num_cpus=2),
+        ],
+    }
+
+
 def resumed() -> dict[str, Any]:
     """Resume an epoch from a state with another number of workers."""
     with closing(pipeline_of(103, "ray:2", seed=3).map(number).batch(8)) as pipeline:
@@ -283,7 +352,10 @@ def wait_for_end(processes: set[int]) -> None:
 
 SCENARIOS: dict[str, Callable[..., dict[str, Any]]] = {
     each.__name__: each
-    for each in (equal, elements, died, scaled, removed, local_first, resumed, stored, failed, closed)
+    for each in (
+        *(equal, elements, died, scaled, removed, local_first, resumed, stored, failed, closed),
+        *(taken_over, lent_one, lent_two, unused, named_pools),
+    )
 }
 
 
@@ -305,10 +377,12 @@ def main_cluster() -> None:
         _cluster.shutdown()
 
 
-def main_train(address: str) -> None:
-    """An endless training loop that reports its worker processes, and its interruption."""
+def main_train(address: str, shared: str = "") -> None:
+    """An endless training loop that reports its worker processes, and its interruption; with actors of its own, or of a pool of
+    two."""
     ray.init(address=address, log_to_driver=False)
-    pipeline, seen = pipeline_of(10**6, "ray:2").map(placed), set()
+    options = {"pool": larder.WorkerPool(2, 600.0), "ray_options": {"num_cpus": 0}} if shared else {}
+    pipeline, seen = pipeline_of(10**6, "ray:2", **options).map(placed), set()
     try:
         for _, process, _ in pipeline:
             if process not in seen:

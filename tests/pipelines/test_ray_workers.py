@@ -167,6 +167,39 @@ def test_actors_store_results_and_read_them(cluster: Cluster, tmp_path: Path) ->
     assert results[1] == {"read": STORED - lost, "computed": lost, "stored": lost, "refused": 0, "damaged": 0}
 
 
+def test_a_pools_actors_are_taken_over(cluster: Cluster) -> None:
+    """Rule: a pipeline with the same functions computes in the processes that the one before had, whatever its items and seed."""
+    found = cluster.run("taken_over")
+    assert found["second"]["processes"] == found["first"]["processes"]
+    assert found["first"]["whole"]
+    assert found["second"]["whole"]
+
+
+def test_programs_share_a_pool_and_a_killed_one_gives_back(cluster: Cluster, log: Path) -> None:
+    """Rule: a program that has all actors of a pool gives one to another that has none, and loses no element by it; when it is
+    killed, its actors go to the next pipeline."""
+    before = cluster.run("lent_two")["processes"]
+    with program("train", cluster.address, "shared", directory=cluster.directory, log=log) as trainer:
+        assert sorted(said(trainer, log)["process"] for _ in range(2)) == before
+        beside = cluster.run("lent_one")
+        assert (beside["whole"], beside["deaths"]) == (True, 0)
+        assert set(beside["processes"]) <= set(before)
+    assert cluster.run("lent_two")["processes"] == before
+
+
+def test_only_equal_functions_with_equal_credentials_share_a_pool(cluster: Cluster) -> None:
+    """Rule: other code, another access key, another secret and other options of actors give another pool."""
+    found = cluster.run("named_pools")
+    assert len(set(found["equal"])) == 1
+    assert len({*found["equal"], *found["others"]}) == 5
+
+
+def test_an_unused_pool_ends_with_its_actors(cluster: Cluster) -> None:
+    """Rule: after the time for which it keeps actors warm, nothing of a pool is left on the cluster."""
+    found = cluster.run("unused")
+    assert found["after"] == found["before"]
+
+
 def test_errors_name_element_and_stage(cluster: Cluster) -> None:
     """A function that raises, and one that hangs, whose actor is ended."""
     raised, hung = cluster.run("failed")["said"]

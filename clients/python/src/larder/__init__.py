@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from larder.http.credentials import Credentials
     from larder.http.s3 import S3, ListedObject, ObjectHead
     from larder.pipelines import Pipeline, pipeline
+    from larder.pipelines.ray_pool import WorkerPool
     from larder.planner import Shard, merge_states
     from larder.reading.aio import AsyncBatchReader, get_many_async
     from larder.reading.batch import BatchReader, Fetched
@@ -109,6 +110,7 @@ __all__ = [
     "UnevenRanks",
     "UnexpectedAnswer",
     "UnknownDataset",
+    "WorkerPool",
     "get_many",
     "get_many_async",
     "merge_states",
@@ -144,6 +146,7 @@ _MODULES = {
     "S3": "http.s3",
     "Shard": "planner",
     "Stats": "base.stats",
+    "WorkerPool": "pipelines.ray_pool",
     "get_many": "reading.many",
     "get_many_async": "reading.aio",
     "merge_states": "planner",

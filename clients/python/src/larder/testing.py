@@ -44,6 +44,10 @@ class MemorySource:
     before: Callable[[NDArray[np.uint32]], object] | None = None
     name: str = "memory"
 
+    def identity(self) -> bytes:
+        """Memory is read without credentials."""
+        return b""
+
     def describe(self) -> DatasetInfo:
         """The dataset; its id depends only on the name and the number of items."""
         count = self.items if isinstance(self.items, int) else len(self.items)

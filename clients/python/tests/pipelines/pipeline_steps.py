@@ -126,3 +126,20 @@ def with_process(item: Any) -> tuple[int, int]:
 def whole(items: int = 103) -> Counter[int]:
     """Every item once."""
     return Counter(range(items))
+
+
+REMEMBERED: list[int] = []
+HANGING, RELEASED = threading.Event(), threading.Event()
+
+
+def remembering(item: Any) -> int:
+    """The item's number, which a global remembers."""
+    REMEMBERED.append(number(item))
+    return number(item)
+
+
+def waiting_for_release(item: Any) -> int:
+    """The item's number, once a test allows it."""
+    HANGING.set()
+    RELEASED.wait(60)
+    return number(item)

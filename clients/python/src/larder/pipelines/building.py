@@ -34,6 +34,7 @@ from larder.base.ranks import Ranks, environment_ranks, given_ranks
 from larder.http.credentials import endpoint_of
 from larder.pipelines.fingerprint import fingerprints
 from larder.pipelines.options import RunOptions, filtered, refuse_uneven_elements
+from larder.pipelines.ray_pool import WorkerPool
 from larder.pipelines.running import EpochElements, EpochStart, PipelineRuntime
 from larder.pipelines.stages import AUTOCACHE, FILTER, MAP, MOST_VERSIONS, Stage
 from larder.pipelines.stream import PipelineStages, stack
@@ -59,6 +60,7 @@ class PipelineOptions(TypedDict, total=False):
             one per usable core, or with ``"ray"`` this rank's part of the cluster's free CPUs; with a `larder.Job`, the fleet
             finds the number, starting from one.
         ray_options: of the actors, as ``ray.remote`` takes them, such as ``resources`` (``{"num_cpus": 1}``).
+        pool: shares the actors with other pipelines that have the same functions and credentials, and keeps them warm.
         keys: whether the items of the first stage have bucket and key (``False``).
         on_error: for an element whose function raises or hangs: ``"raise"`` `StageFailed` (default), or ``"skip"`` it.
         on_missing: for an item that cannot be read: ``"raise"`` (default), or ``"skip"`` it.
@@ -78,6 +80,7 @@ class PipelineOptions(TypedDict, total=False):
     seed: int
     workers: int | str
     ray_options: Mapping[str, Any]
+    pool: WorkerPool
     keys: bool
     on_error: str
     on_missing: str

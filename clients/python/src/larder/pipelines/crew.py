@@ -15,7 +15,17 @@ from time import monotonic
 from larder.base.errors import LarderWarning, PipelineError
 from larder.pipelines.splits import Released, Split, SplitLedger
 from larder.pipelines.stages import Counts, ElementFailure, RemoteTraceback, StageCounts, summed
-from larder.pipelines.workers import Broken, Ended, Event, Heartbeat, Notice, SplitPart, Started, WorkerHost
+from larder.pipelines.workers import (
+    Broken,
+    Ended,
+    Event,
+    Heartbeat,
+    Notice,
+    Recalled,
+    SplitPart,
+    Started,
+    WorkerHost,
+)
 
 HEARTBEAT = 5.0
 """Seconds between two heartbeats of a worker (Cachew, ATC 2022, section 4.1)."""
@@ -157,8 +167,11 @@ class Crew:
             self._host.start(number)
             self._members[number] = _Member(self._clock())
         for number in active[self._target :]:
-            self._host.retire(number)
-            self._members[number].retiring = True
+            self._retire(number, self._members[number])
+
+    def _retire(self, number: int, member: _Member) -> None:
+        self._host.retire(number)
+        member.retiring = True
 
     def _fill(self, ledger: SplitLedger) -> None:
         """Assign splits to every worker, those with the least work first, as long as the queue has room."""
@@ -217,6 +230,8 @@ class Crew:
             self._refuse_hanging(ledger, worker, event)
         elif isinstance(event, Notice):
             self._warn(event.text)
+        elif isinstance(event, Recalled):
+            self._retire(worker, member)
         elif isinstance(event, Ended):
             self._bury(ledger, worker, member, event)
 

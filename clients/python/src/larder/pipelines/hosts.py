@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from larder.base.errors import LarderWarning
 from larder.base.options import whole_number
 from larder.pipelines.local_first import LocalFirstHost
 from larder.pipelines.processes import ProcessHost
-from larder.pipelines.ray_actors import RayHost, elsewhere, free_cpus
-from larder.pipelines.workers import WorkerHost
+from larder.pipelines.ray_actors import RayHost, all_cpus, elsewhere, free_cpus
+from larder.pipelines.ray_pool import SharedActors, WorkerPool, pool_name
+from larder.pipelines.workers import WorkerHost, WorkerTask
 
 _ON_RAY = re.compile(r"(local\+)?ray(?::([1-9]\d{0,5}))?")
 
@@ -26,16 +29,20 @@ class WorkerChoice:
         on_ray: whether they are actors of a Ray cluster, not processes of this machine.
         ray_options: of the actors.
         local_first: whether actors come only after as many processes as this machine has cores for.
+        pool: shares the actors; ``None``: they are this pipeline's own.
     """
 
     number: int | None = None
     on_ray: bool = False
     ray_options: Mapping[str, Any] | None = None
     local_first: bool = False
+    pool: WorkerPool | None = None
 
     @classmethod
-    def of(cls, workers: int | str | None, ray_options: Mapping[str, Any] | None) -> WorkerChoice:
-        """The choice from the options ``workers=`` and ``ray_options=``.
+    def of(
+        cls, workers: int | str | None, ray_options: Mapping[str, Any] | None, pool: WorkerPool | None = None
+    ) -> WorkerChoice:
+        """The choice from the options ``workers=``, ``ray_options=`` and ``pool=``.
 
         Raises:
             ValueError: invalid value.
@@ -46,16 +53,20 @@ class WorkerChoice:
                 raise ValueError(
                     f'workers must be a number, "ray" or "local+ray", or one of these, ":" and a number, not {workers!r}'
                 )
-            return cls(int(match[2]) if match[2] else None, True, ray_options, bool(match[1]))
-        if ray_options is not None:
-            raise ValueError('ray_options= needs workers="ray"')
+            if pool is not None and not isinstance(pool, WorkerPool):
+                raise ValueError(f"pool must be a larder.WorkerPool, not {pool!r}")
+            return cls(int(match[2]) if match[2] else None, True, ray_options, bool(match[1]), pool)
+        for name, value in (("ray_options", ray_options), ("pool", pool)):
+            if value is not None:
+                raise ValueError(f'{name}= needs workers="ray"')
         return cls(None if workers is None else whole_number("workers", workers, 0))
 
-    def host(self, payload: bytes, heartbeat: float) -> WorkerHost:
+    def host(self, task: WorkerTask, payload: bytes, heartbeat: float) -> WorkerHost:
         """A host of workers outside of this process.
 
         Args:
-            payload: their task, pickled.
+            task: their task.
+            payload: the same, pickled.
             heartbeat: seconds between two heartbeats.
 
         Raises:
@@ -63,10 +74,23 @@ class WorkerChoice:
         """
         if not self.on_ray:
             return ProcessHost(payload, heartbeat)
-        if not self.local_first:
-            return RayHost(payload, heartbeat, self.ray_options)
-        options = {"scheduling_strategy": elsewhere(), **(self.ray_options or {})}
-        return LocalFirstHost(ProcessHost(payload, heartbeat), RayHost(payload, heartbeat, options), local_places())
+        options = {**(self.ray_options or {})}
+        shared = self._shared(task, options)
+        if self.local_first and shared is None:
+            options.setdefault("scheduling_strategy", elsewhere())
+        cluster = RayHost(payload, heartbeat, options, shared)
+        return LocalFirstHost(ProcessHost(payload, heartbeat), cluster, local_places()) if self.local_first else cluster
+
+    def _shared(self, task: WorkerTask, options: Mapping[str, Any]) -> SharedActors | None:
+        if self.pool is None:
+            return None
+        name, reason = pool_name(task, options)
+        if name:
+            return SharedActors(name, options, self.pool)
+        warnings.warn(
+            f"actors are not shared, because functions cannot be compared: {reason}", LarderWarning, stacklevel=2
+        )
+        return None
 
     def default(self, world: int) -> int:
         """Number of workers if none is set: the usable cores, or this rank's part of the cluster's free CPUs.
@@ -78,7 +102,10 @@ class WorkerChoice:
         """
         if self.local_first:
             return local_places()
-        return max(1, free_cpus() // world) if self.on_ray else usable_cores()
+        if not self.on_ray:
+            return usable_cores()
+        # Idle actors of a pool have CPUs that are not free, and are for this pipeline.
+        return max(1, (free_cpus() if self.pool is None else min(self.pool.workers, all_cpus())) // world)
 
 
 def local_places() -> int:

@@ -11,6 +11,7 @@ import numpy as np
 from larder.base.errors import UnevenRanks
 from larder.base.options import as_whole_number, whole_number
 from larder.pipelines.hosts import WorkerChoice
+from larder.pipelines.ray_pool import WorkerPool
 from larder.pipelines.stages import FILTER
 from larder.pipelines.stream import PipelineStages
 from larder.planner import Progress
@@ -30,6 +31,7 @@ class RunOptions:
     seed: int = 0
     workers: int | str | None = None
     ray_options: Mapping[str, Any] | None = None
+    pool: WorkerPool | None = None
     keys: bool = False
     on_error: str = "raise"
     on_missing: str = "raise"
@@ -55,7 +57,7 @@ class RunOptions:
         timeout: object = self.timeout
         if isinstance(timeout, bool) or not isinstance(timeout, int | float | np.number) or not timeout >= 0:
             raise ValueError(f"timeout must be at least 0 seconds, not {timeout!r}")
-        WorkerChoice.of(self.workers, self.ray_options)
+        WorkerChoice.of(self.workers, self.ray_options, self.pool)
 
     @property
     def skips(self) -> bool:

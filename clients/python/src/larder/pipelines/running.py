@@ -64,7 +64,7 @@ class PipelineRuntime:
 
     def __init__(self, options: RunOptions) -> None:
         self.options = options
-        self.choice = WorkerChoice.of(options.workers, options.ray_options)
+        self.choice = WorkerChoice.of(options.workers, options.ray_options, options.pool)
         self.workers = self.choice.number or 0
         """Number of workers; 0 until the first ones start, if the user has set no number."""
         self.job: Job | None = None
@@ -109,7 +109,7 @@ class PipelineRuntime:
         limits = CrewLimits(options.queue * max(1, batch), options.queue_bytes, options.timeout)
         # The heartbeat after the timeout reveals a hanging function.
         beat = min(HEARTBEAT, max(0.05, options.timeout / 2))
-        host = InlineHost(self._computation(task)) if payload is None else self.choice.host(payload, beat)
+        host = InlineHost(self._computation(task)) if payload is None else self.choice.host(task, payload, beat)
         if not self.workers and payload is not None:
             self.workers = self.choice.default(world)
         self._crew, self._payload = Crew(host, max(1, self.workers), limits), payload

@@ -10,6 +10,7 @@ from __future__ import annotations
 import pickle
 import sys
 import threading
+from collections.abc import Mapping
 from queue import SimpleQueue
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 from larder.base.background import BackgroundThread
 from larder.base.errors import LarderError, PipelineError
 from larder.pipelines.elements import Encoded
-from larder.pipelines.fingerprint import fingerprints
+from larder.pipelines.fingerprint import Fingerprint, fingerprints
 from larder.pipelines.splits import Split, Value
 from larder.pipelines.stages import Counts, ElementFailure, Stage, in_a_line
 from larder.pipelines.workers import (
@@ -103,14 +104,19 @@ class SplitWorker:
 
     def __init__(self, link: WorkerLink, heartbeat: float) -> None:
         self._link = link
-        self._heartbeat = heartbeat
+        self.heartbeat = heartbeat
+        self.marks: Mapping[int, Fingerprint] | None = None
         self._sending = threading.Lock()
         self._splits: SimpleQueue[Split | None] = SimpleQueue()
         self._background = BackgroundThread()
         self._over = threading.Event()
 
-    def prepare(self, payload: bytes) -> None:
+    def prepare(self, payload: bytes, marks: Mapping[int, Fingerprint] | None = None) -> None:
         """Load a task that `pickled` made, and tell the trainer that this worker is ready.
+
+        Args:
+            payload: the task.
+            marks: fingerprints of its marks, from before any function ran in this process; by default none has.
 
         Raises:
             Exception: the task cannot be loaded; the trainer has the reason.
@@ -118,7 +124,8 @@ class SplitWorker:
         try:
             task = self._loaded(payload)
             # Now, before any function runs: state that functions keep must not change their fingerprints.
-            self._computation = SplitComputation(task, fingerprints(task.stages))
+            self.marks = fingerprints(task.stages) if marks is None else marks
+            self._computation = SplitComputation(task, self.marks)
         except Exception as error:
             self._send(Broken.by(error))
             raise
@@ -150,6 +157,7 @@ class SplitWorker:
             self._work()
         finally:
             self._over.set()
+            self._computation.close()
 
     def _work(self) -> None:
         reading = self._background.submit(self._read_next)
@@ -212,7 +220,7 @@ class SplitWorker:
             self._link.send(message, memory)
 
     def _beat(self) -> None:
-        while not self._over.wait(self._heartbeat):
+        while not self._over.wait(self.heartbeat):
             running, beat = self._computation.stages.running, Heartbeat()
             if running is not None:
                 beat = Heartbeat(running.split, running.place, str(running.stage), perf_counter() - running.since)
@@ -243,6 +251,11 @@ def pickled(task: WorkerTask) -> bytes:
             f"{what} cannot be sent to worker processes ({type(error).__name__}: {error}). {remedy} or compute in the training "
             "process with workers=0"
         ) from error
+
+
+def dumped(value: object) -> bytes:
+    """A value pickled like a task."""
+    return bytes(_dumps()(value))
 
 
 def _can_be_sent(stage: Stage, dumps: Any) -> bool:

@@ -109,7 +109,11 @@ class Ended(NamedTuple):
     reason: str = ""
 
 
-Event = Started | SplitPart | Heartbeat | Broken | Notice | Ended
+class Recalled(NamedTuple):
+    """A worker of a pool is wanted by another pipeline: it is to be retired. If it is needed here, another one is asked for."""
+
+
+Event = Started | SplitPart | Heartbeat | Broken | Notice | Ended | Recalled
 
 
 @runtime_checkable

@@ -8,6 +8,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from itertools import islice
 from pathlib import PurePosixPath
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -21,7 +22,7 @@ from larder.base.retry import Patience, Retry
 from larder.base.stats import Stats
 from larder.base.tar import TarError, sample_members, split_name
 from larder.http.client import Client
-from larder.http.credentials import Credentials, CredentialSource, endpoint_of
+from larder.http.credentials import Credentials, CredentialSource, endpoint_of, source_of
 from larder.http.s3 import S3
 from larder.reading.batch import BatchReader
 from larder.reading.merging import Fetched
@@ -91,6 +92,18 @@ class Source(Protocol):
 
     def locations(self, info: DatasetInfo, start: int = 0, count: int | None = None) -> Iterable[ItemLocation]:
         """Locations of the items from ``start`` on."""
+
+
+@runtime_checkable
+class IdentifiedSource(Protocol):
+    """A source that knows in whose name it reads."""
+
+    def identity(self) -> bytes:
+        """A digest of its credentials. Processes that read with equal ones may read the same.
+
+        Raises:
+            CredentialsMissing: no access key was found.
+        """
 
 
 @runtime_checkable
@@ -203,6 +216,12 @@ class GatewaySource:
         )
         brief = min(settings.timeout, _ASIDE)
         self._brief_client = Client(address, credentials=settings.credentials, timeout=brief, retry=Retry(attempts=1))
+
+    def identity(self) -> bytes:
+        """See `IdentifiedSource`."""
+        key = source_of(self._access.credentials).current()
+        parts = key.access_key_id, key.secret_access_key, key.session_token or ""
+        return sha256("\0".join(parts).encode()).digest()
 
     def describe(self) -> DatasetInfo:
         """The dataset; registers it if given by its digest file. Raises what `Client.register` and `Client.dataset` raise."""
