@@ -232,6 +232,34 @@ def lent_two() -> dict[str, Any]:
     return lent(2)
 
 
+def lent_killed() -> dict[str, Any]:
+    """Epochs in which an actor of the pool is killed, and then ones in which the pool is, with all its actors."""
+    options = {"ray_options": {"num_cpus": 0}, "pool": larder.WorkerPool(2, 600.0)}
+    with closing(pipeline_of(200, "ray:1", **options).map(placed)) as pipeline:
+
+        def kill_actor(process: int) -> None:
+            os.kill(process, signal.SIGKILL)
+
+        def kill_pools(process: int) -> None:
+            for name in pools():
+                ray.kill(ray.get_actor(name, NAMESPACE))
+
+        epochs = []
+        for trouble in (kill_actor, kill_pools):
+            deaths, made = pipeline.stats()["worker_deaths"], False
+            while pipeline.stats()["worker_deaths"] == deaths:
+                epochs.append([])
+                for value, process, _ in pipeline:
+                    epochs[-1].append(value)
+                    if len(epochs[-1]) == 50 and not made:
+                        trouble(process)
+                        made = True
+        return {
+            "whole": all(sorted(came) == list(range(200)) for came in epochs),
+            "deaths": pipeline.stats()["worker_deaths"],
+        }
+
+
 def unused() -> dict[str, Any]:
     """A pool that keeps nothing warm, after its only pipeline: the number of pools that there are then, and of those before."""
     before = len(pools())
@@ -354,7 +382,7 @@ SCENARIOS: dict[str, Callable[..., dict[str, Any]]] = {
     each.__name__: each
     for each in (
         *(equal, elements, died, scaled, removed, local_first, resumed, stored, failed, closed),
-        *(taken_over, lent_one, lent_two, unused, named_pools),
+        *(taken_over, lent_one, lent_two, lent_killed, unused, named_pools),
     )
 }
 

@@ -187,6 +187,12 @@ def test_programs_share_a_pool_and_a_killed_one_gives_back(cluster: Cluster, log
     assert cluster.run("lent_two")["processes"] == before
 
 
+def test_a_pool_outlives_its_actors_and_a_pipeline_its_pool(cluster: Cluster) -> None:
+    """Rule: a killed actor is replaced; a killed pool, which takes its actors with it, too; no element is lost or repeated."""
+    found = cluster.run("lent_killed")
+    assert found == {"whole": True, "deaths": 2}
+
+
 def test_only_equal_functions_with_equal_credentials_share_a_pool(cluster: Cluster) -> None:
     """Rule: other code, another access key, another secret and other options of actors give another pool."""
     found = cluster.run("named_pools")

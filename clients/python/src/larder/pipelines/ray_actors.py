@@ -40,8 +40,6 @@ _FIXED: Mapping[str, Any] = {"max_restarts": 0, "max_task_retries": 0, "max_conc
 """Options of every actor: threads for the events of its pipeline and of the one before, and to wait for the end of its work."""
 CLEARING = 10.0
 """Seconds that the function which an actor computes may take to return when its pipeline is gone."""
-_ATTEMPTS = 3
-"""Pools that a worker is asked of, in case the one before has ended."""
 
 _Sent = tuple[object, NDArray[np.uint8] | None]
 
@@ -55,8 +53,11 @@ class SharedSupply(Protocol):
     def lease(self, worker: int) -> Any:
         """Ask for an actor; returns the reference to its lease."""
 
-    def again(self, worker: int) -> Any:
-        """Ask a new pool, because the previous one has ended."""
+    def again(self, worker: int) -> Any | None:
+        """Ask a new pool, because the one that was asked has ended; ``None`` if new ones end, too."""
+
+    def answered(self) -> None:
+        """A request was answered: its pool works."""
 
     def cancel(self, worker: int) -> None:
         """Withdraw a request."""
@@ -96,7 +97,6 @@ class RayHost:
         self._shared = shared
         self._requests: dict[int, Any] = {}
         self._cancelled: set[int] = set()
-        self._attempts = 0
         self._leases: dict[int, int] = {}
         self._payload = self._ray.put(payload)  # once for each machine, not for each worker
         self._heartbeat = heartbeat
@@ -179,12 +179,12 @@ class RayHost:
         try:
             lease = self._ray.get(self._requests.pop(worker))
         except self._ray.exceptions.RayError as error:
-            self._attempts += 1
-            if self._attempts > _ATTEMPTS or worker in self._cancelled:
+            request = None if worker in self._cancelled else self._shared.again(worker)
+            if request is None:
                 return Ended(_in_a_line(error))
-            self._requests[worker] = self._shared.again(worker)
+            self._requests[worker] = request
             return None
-        self._attempts = 0
+        self._shared.answered()
         if worker in self._cancelled:
             self._cancelled.discard(worker)
             if lease is not None:

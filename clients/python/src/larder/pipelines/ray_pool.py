@@ -35,6 +35,8 @@ from larder.reading.source import IdentifiedSource
 
 NAMESPACE = "larder"
 """The namespace of keepers on a Ray cluster."""
+_ATTEMPTS = 3
+"""Keepers that a pipeline starts after one has ended, before it gives up."""
 _TENDING = 1.0
 """Seconds between two looks at idle workers."""
 _UNUSED = 60.0
@@ -102,16 +104,28 @@ class SharedActors:
         self._ray = connected()
         self._name, self._options, self._pool = name, dict(options), pool
         self._user = uuid4().hex
+        self._asked: dict[int, Any] = {}
+        self._ended = 0
+        """Keepers that have ended since one answered."""
         self._join()
 
     def lease(self, worker: int) -> Any:
         """See `SharedSupply`."""
+        self._asked[worker] = self._keeper
         return self._keeper.lease.remote(self._user, worker)
 
-    def again(self, worker: int) -> Any:
+    def again(self, worker: int) -> Any | None:
         """See `SharedSupply`."""
-        self._join()
+        if self._asked[worker] is self._keeper:  # the first of its requests to fail
+            self._ended += 1
+            if self._ended > _ATTEMPTS:
+                return None
+            self._join()
         return self.lease(worker)
+
+    def answered(self) -> None:
+        """See `SharedSupply`."""
+        self._ended = 0
 
     def cancel(self, worker: int) -> None:
         """See `SharedSupply`."""
