@@ -21,6 +21,7 @@ NAMES = (
     "pipelines",
     "pipelines_cost",
     "pipelines_real",
+    "pipelines_pool",
     "pipelines_marks",
     "convnet",
     "gpu",

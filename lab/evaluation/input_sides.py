@@ -97,7 +97,7 @@ def larder_processes(facts: Facts, workers: int | str | None = None) -> Iterator
 @contextmanager
 def larder_actors(facts: Facts) -> Iterator[Epoch]:
     """`larder.pipeline` with Ray actors."""
-    with _ray(facts.workers), larder_processes(facts, f"ray:{facts.workers}") as epoch:
+    with on_ray(facts.workers), larder_processes(facts, f"ray:{facts.workers}") as epoch:
         yield epoch
 
 
@@ -136,13 +136,14 @@ def ray_data(facts: Facts) -> Iterator[Epoch]:
         found = rows.map_batches(images, batch_size=None).iter_batches(batch_size=BATCH)
         return sum(len(batch["image"]) for batch in found)
 
-    with _ray(facts.workers):
+    with on_ray(facts.workers):
         ray.data.DataContext.get_current().enable_progress_bars = False
         yield epoch
 
 
 @contextmanager
-def _ray(cpus: int) -> Iterator[None]:
+def on_ray(cpus: int) -> Iterator[None]:
+    """A Ray cluster on this machine."""
     import ray
 
     ray.init(
