@@ -20,7 +20,7 @@ from gateway.sim.pipelines import (
     simulate_pipeline,
     with_knee,
 )
-from lab.evaluation.pages import machine, numbers, picture, table, write_section
+from lab.evaluation.pages import machine, numbers, picture, write_section
 
 WORK = (0.0, 2e-5, 5e-5, 1e-4, 2e-4, 3e-4, 5e-4, 1e-3, 2e-3, 5e-3)
 """Seconds of work on an element: Figure 8's compute intensity."""
@@ -197,13 +197,14 @@ def _workers() -> str:
         near = sum(abs(each - best) <= 1 for each in found)
         times = [f"{1000 * each:.1f}" for each in curve]
         rows.append([f"{1000 * model.step:.1f}", *times, str(best), f"{min(found)}-{max(found)}", f"{near} of {SEEDS}"])
-    numbers = [str(workers) for workers in range(1, MOST + 1)]
+    columns = ["step, ms", *(str(workers) for workers in range(1, MOST + 1)), "knee", "found", "knee +- 1"]
+    summary = "; ".join(f"step {row[0]} ms: knee {row[-3]}, found {row[-2]}" for row in rows)
     return "\n\n".join(
         [
             "Figure 6: milliseconds per batch with 1 to 8 workers, for three ingestion rates, and the number that the gateway "
             f"finds with a threshold of 3 % in {SEEDS} runs. *Knee*: the fewest workers of which one more shortens a batch by "
             "no more than the threshold.",
-            table(["step, ms", *numbers, "knee", "found", "knee +- 1"], rows),
+            f"{numbers('pipelines-workers', columns, rows)}: {summary}.",
         ]
     )
 
@@ -225,7 +226,7 @@ def _threshold() -> str:
             f"{DRIFT:.0%} together, which a mean does not smooth. Workers of the last pipeline slow each other down by 30 % "
             "each, as in the paper's SimCLR. A job with a clear knee is robust; the other finds fewer workers with a higher "
             "threshold, and varies with a low one.",
-            table(columns, rows),
+            numbers("pipelines-threshold", columns, rows) + " has them.",
         ]
     )
 
@@ -267,7 +268,8 @@ def _timeline() -> str:
             f"{first.ended - first.began:.0f} s at first and {last.ended - last.began:.0f} s at the end, with {saved:g} workers "
             f"instead of {max(workers)}. Yellow: compute; blue: put; green: get; dashed: the decision.",
             picture("pipelines-timeline", figure),
-            table(["epoch", "mode", "seconds", "ms per batch", "workers at its end"], rows),
+            numbers("pipelines-epochs", ["epoch", "mode", "seconds", "ms per batch", "workers at its end"], rows)
+            + " has the epochs.",
         ]
     )
 
@@ -310,7 +312,12 @@ def _two_jobs() -> str:
             f"stored the full cache. Its first heartbeat finds that ({reason}), so it only reads. *Alone*, the same job computes "
             f"and writes first: its first two epochs take {_seconds(alone, 2):.0f} s instead of {_seconds(second, 2):.0f} s. "
             "*Knee* is without noise, in the mode of the epoch.",
-            table(["job", "epoch", "mode", "seconds", "ms per batch", "workers at its end", "knee"], rows),
+            numbers(
+                "pipelines-jobs",
+                ["job", "epoch", "mode", "seconds", "ms per batch", "workers at its end", "knee"],
+                rows,
+            )
+            + " has the epochs.",
         ]
     )
 

@@ -19,7 +19,7 @@ import larder
 from gateway.sim.figures import pyplot
 from lab.evaluation.fleet import CREDENTIALS, Fleet, fleet
 from lab.evaluation.origin import Data, origin
-from lab.evaluation.pages import busy, machine, picture, table, write_section
+from lab.evaluation.pages import busy, machine, numbers, picture, table, write_section
 from lab.evaluation.paused import Working
 from larder.pipelines import Pipeline
 from larder.reading.source import Access
@@ -266,7 +266,8 @@ def _sweep_text(points: Mapping[float, Mapping[str, Side]]) -> str:
         f"workers; epochs of {SWEPT} elements. Sides take turns for {TIMED:g} seconds each and {ROUNDS} epochs at least; a "
         f"fixed mode that takes more than {DEAR:g} times as long as the cheapest takes one turn. Times are medians, the ratio "
         "the median over the turns. The automatic side is a job with results of its own, timed from "
-        f"{SETTLED:g} seconds after the epoch that stores.\n\n{table(columns, rows)}\n\n{verdict}"
+        f"{SETTLED:g} seconds after the epoch that stores.\n\n{numbers('pipelines_marks-modes', columns, rows)} has the "
+        f"times.\n\n{verdict}"
     )
 
 

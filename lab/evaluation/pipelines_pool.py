@@ -64,8 +64,8 @@ def run() -> None:
             rows.append([imports, *times])
     text = (
         "From the start of a pipeline with one actor of a Ray cluster on this machine to its first element: medians of "
-        f"{STARTS} with an actor of their own, and of {TAKEN} that take over that of a warm pool "
-        "([0069](../decisions/0069-pools-of-input-workers-on-ray.md)); *cold* starts the pool." + busy(load)
+        f"{STARTS} with an actor of their own, and of {TAKEN} that take over that of a warm pool; *cold* starts the pool."
+        + busy(load)
     )
     columns = ["the function imports", "own actors", "pool, cold", "pool, warm", "slowest"]
     write_section("pipelines", "pipelines_pool", "The start of workers on Ray", where, text, table(columns, rows))

@@ -29,7 +29,7 @@ from gateway.sim.figures import pyplot
 from lab.evaluation.fleet import CREDENTIALS, Fleet, fleet
 from lab.evaluation.input_sides import BATCH, CROP, SIDE, SIDES, Cost, Facts
 from lab.evaluation.origin import BUCKET, origin_of_files
-from lab.evaluation.pages import busy, machine, picture, table, write_section
+from lab.evaluation.pages import busy, machine, numbers, picture, table, write_section
 from lab.evaluation.paused import WORK, paused
 from larder import Client, Job
 from larder.digest.writer import Row
@@ -282,8 +282,9 @@ def _text(load: float) -> str:
 
 
 def _cost_table(costs: Mapping[tuple[str, int], Cost]) -> str:
-    rows = [[side, str(workers), f"{of.seconds:.2f} s", f"{of.cpu:.2f} s"] for (side, workers), of in costs.items()]
-    columns = ["side", "workers", "epoch", "CPU per epoch"]
+    cells = {place: f"{of.seconds:.2f}/{of.cpu:.2f}" for place, of in costs.items()}
+    rows = [[side, *(cells.get((side, workers), "-") for workers in WORKERS)] for side in SIDES]
+    columns = ["side", *map(str, WORKERS)]
     lost = [f"{side} with {workers}" for (side, workers), of in costs.items() if not of.whole]
     whole = f"Images were LOST by {', '.join(lost)}" if lost else "Every image came on each side"
     ratios = ", ".join(
@@ -293,7 +294,7 @@ def _cost_table(costs: Mapping[tuple[str, int], Cost]) -> str:
     return (
         f"{PHOTOS} JPEGs of {SIZE[0]} x {SIZE[1]} pixels, decoded, resized to {SIDE} x {SIDE}, a random {CROP} x {CROP} of them, "
         f"batches of {BATCH}, and a loop that only takes batches. All sides read with the same client, so only the workers and "
-        "the way back from them differ. CPU time is that of all processes of a side, without the gateway.\n\n"
+        "the way back from them differ. Seconds of an epoch, and of the CPUs of all processes of a side, by workers:\n\n"
         f"{table(columns, rows)}\n\n{whole}. Time of an epoch as a multiple of the DataLoader's: {ratios}."
     )
 
@@ -339,7 +340,8 @@ def _threshold_table(curves: Mapping[str, Mapping[int, Sequence[float]]]) -> str
     return (
         f"After Figure 7. The shipped policy with other thresholds, {DRAWS} times each, on means of 100 batches drawn from those "
         "measured above. Median, and 5 to 95 %.\n\n"
-        + table(["threshold", *(f"model: {name}" for name in curves)], rows)
+        + numbers("pipelines_real-threshold", ["threshold", *(f"model: {name}" for name in curves)], rows)
+        + " has them."
     )
 
 
@@ -353,7 +355,8 @@ def _timeline_text(timeline: Found) -> str:
         "After Figure 9. A job with the middle model, whose pipeline has a mark after the work, begins with one worker. Every "
         f"element came {'once' if timeline.whole else 'NOT ONCE'} in each epoch. Decisions about the mark: {decisions}."
     )
-    return f"{text}\n\n{table(['epoch', 'time', 'elements read at the mark', 'stored'], rows)}"
+    columns = ["epoch", "time", "elements read at the mark", "stored"]
+    return f"{text}\n\n{numbers('pipelines_real-epochs', columns, rows)} has the epochs."
 
 
 def _timeline_plot(timeline: Found) -> str:
