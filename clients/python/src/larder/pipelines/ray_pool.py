@@ -167,10 +167,8 @@ class PoolKeeper:
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        import ray
-
-        self._ray = ray
-        self._actor = actor_class(ray, options)
+        self._ray = connected()
+        self._actor = actor_class(self._ray, options)
         self._leases = PoolLeases(1)
         self._warm = 0.0
         self._actors: dict[int, Any] = {}
