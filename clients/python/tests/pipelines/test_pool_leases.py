@@ -27,31 +27,39 @@ from larder.testing import MemorySource
 
 
 class Pool:
-    """A pool whose workers are given back as soon as they are recalled."""
+    """A pool whose workers are given back as soon as they are recalled, on a cluster with room for so many."""
 
-    def __init__(self, most):
+    def __init__(self, most, room=None):
         self.leases = PoolLeases(most)
+        self.room = room
         self.held = {}
         self.started = set()
 
     def settle(self):
         """Grant and recall until nothing changes; returns the grants."""
         while True:
+            while (worker := self.leases.start()) is not None:
+                assert worker not in self.started
+                self.started.add(worker)
+                if self.room is None or len(self.started) <= self.room:
+                    self.leases.ready(worker)
+                else:
+                    assert not self.leases.late(worker)
             while (grant := self.leases.grant()) is not None:
                 assert grant.worker not in self.held
-                assert grant.new == (grant.worker not in self.started)
-                self.started.add(grant.worker)
                 self.held[grant.worker] = grant.user
             if (worker := self.leases.recall()) is None:
                 return
             user = self.held[worker]
             self.give_back(worker)
+            while (grant := self.leases.grant()) is not None:
+                self.held[grant.worker] = grant.user
             self.leases.ask(user, -1 - worker)  # its pipeline still wants as many as before
 
     def give_back(self, worker):
         """A worker is idle again."""
         assert self.leases.clear(self.held.pop(worker), worker)
-        self.leases.cleared(worker)
+        self.leases.ready(worker)
 
     def shares(self, *users):
         """Workers by pipeline."""
@@ -91,6 +99,24 @@ def test_shares_are_fair():
     asking(pool, a=8, b=1, c=8)
     assert pool.shares("b") == [1]
     assert sorted(pool.shares("a", "c")) == [3, 4]
+
+
+def test_a_full_cluster_is_shared_like_a_full_pool():
+    """Rule: workers that do not start are nobody's share; who waits for them gets one of those who have more."""
+    pool = Pool(16, room=4)
+    asking(pool, a=4, b=4)
+    assert pool.shares("a", "b") == [2, 2]
+
+
+def test_a_worker_that_does_not_start_is_given_up_with_its_request():
+    """Rule: nothing goes on waiting for room that nobody needs."""
+    leases = PoolLeases(4)
+    leases.join("a")
+    leases.ask("a", 1)
+    worker = leases.start()
+    assert not leases.late(worker)
+    assert leases.cancel("a", 1)
+    assert leases.late(worker)
 
 
 def test_an_idle_worker_is_taken_over():

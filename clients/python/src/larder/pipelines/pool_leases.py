@@ -4,8 +4,9 @@ A worker computes for one pipeline at a time (Cachew, ATC 2022, section 4.5), so
 costs other pipelines nothing. A pool has at most ``most`` workers, but one for each pipeline at least: ranks that wait for each
 other would otherwise wait forever.
 
-Shares are max-min fair. Of the pipelines that wait, the one with the fewest workers gets the next. If there is none to give, one
-is recalled from the pipeline with the most, as long as that leaves it with at least as many as the one that waits then has.
+Shares are max-min fair. Of the pipelines that wait, the one with the fewest workers gets the next, be it idle or just started. If
+none is about to come, because of the bound or a full cluster, one is recalled from the pipeline with the most, as long as that
+leaves it with at least as many as the one that waits then has.
 """
 
 from __future__ import annotations
@@ -16,12 +17,11 @@ from typing import NamedTuple
 
 
 class Grant(NamedTuple):
-    """A worker for a request; ``new`` if it must be started."""
+    """A worker for a request."""
 
     user: str
     ticket: int
     worker: int
-    new: bool
 
 
 class PoolLeases:
@@ -39,6 +39,9 @@ class PoolLeases:
         self._held: dict[int, str] = {}
         self._recalled: set[int] = set()
         self._clearing: set[int] = set()
+        self._starting: set[int] = set()
+        self._late: set[int] = set()
+        """Those of them that a cluster without room may not start soon."""
         self._idle: list[int] = []
         """The last one used is the next to be given: the others may grow cold."""
         self._numbers = count()
@@ -51,7 +54,7 @@ class PoolLeases:
     @property
     def workers(self) -> int:
         """Number of workers."""
-        return len(self._held) + len(self._clearing) + len(self._idle)
+        return len(self._held) + len(self._clearing) + len(self._starting) + len(self._idle)
 
     @property
     def recalled(self) -> frozenset[int]:
@@ -82,22 +85,37 @@ class PoolLeases:
         """Withdraw a request; ``False`` if it does not wait."""
         return self._waiting.pop((user, ticket), False) is None
 
+    def start(self) -> int | None:
+        """A new worker to start; ``None`` if enough will be idle, or there may be no more."""
+        coming = len(self._idle) + len(self._clearing) + len(self._starting)
+        if len(self._waiting) <= coming or self.workers >= max(self.most, len(self._users)):
+            return None
+        worker = next(self._numbers)
+        self._starting.add(worker)
+        return worker
+
+    def late(self, worker: int) -> bool:
+        """A worker has not started for long; ``True`` if nobody waits for it any more."""
+        if worker not in self._starting:
+            return False
+        self._late.add(worker)
+        return len(self._starting) > len(self._waiting)
+
     def grant(self) -> Grant | None:
-        """The next worker that a pipeline gets; ``None`` if none waits, or there is no worker for it."""
-        room = self.workers < max(self.most, len(self._users))
-        if not self._waiting or not (self._idle or room):
+        """The next worker that a pipeline gets; ``None`` if none waits, or none is idle."""
+        if not self._waiting or not self._idle:
             return None
         held = Counter(self._held.values())
         user, ticket = min(self._waiting, key=lambda request: held[request[0]])
         del self._waiting[user, ticket]
-        new = not self._idle
-        worker = next(self._numbers) if new else self._idle.pop()
+        worker = self._idle.pop()
         self._held[worker] = user
-        return Grant(user, ticket, worker, new)
+        return Grant(user, ticket, worker)
 
     def recall(self) -> int | None:
         """A worker that its pipeline should give back for another one; ``None`` if shares are fair."""
-        if not self._waiting or len(self._recalled) + len(self._clearing) >= len(self._waiting):
+        coming = len(self._recalled) + len(self._clearing) + len(self._starting - self._late)
+        if len(self._waiting) <= coming:
             return None
         held = Counter(holder for worker, holder in self._held.items() if worker not in self._recalled)
         least = min(held[user] for user, _ in self._waiting)
@@ -119,15 +137,16 @@ class PoolLeases:
         self._clearing.add(worker)
         return True
 
-    def cleared(self, worker: int) -> None:
-        """A worker's last work has ended."""
-        self._clearing.discard(worker)
+    def ready(self, worker: int) -> None:
+        """A worker has started, or its last work has ended."""
+        for state in (self._starting, self._late, self._clearing):
+            state.discard(worker)
         self._idle.append(worker)
 
     def gone(self, worker: int) -> None:
         """A worker has ended."""
         self._held.pop(worker, None)
-        self._recalled.discard(worker)
-        self._clearing.discard(worker)
+        for state in (self._recalled, self._clearing, self._starting, self._late):
+            state.discard(worker)
         if worker in self._idle:
             self._idle.remove(worker)

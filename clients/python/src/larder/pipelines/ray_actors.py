@@ -191,7 +191,7 @@ class RayHost:
                 self._shared.give_back(lease[0], alive=True)
             return Ended("it retired")
         if lease is None:
-            return Ended("its pool has forgotten this pipeline")
+            return Ended("the workers of its pool do not start")
         self._begin(worker, *lease)
         return None
 

@@ -8,7 +8,7 @@ A pipeline that ends without a word is noticed by Ray: it owns the result of a c
 whoever waits for that learns that its owner is dead.
 
 Anybody on a Ray cluster may run code anywhere, so a name is no lock. It keeps apart what does not belong together: it is a digest
-of the credentials, the gateway, the fingerprint of all functions, and the options and environment of the actors.
+of the credentials, the fingerprint of all functions, and the options and environment of the actors.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ _UNUSED = 60.0
 """Seconds after which a keeper ends that no pipeline has joined: its first one died too early."""
 _CALLS = 10_000
 """Calls that a keeper may have open: one for each pipeline, and one for each worker that a pipeline waits for."""
+_STARTING = 10.0
+"""Seconds after which a worker that has not started is no longer counted on: the cluster may have no room."""
 _ANSWERING = 5.0
 """Seconds that an idle worker may take to answer; a later one is taken for dead."""
 
@@ -183,6 +185,8 @@ class PoolKeeper:
         self._withdrawn: set[tuple[str, int]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._tending = False
+        self._failed = 0
+        """Workers that have ended before they began, since one began."""
         self._unused = threading.Timer(_UNUSED, self._end)
         self._unused.daemon = True
         self._unused.start()
@@ -271,17 +275,39 @@ class PoolKeeper:
     def _settle(self) -> None:
         """Lend what can be lent, and recall what others should have."""
         while (grant := self._leases.grant()) is not None:
-            if grant.new:
-                self._actors[grant.worker] = self._actor.remote()
-                self._lend(grant)
-            else:
-                self._run(self._lend_idle(grant))
+            self._run(self._lend_idle(grant))
+        while (worker := self._leases.start()) is not None:
+            self._actors[worker] = self._actor.remote()
+            self._run(self._started(worker))
         while (worker := self._leases.recall()) is not None:
             self._recall(worker)
 
     def _recall(self, worker: int) -> None:
         if worker in self._lent:
             self._actors[worker].recall.options(num_returns=0).remote(self._lent[worker][0])
+
+    async def _started(self, worker: int) -> None:
+        """Wait for the start of a worker; on a full cluster that may be long."""
+        starting = asyncio.ensure_future(self._answers(self._actors[worker].clear.remote(-1), None))
+        while not (await asyncio.wait({starting}, timeout=_STARTING))[0]:
+            unwanted = self._leases.late(worker)
+            if unwanted:
+                self._drop(worker)
+            self._settle()
+            if unwanted:
+                return
+        if starting.result():
+            self._failed = 0
+            self._idle_since[worker] = monotonic()
+            self._leases.ready(worker)
+        else:
+            self._drop(worker)
+            self._failed += 1
+        if self._failed >= _ATTEMPTS:
+            for user, ticket in list(self._waiting):
+                self._leases.cancel(user, ticket)
+                self._answer(user, ticket, None)
+        self._settle()
 
     async def _lend_idle(self, grant: Grant) -> None:
         """Lend a worker that was idle, unless it has died since, or its machine."""
@@ -319,12 +345,12 @@ class PoolKeeper:
         cleared = await self._answers(self._actors[worker].clear.remote(lease), CLEARING + _ANSWERING)
         if cleared and worker in self._actors:
             self._idle_since[worker] = monotonic()
-            self._leases.cleared(worker)
+            self._leases.ready(worker)
         else:
             self._drop(worker)
         self._settle()
 
-    async def _answers(self, call: Any, seconds: float) -> bool:
+    async def _answers(self, call: Any, seconds: float | None) -> bool:
         try:
             return bool(await asyncio.wait_for(call, seconds))
         except (self._ray.exceptions.RayError, asyncio.TimeoutError):
