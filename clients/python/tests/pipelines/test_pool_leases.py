@@ -17,6 +17,7 @@ from simulated_workers import SimulatedWorkers, in_order, ledger_of
 import larder
 from larder.pipelines.crew import Crew, CrewLimits
 from larder.pipelines.fingerprint import fingerprints
+from larder.pipelines.hosts import WorkerChoice
 from larder.pipelines.pool_leases import PoolLeases
 from larder.pipelines.ray_actors import InputWorker
 from larder.pipelines.splits import Split
@@ -271,3 +272,20 @@ def test_a_pool_needs_ray():
         pipeline_of(workers=2, pool=larder.WorkerPool())
     with pytest.raises(ValueError, match=r"pool must be a larder\.WorkerPool"):
         pipeline_of(workers="ray", pool=300)
+
+
+def test_functions_that_cannot_be_compared_share_no_actors():
+    """Rule: without a fingerprint nobody knows whether another pipeline's process computes the same; the user is warned."""
+    lock = threading.Lock()
+
+    def locking(item):
+        with lock:
+            return pipeline_steps.number(item)
+
+    source = MemorySource(10)
+    task = WorkerTask(source, source.describe(), (Stage(MAP, 1, locking),), seed=1)
+    choice = WorkerChoice.of("ray:2", None, larder.WorkerPool())
+    with pytest.warns(
+        larder.LarderWarning, match=r"actors are not shared, because functions cannot be compared: .*lock"
+    ):
+        assert choice.shared(task, {}) is None

@@ -75,13 +75,18 @@ class WorkerChoice:
         if not self.on_ray:
             return ProcessHost(payload, heartbeat)
         options = {**(self.ray_options or {})}
-        shared = self._shared(task, options)
+        shared = self.shared(task, options)
         if self.local_first and shared is None:
             options.setdefault("scheduling_strategy", elsewhere())
         cluster = RayHost(payload, heartbeat, options, shared)
         return LocalFirstHost(ProcessHost(payload, heartbeat), cluster, local_places()) if self.local_first else cluster
 
-    def _shared(self, task: WorkerTask, options: Mapping[str, Any]) -> SharedActors | None:
+    def shared(self, task: WorkerTask, options: Mapping[str, Any]) -> SharedActors | None:
+        """The pool for a task; ``None`` if actors are not to be shared, or cannot be: then with a warning.
+
+        Raises:
+            PipelineError: see `larder.pipelines.ray_actors.connected`.
+        """
         if self.pool is None:
             return None
         name, reason = pool_name(task, options)
