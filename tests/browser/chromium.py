@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, Route, sync_playwright
 
 from tests.browser import figures
+from tests.browser.linked import FIRST, answer
 
 PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 """The first one has no windows around its pages, which take half of the processor time of the others."""
@@ -45,11 +46,17 @@ def started() -> Iterator[Browser]:
 
 
 class Watched:
-    """One window, and what went wrong in it: messages of errors, and requests to other places than the gateway."""
+    """One window, and what went wrong in it: messages of errors, and requests to other places than the gateway.
 
-    def __init__(self, browser: Browser, home: str, **options: Any) -> None:
+    ``apart`` loads the modules of the dashboard one by one from the gateway, as users do. A test that imports one of them, to
+    share its state with the page, needs that.
+    """
+
+    def __init__(self, browser: Browser, home: str, *, apart: bool = False, **options: Any) -> None:
         self.context: BrowserContext = browser.new_context(base_url=home, timezone_id="UTC", **options)
         self.context.set_default_timeout(PATIENCE)
+        if not apart:
+            self.context.route(f"**/static/dashboard/{FIRST}", answer)
         self.page: Page = self.context.new_page()
         self.errors: list[str] = []
         self.strange: list[str] = []

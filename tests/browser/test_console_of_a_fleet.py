@@ -41,7 +41,7 @@ def running(world: Zone) -> Running:
 
 def opened(window: Any, world: Zone, node: int, view: str) -> Page:
     """A page of one node's console, signed in."""
-    watched: Watched = console(window, view, TOKEN, home=world.nodes[node].console)
+    watched: Watched = console(window, view, TOKEN, home=world.nodes[node].console, apart=True)
     return watched.page
 
 
