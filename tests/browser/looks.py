@@ -55,15 +55,17 @@ _REACHABLE = """
 }
 """
 
-_FOCUSED = """
+_FOLLOW_FOCUS = """
 () => {
-  const node = document.activeElement;
-  if (!node || node === document.body) return null;
-  const outlined = [node, node.nextElementSibling].filter(Boolean).some((each) => {
-    const style = getComputedStyle(each);
-    return style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 1;
+  if (window.focusedStops) return;
+  window.focusedStops = [];
+  document.addEventListener("focusin", ({ target }) => {
+    const outlined = [target, target.nextElementSibling].filter(Boolean).some((each) => {
+      const style = getComputedStyle(each);
+      return style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 1;
+    });
+    if (target.dataset.stop) window.focusedStops.push([Number(target.dataset.stop), outlined]);
   });
-  return { stop: node.dataset.stop ?? "", outlined };
 }
 """
 
@@ -85,21 +87,19 @@ def overflow(page: Page) -> int:
 def walk_by_tab(page: Page) -> tuple[set[str], list[str]]:
     """Controls that the Tab key does not reach, and controls that do not show their focus."""
     names: list[str] = page.evaluate(_REACHABLE)
-    page.evaluate("() => document.activeElement?.blur()")
-    reached: set[int] = set()
-    hidden = []
-    for _ in range(2 * len(names) + 10):
-        page.keyboard.press("Tab")
-        focused = page.evaluate(_FOCUSED)
-        if focused is None or focused["stop"] == "":
-            continue
-        stop = int(focused["stop"])
-        if stop in reached:
+    page.evaluate(_FOLLOW_FOCUS)
+    page.evaluate("() => { document.activeElement?.blur(); window.focusedStops.length = 0; }")
+    outlines: dict[int, bool] = {}
+    for _ in range(2):
+        # The document itself is a stop, too.
+        for _ in range(len(names) + 5):
+            page.keyboard.press("Tab")
+        for stop, outlined in page.evaluate("() => window.focusedStops"):
+            outlines.setdefault(stop, outlined)
+        if len(outlines) == len(names):
             break
-        reached.add(stop)
-        if not focused["outlined"]:
-            hidden.append(names[stop])
-    return {name for stop, name in enumerate(names) if stop not in reached}, hidden
+    hidden = [names[stop] for stop, outlined in outlines.items() if not outlined]
+    return {name for stop, name in enumerate(names) if stop not in outlines}, hidden
 
 
 _BROKEN = """
