@@ -33,7 +33,7 @@ At the end are the workers' shared records of small ranges (policies/reads/granu
 forgotten objects (forgotten.py) and requests of other nodes (seen.py), and the table's name, by which a worker knows that
 another worker forgets on its behalf.
 
-A new table is filled with random numbers. So a number of an old table (lost at a reboot, or private to a worker that could not
+A new table is filled with one random number. So a number of an old table (lost at a reboot, or private to a worker that could not
 attach one) is never mistaken for a number of the new one; and all pages exist, because touching a hole of a mapped file on a
 full file system would kill the process.
 """

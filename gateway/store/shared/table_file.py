@@ -37,7 +37,6 @@ SEEN_END = FORGOTTEN_END + 4 * seen.WORDS
 TABLE_BYTES = SEEN_END + 16
 _PATH_BYTES = 4096
 _FILE_BYTES = TABLE_BYTES + _PATH_BYTES
-_EVEN = bytes(byte & ~1 for byte in range(256))
 _DIGITS = 24
 TWINS = "-states-"
 """The infix in the names of dataset states that are kept beside the table (datasets/content.py)."""
@@ -177,10 +176,13 @@ def open_table(path: Path, root: Path) -> tuple[mmap.mmap, bytes]:
 
 
 def fresh_numbers() -> bytes:
-    """A random number for each slot, even, so that it counts as read and its first read draws no other number."""
-    numbers = bytearray(os.urandom(SLOT_BYTES))
-    numbers[::8] = numbers[::8].translate(_EVEN)
-    return bytes(numbers)
+    """A random number in every slot, even, so that it counts as read and its first read draws no other number.
+
+    It is the same in all: a number is compared with earlier ones of its own slot only. Half a megabyte of random bytes would take
+    more than a tenth of a start.
+    """
+    number = int.from_bytes(os.urandom(8), "little") & ~1
+    return number.to_bytes(8, "little") * SLOTS
 
 
 def _mapped(descriptor: int) -> tuple[mmap.mmap, bytes]:
