@@ -287,14 +287,14 @@ def test_a_job_alone_reads_what_was_not_resident_and_nothing_else(share: float) 
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.8, 0.95])
 @pytest.mark.parametrize(
     ("starts", "paces", "factor", "more"),
-    [((0,) * 4, (1,) * 4, 1.05, 0.05), ((0, 25, 50, 75), (1,) * 4, 1.1, 0.08), ((0,) * 3, (1, 2, 4), 1.1, 0.08)],
+    [((0,) * 4, (1,) * 4, 1.05, 0.05), ((0, 12, 25, 37), (1,) * 4, 1.1, 0.08), ((0,) * 3, (1, 2, 4), 1.1, 0.08)],
     ids=["in step", "staggered", "1:2:4"],
 )
 def test_jobs_share_their_loads(
     share: float, starts: tuple[int, ...], paces: tuple[int, ...], factor: float, more: float
 ) -> None:
     """Rule: several jobs together load hardly more than one, in step, staggered, or at different speeds."""
-    world = World(800, int(share * 800))
+    world = World(400, int(share * 400))
     jobs = [Epochs(world, slot) for slot in range(len(starts))]
     number = 0
     while len(jobs[0].rounds) < 6:
