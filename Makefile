@@ -22,6 +22,7 @@ PIP_INSTALL := scripts/install-packages $(BIN)/python $(BIN)/python -c constrain
 # On all cores, before many processes import the same. Half is never imported. Templates of some packages are not Python and fail.
 UNUSED := /tests?/|/(transformers/models|moto/(?!s3|core|moto_|util)[a-z0-9_]+|ray/(rllib|serve|llm|tune)|torch/(_inductor|testing)|sympy/physics)/
 UNUSED := $(UNUSED)|/site-packages/(sklearn|networkx|setuptools|pip|fontTools|datamodel_code_generator)/
+UNUSED := $(UNUSED)|/(mypyc?|narwhals|pytorch_lightning|lightning_fabric|graphql|sqlalchemy/testing|pygments/lexers|numpy/distutils|torch/_vendor|torchgen)/
 COMPILE := $(BIN)/python -m compileall -qq -j 0 -x '$(UNUSED)' $(VENV)/lib || true
 
 $(VENV)/.demo-reads-installed: $(INSTALLERS) | $(BIN)/python
