@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
 from typing import Any
 
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from rig.gateways import Running
 from rig.v1 import Reply, ask
 from tests.browser.chromium import TOKEN, Watched
+
+_SCHEMA = re.compile(r'"#/components/schemas/([^"]+)"')
 
 
 def sign_in(page: Page, token: str = TOKEN) -> None:
@@ -58,3 +62,23 @@ def closed(page: Page) -> None:
     """Wait until the dialog is closed, and empty: browsers report the end of a dialog after it."""
     expect(page.get_by_role("dialog")).to_be_hidden()
     expect(page.locator("#action-result")).to_be_empty()
+
+
+def described_below(prefix: str) -> Callable[[Route], None]:
+    """Answers with the gateway's description, but of the addresses with a prefix alone, with the schemas that they name.
+
+    Swagger UI draws each address, and works through the whole document whenever one is opened.
+    """
+
+    def answer(route: Route) -> None:
+        document = route.fetch().json()
+        paths = {path: item for path, item in document["paths"].items() if path.startswith(prefix)}
+        schemas, unread = {}, [paths]
+        while unread:
+            for name in set(_SCHEMA.findall(json.dumps(unread.pop()))) - schemas.keys():
+                schemas[name] = document["components"]["schemas"][name]
+                unread.append(schemas[name])
+        components = {**document["components"], "schemas": schemas}
+        route.fulfill(json={**document, "paths": paths, "components": components})
+
+    return answer

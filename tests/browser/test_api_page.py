@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -13,6 +14,7 @@ from gateway.admin.pages import STATIC, SWAGGER_UI
 from rig.gateways import Running
 from rig.v1 import Reply, ask
 from tests.browser.chromium import PATIENCE, TOKEN, Watched
+from tests.browser.console import described_below
 from tests.browser.looks import overflow
 
 expect.set_options(timeout=PATIENCE)
@@ -32,12 +34,22 @@ def running(running: Running) -> Running:
 
 @pytest.fixture(scope="module")
 def docs(browser: Browser, running: Running) -> Iterator[Page]:
-    """The page, on a system that is dark; it takes seconds to be shown."""
-    watched = Watched(browser, running.console, color_scheme="dark")
+    """The page; it takes seconds to be shown."""
+    watched = Watched(browser, running.console)
     watched.page.goto("/-/docs")
     expect(watched.page.locator(".opblock").first).to_be_visible()
     yield watched.page
     watched.close()
+
+
+@pytest.fixture
+def overview(window: Any) -> Page:
+    """The page with the addresses of the overview alone, on a system that is dark."""
+    page: Page = window(color_scheme="dark").page
+    page.route("**/openapi.json", described_below("/admin/overview"))
+    page.goto("/-/docs")
+    expect(page.locator(".opblock").first).to_be_visible()
+    return page
 
 
 def test_the_page_lists_every_address(docs: Page, running: Running) -> None:
@@ -59,31 +71,30 @@ def test_the_page_fits_a_phone(docs: Page) -> None:
     docs.set_viewport_size(desk)
 
 
-def test_an_address_is_tried_with_the_token(docs: Page, running: Running) -> None:
+def test_an_address_is_tried_with_the_token(overview: Page, running: Running) -> None:
     """Rule: with the token given under Authorize, an admin address answers on the page; without it, it is refused."""
-    block = docs.locator(".opblock", has=docs.locator("[data-path='/admin/overview']"))
+    block = overview.locator(".opblock", has=overview.locator("[data-path='/admin/overview']"))
     block.locator(".opblock-summary-control").click()
     block.get_by_role("button", name="Execute").click()
     status = block.locator(".live-responses-table tr.response .response-col_status")
     expect(status).to_have_text(re.compile("^401"))
-    docs.get_by_role("button", name="Authorize", exact=True).click()
-    docs.locator(".auth-container input").fill(TOKEN)
-    docs.locator(".auth-container").get_by_role("button", name="Apply credentials").click()
-    docs.locator(".modal-ux").get_by_role("button", name="Close").last.click()
+    overview.get_by_role("button", name="Authorize", exact=True).click()
+    overview.locator(".auth-container input").fill(TOKEN)
+    overview.locator(".auth-container").get_by_role("button", name="Apply credentials").click()
+    overview.locator(".modal-ux").get_by_role("button", name="Close").last.click()
     block.get_by_role("button", name="Execute").click()
     expect(status).to_have_text(re.compile("^200"))
-    assert docs.evaluate("() => localStorage.length + sessionStorage.length + document.cookie.length") == 0
+    assert overview.evaluate("() => localStorage.length + sessionStorage.length + document.cookie.length") == 0
 
 
-def test_the_page_follows_the_scheme(docs: Page) -> None:
+def test_the_page_follows_the_scheme(overview: Page) -> None:
     """Rule: dark where the system is, unless light was chosen on the dashboard."""
-    expect(docs.locator("body")).to_have_css("background-color", "rgb(28, 32, 34)")
-    expect(docs.locator(".swagger-ui .info .title")).to_have_css("color", "rgb(210, 214, 215)")
-    docs.evaluate("() => localStorage.setItem('larder-theme', 'light')")
-    docs.goto("/-/docs")  # not the address of an operation, which another test may have opened
-    expect(docs.locator("body")).to_have_css("background-color", "rgb(255, 255, 255)")
-    expect(docs.locator(".opblock").first).to_be_visible()
-    docs.evaluate("() => localStorage.clear()")
+    expect(overview.locator("body")).to_have_css("background-color", "rgb(28, 32, 34)")
+    expect(overview.locator(".swagger-ui .info .title")).to_have_css("color", "rgb(210, 214, 215)")
+    overview.evaluate("() => localStorage.setItem('larder-theme', 'light')")
+    overview.reload()
+    expect(overview.locator("body")).to_have_css("background-color", "rgb(255, 255, 255)")
+    expect(overview.locator(".opblock").first).to_be_visible()
 
 
 def test_every_operation_says_what_it_is(running: Running) -> None:
