@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway.policies.items.epoch_order import positions_of
@@ -97,6 +97,7 @@ def hits_by_belady(items: Sequence[int], room: int) -> list[bool]:
 
 
 @settings(max_examples=examples(15), deadline=None)
+@example([(0, 1, 0), (1, 1, 41)], 24)
 @given(
     st.lists(st.tuples(st.integers(0, 99), st.integers(1, 3), st.integers(0, ITEMS)), min_size=1, max_size=4),
     st.integers(ITEMS // 5, ITEMS),
@@ -107,7 +108,8 @@ def test_hits_are_those_of_belady(specs: list[tuple[int, int, int]], room: int) 
     turns = rounds_of(jobs, 6 * ITEMS)
     hits, items = hits_by_use(jobs, turns, room)
     best = hits_by_belady(items, room)
-    counted = slice(0, len(rounds_of(jobs, 4 * ITEMS)))  # MIN knows that the reads end
+    # MIN knows of jobs that have not begun, and that the reads end.
+    counted = slice(len(rounds_of(jobs, ITEMS)), len(rounds_of(jobs, 4 * ITEMS)))
     assert sum(hits[counted]) >= 0.98 * sum(best[counted]) - 2
 
 

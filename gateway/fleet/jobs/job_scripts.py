@@ -60,7 +60,7 @@ end
 if batches ~= '' then redis.call('HSET', job .. ':reports', 'batches:' .. rank, at .. batches) end
 if profile ~= '' or batches ~= '' then
   redis.call('PEXPIRE', job .. ':reports', silence)
-  redis.call('ZADD', K .. 'reported', 'NX', now, name)
+  redis.call('ZADD', K .. 'reported', 'NX', time[1] * 1000000 + time[2], name)
 end
 return {known, redis.call('HGET', job .. ':pipeline', 'decision'), redis.call('HGET', job .. ':workers', rank)}
 """
