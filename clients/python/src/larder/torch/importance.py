@@ -90,10 +90,14 @@ class ImportanceSampler(Sampler[Any]):
         self, dataset: Sized, *, unseen: float | Literal["multinomial"], **options: Unpack[ImportanceOptions]
     ) -> None:
         refuse_unknown(options, "unseen", *ImportanceOptions.__annotations__)
-        if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+        # A pipeline and a Loader have a length too: that of their batches.
+        if isinstance(dataset, IterableDataset) or not (
+            hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+        ):
             raise TypeError(
                 f"an ImportanceSampler chooses items by index, which a {type(dataset).__name__} does not have: use a "
-                "larder.torch.CachedMapDataset, or any dataset with a length and indices"
+                "larder.torch.CachedMapDataset with a transform, one for each dataset of a mixture, or any dataset with a length "
+                "and indices"
             )
         self._dataset = dataset
         self._batch_size = _positive("batch_size", options.get("batch_size"))
