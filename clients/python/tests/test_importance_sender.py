@@ -254,13 +254,22 @@ def test_homes_move(nodes):
 
 
 def test_a_job_sends_in_the_background(jobs):
-    """Rule: a report returns at once and arrives with a heartbeat; the counts are in the job's."""
+    """Rule: a report returns at once and arrives after a heartbeat; the counts are in the job's."""
     with job_at(jobs) as job:
         job.report_importance(report(), DATASET)
         jobs.wait(lambda: jobs.importance.held)
         assert jobs.importance.scores == scores_in(report())
         jobs.wait(lambda: len(jobs.beats) >= 2)
         assert job.stats()["importance"]["reports"] == 1
+
+
+def test_a_report_does_not_wait_for_the_next_heartbeat(jobs):
+    """Rule: an epoch's list is sent when the epoch begins, however rare heartbeats are."""
+    jobs.directives["heartbeat"] = 60.0
+    with job_at(jobs) as job:
+        for epoch in (1, 2):
+            job.report_importance(report(epoch, scale=epoch), DATASET)
+            jobs.wait(lambda epoch=epoch: len(jobs.importance.parts) == epoch)
 
 
 def test_a_closed_gateway_stops_nothing():

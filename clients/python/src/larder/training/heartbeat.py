@@ -185,6 +185,7 @@ class HeartbeatThread:
         self.last_error = ""
         """Message of the last failed request of the thread."""
         self._logged: set[str] = set()
+        self._due = threading.Event()
         self._joining = threading.Lock()
         self._neighbours = Neighbours(api)
         self._next_refresh = 0.0
@@ -221,6 +222,15 @@ class HeartbeatThread:
         self.timing.in_flight = in_flight
         self.timing.add(seconds, waited, *counts.get("", (0, 0)))
 
+    def hurry(self) -> None:
+        """Have the next heartbeat, and the chores after it, now."""
+        self._due.set()
+
+    def stop(self) -> None:
+        """End the thread after the request that it is sending."""
+        self.stopped.set()
+        self.hurry()
+
     def run(self) -> None:
         """Send heartbeats until stopped."""
         while True:
@@ -232,7 +242,9 @@ class HeartbeatThread:
             except (LarderError, ValueError, *TRANSIENT) as error:
                 self._failed(error)
             directives = self.directives
-            if self.stopped.wait(_FIRST_HEARTBEAT if directives is None else directives.heartbeat):
+            self._due.wait(_FIRST_HEARTBEAT if directives is None else directives.heartbeat)
+            self._due.clear()
+            if self.stopped.is_set():
                 return
 
     def beat(self, profile: Mapping[str, object] | None = None) -> PipelineDirective:
@@ -283,7 +295,7 @@ class HeartbeatThread:
 
     def leave(self, seconds: float) -> None:
         """Stop the thread and sign off from the fleet; waits at most ``seconds``, and ignores failures."""
-        self.stopped.set()
+        self.stop()
         if self.directives is None:
             return
         leaving = threading.Thread(target=self._leave, name="larder-sign-off", daemon=True)

@@ -462,4 +462,4 @@ def _stop_with(job: Job, parts: tuple[HeartbeatThread, ...]) -> Any:
 
 def _stop(parts: tuple[HeartbeatThread, ...]) -> None:
     for part in parts:
-        part.stopped.set()
+        part.stop()
