@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gateway.policies.items.importance import DRAW
 from rig.batches import Stock, bytes_of, stock
 from rig.gateways import Running, Settings, gateway
 from rig.origin import FakeOrigin
@@ -73,14 +74,14 @@ class Training:
         assert reply.status == 200, reply.body
         wait_until(lambda: by_importance(self.running, self.stock, self.job), SOON, "the order importance")
 
-    def ranked(self, score: float) -> int:
+    def ranked(self, need: float) -> int:
         """Items of this rank in the index."""
         root = self.running.config.parent / "cache"
-        return int(query(root, f"SELECT count(*) FROM blobs WHERE rank = {score}")[0][0])
+        return int(query(root, f"SELECT count(*) FROM blobs WHERE rank = {need}")[0][0])
 
     def read(self, indices: Any) -> None:
         """Read items, in the job's name."""
-        self.stock.read(self.running, list(indices), f"job={self.job}")
+        self.stock.read(self.running, list(indices), f"job={self.job}&epoch=1")
 
     def keep(self, wanted: set[int]) -> None:
         """Read items until they are in the cache. A read is not stored while room is still being made for it."""
@@ -145,19 +146,35 @@ def test_what_jobs_say_later_ranks_what_is_here(alone: Training) -> None:
     least = dict.fromkeys(range(40, 50), 0.5)
     part = Part(2, 1, {**least, **dict.fromkeys(range(FIT, ITEMS), 4.0)})
     assert alone.put(part).json == {"sequence": 2, "items": ITEMS}
-    wait_until(lambda: alone.ranked(0.5) == len(least), SOON, "the new ranks")
+    wait_until(lambda: alone.ranked(0.5 / DRAW) == len(least), SOON, "the new ranks")
     alone.keep(set(range(FIT, 75)))
     assert not alone.held & set(least)
 
 
-def test_the_most_important_of_the_next_list_are_loaded_ahead(alone: Training, origin: FakeOrigin) -> None:
-    """Rule: items that the next epoch draws and that fit are read from the origin ahead and counted; the others are not."""
+def test_items_that_have_had_their_draws_leave_first(alone: Training) -> None:
+    """Rule: each read by the job takes one of the item's draws; a full pool then keeps what the list still draws, whatever the
+    scores."""
+    alone.rank(Part(scores={index: 5.0 if index < FIT else 2.0 for index in range(ITEMS)}))
+    alone.read(range(FIT))
+    drawn = {**dict.fromkeys(range(FIT), 1), **dict.fromkeys(range(FIT, FIT + 20), 3)}
+    assert alone.put(Part(2, 1, {}, drawn, epoch=2)).status == 200
+    wait_until(lambda: alone.ranked(1 + 5.0 / DRAW) == FIT, SOON, "the ranks of the list")
+    alone.read(range(30))
+    wait_until(lambda: alone.ranked(5.0 / DRAW) == 30, SOON, "the ranks of items without draws")
+    alone.read(range(FIT, FIT + 20))
+    alone.read(set(range(FIT, FIT + 20)) - alone.held)
+    assert set(range(30, FIT + 20)) <= alone.held
+
+
+def test_the_most_needed_of_the_list_are_loaded_ahead(alone: Training, origin: FakeOrigin) -> None:
+    """Rule: the most needed items that the epoch draws and that fit are read from the origin ahead and counted; the others are
+    not."""
     before = alone.running.metric("larder_importance_prefetched_items_total")
     scores = {index: 1 + index / 16 for index in range(ITEMS)}
     alone.rank(Part(scores=scores))
-    drawn = dict.fromkeys(range(0, ITEMS, 2), 3)
+    drawn = {index: 1 if index < ITEMS - FIT else 3 for index in range(ITEMS) if index % 10}
     assert alone.put(Part(2, 1, {}, drawn)).status == 200
-    wanted = {index for index in drawn if index >= ITEMS - FIT}
+    wanted = set(sorted(drawn, key=lambda index: -100 * drawn[index] - index)[:FIT])
     wait_until(lambda: alone.held == wanted, SOON, "the items that fit")
     wait_until(
         lambda: alone.running.metric("larder_importance_prefetched_items_total") == before + len(wanted),

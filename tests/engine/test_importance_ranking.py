@@ -17,7 +17,7 @@ from gateway.engine.space.read_tally import ReadTally
 from gateway.model.importance import decode
 from gateway.policies.eviction.importance import Importance
 from gateway.policies.items.datasets import CachingMode
-from gateway.policies.items.importance import FIRST_INTERVAL, LIFETIME, SHORTEST_INTERVAL, JobWeight
+from gateway.policies.items.importance import DRAW, FIRST_INTERVAL, LIFETIME, SHORTEST_INTERVAL, JobWeight
 from gateway.policies.pools import Pool, dataset_pool, with_default
 from gateway.policies.space.importance import ScoreReport
 from gateway.policies.space.orders import ImportanceOrder, JobOrder, Phase, PoolOrder, WhyCaching
@@ -142,4 +142,4 @@ async def test_an_item_without_a_row_is_ranked_once_it_has_one(node: Node) -> No
     await node.ranking.run_once()
     assert await store.keep_item(ref, Entering(entering(1.0).access, pool, 1, 9.0))
     await node.ranking.run_once()
-    assert query(store.directory.root, "SELECT rank FROM blobs") == [(3.0,)]
+    assert query(store.directory.root, "SELECT rank FROM blobs") == [(3.0 / DRAW,)]

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from gateway.policies.items.importance import (
     BINS,
+    DRAW,
+    JobWeight,
     PartVerdict,
     PoolLevel,
     Received,
@@ -18,6 +20,7 @@ from gateway.policies.items.importance import (
     deciles,
     freshness,
     may_enter,
+    needed,
     steps_of,
     verdict,
 )
@@ -68,8 +71,23 @@ def test_jobs_are_added_by_their_factors() -> None:
     assert both.tolist() == pytest.approx([0.5, 9.0, 16.0, NAN], nan_ok=True)
 
 
+def test_draws_left_decide_before_scores() -> None:
+    """Rule: an item with more draws left is needed more, whatever the scores; among equals scores decide. One that the list does
+    not draw any more has its score alone, and one that was neither drawn nor scored no need."""
+    draws = np.uint8([0, 1, 1, 2, 0, 1])
+    needs = needed([(scores(5.5, 2.5, 3, 2.25, NAN, NAN), draws, JobWeight(1.0, 1.0))], 6)
+    assert needs.tolist() == pytest.approx([5.5 / DRAW, 1 + 2.5 / DRAW, 1 + 3 / DRAW, 2 + 2.25 / DRAW, NAN, 1], nan_ok=True)
+
+
+def test_needs_of_jobs_are_added_by_their_reads() -> None:
+    """Rule: a job's draws count by its share of all reads, its scores relative to their mean."""
+    fast = (scores(2, 2, NAN), np.uint8([2, 0, 0]), JobWeight(0.75, 0.375))
+    slow = (scores(NAN, 4, NAN), np.uint8([0, 2, 0]), JobWeight(0.25, 0.0625))
+    assert needed([fast, slow], 3).tolist() == pytest.approx([1.5 + 0.75 / DRAW, 0.5 + 1 / DRAW, NAN], nan_ok=True)
+
+
 @pytest.mark.parametrize(
-    ("score", "level", "enters"),
+    ("need", "level", "enters"),
     [
         (None, PoolLevel(90, 100, 2.0), True),
         (None, FULL, False),
@@ -80,9 +98,9 @@ def test_jobs_are_added_by_their_factors() -> None:
         (9.0, PoolLevel(0, 0, None), False),
     ],
 )
-def test_what_may_enter(score: float | None, level: PoolLevel, enters: bool) -> None:
-    """Rule (Algorithm 1): with room every item enters; in a full pool only one that is at least as important as the least one."""
-    assert may_enter(score, 10, level) is enters
+def test_what_may_enter(need: float | None, level: PoolLevel, enters: bool) -> None:
+    """Rule (Algorithm 1): with room every item enters; in a full pool only one needed at least as much as the least one."""
+    assert may_enter(need, 10, level) is enters
 
 
 def test_scores_lose_weight_when_a_job_is_late() -> None:
@@ -114,10 +132,14 @@ def test_steps_are_few_and_exact(values: list[float]) -> None:
 
 
 def test_what_is_loaded_ahead() -> None:
-    """Rule: of the items that fill the room best, those that the next epoch draws, the most important first."""
-    draws = np.uint8([1, 1, 0, 3, 1])
-    assert ahead(np.float32([1, 5, 9, 7, NAN]), draws, sizes(5), 30).tolist() == [3, 1]
-    assert ahead(np.float32([1, 5, 9, 7, NAN]), draws, sizes(5), 5).tolist() == []
+    """Rule: the missing items that the epoch draws, the most needed first, as many as fit beside the drawn residents. Residents
+    that it does not draw make room."""
+    draws, needs = np.uint8([1, 1, 0, 3, 1]), np.float32([1.1, 1.5, 0.9, 3.7, NAN])
+    empty, held = np.zeros(5, bool), np.array([False, True, True, False, False])
+    assert ahead(needs, draws, sizes(5), empty, 30).tolist() == [3, 1, 0]
+    assert ahead(needs, draws, sizes(5), empty, 20).tolist() == [3, 1]
+    assert ahead(needs, draws, sizes(5), held, 20).tolist() == [3]
+    assert ahead(needs, draws, sizes(5), held, 5).tolist() == []
 
 
 def test_deciles_divide_what_is_scored() -> None:

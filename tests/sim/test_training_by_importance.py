@@ -65,6 +65,16 @@ def test_a_list_leaves_out_what_it_may_and_hits_what_that_allows(trace: Path, un
     assert 0.25 + unseen - 0.06 <= found.hits <= 0.25 + unseen + found.ahead
 
 
+@pytest.mark.parametrize("share", [0.1, 0.2])
+def test_residency_by_need_reads_nearly_the_least(trace: Path, share: float) -> None:
+    """Rule: with half unseen and 20 % cached, loads and misses are within 0.04 of the least, 1 - c - u; with 10 %, which does not
+    hold what the list repeats, they are half. An LRU cache reads half as much again."""
+    by_need = simulated(trace, share, sampler="shade", cache="importance", unseen=0.5, prefetch=True)
+    lru = simulated(trace, share, sampler="shade", cache="lru", unseen=0.5)
+    assert by_need.read + by_need.ahead <= {0.1: 0.50, 0.2: 0.34}[share]
+    assert lru.read > 1.5 * (by_need.read + by_need.ahead)
+
+
 @pytest.mark.parametrize(
     ("sampler", "cache", "prefetch"),
     [

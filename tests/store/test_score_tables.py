@@ -125,6 +125,18 @@ def test_a_job_that_begins_again_has_its_own_list(table: Path) -> None:
     assert np.flatnonzero(tables.of(DATASET, ITEMS)[0].draws).tolist() == [2]
 
 
+def test_reads_take_draws(table: Path) -> None:
+    """Rule: each read takes one draw, seen by all workers; an item without draws stays so until the next list."""
+    one, other = ScoreTables(table), ScoreTables(table)
+    send(one, Part(1, 0, {1: 1.0}, {1: 3, 2: 1, 3: 2}))
+    one.of(DATASET, ITEMS)[0].drawn(np.array([1, 2, 1, 4], np.uint32))
+    other.of(DATASET, ITEMS)[0].drawn(np.array([2, 3], np.uint32))
+    (seen,) = one.of(DATASET, ITEMS)
+    assert seen.draws[:5].tolist() == [0, 1, 0, 1, 0]
+    send(other, Part(2, 1, {}, {2: 2}, epoch=2))
+    assert seen.draws[:5].tolist() == [0, 0, 2, 0, 0]
+
+
 def test_a_client_may_meet_one_node_and_then_another(table: Path) -> None:
     """Rule: behind a balancer parts of one sequence come directly and forwarded in turn, and each adds to the one before."""
     tables = ScoreTables(table)

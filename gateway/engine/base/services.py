@@ -8,9 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gateway.engine.base.handover import Moves
 from gateway.engine.base.homes import PeerNodes
 from gateway.fleet.nodes.invalidations import HeardWrites
+from gateway.model.reader import ReadingJob
 from gateway.origin.client import OriginClient
 from gateway.policies.reads.rules import Rules
 from gateway.store.datasets.content import Content
@@ -29,8 +33,11 @@ def _everything(_content: Content) -> bool:
 class ScoredItems(Protocol):
     """Importance scores of items; see ``gateway.engine.space.item_scores.ItemScores``."""
 
-    def of(self, content: Content, index: int) -> float | None:
-        """The score of an item, if its dataset is kept by importance."""
+    def need(self, content: Content, index: int) -> float | None:
+        """The need of an item, if its dataset is kept by importance."""
+
+    def drawn(self, content: Content, reader: ReadingJob | None, indices: NDArray[np.uint32]) -> None:
+        """Record that a job reads items."""
 
     async def admits(self, content: Content, index: int) -> bool:
         """Whether an item that is not here may be stored."""
@@ -39,8 +46,11 @@ class ScoredItems(Protocol):
 class _Unscored:
     """No item is more important than another."""
 
-    def of(self, content: Content, index: int) -> float | None:
+    def need(self, content: Content, index: int) -> float | None:
         return None
+
+    def drawn(self, content: Content, reader: ReadingJob | None, indices: NDArray[np.uint32]) -> None:
+        pass
 
     async def admits(self, content: Content, index: int) -> bool:
         return True

@@ -71,6 +71,9 @@ class Batches:
     async def open(self, ask: BatchAsk) -> Resident | Arriving:
         """Decide what to deliver, and open the resident items."""
         await self.known.prepare(ask)
+        if ask.mode is BatchMode.EXACT:
+            # Before anything is loaded: what enters is ranked by the draws that are left after this read.
+            self._services.scores.drawn(ask.registration.content, ask.reader, ask.indices)
         answer = await (self._open_exact(ask) if ask.mode is BatchMode.EXACT else self._open_substitute(ask))
         consumer = self.known.consumer(ask)
         if consumer is not None and isinstance(answer, Resident):
@@ -99,6 +102,7 @@ class Batches:
             self._items.doubt(ask.registration.content, ask.indices[positions[lost]])
             positions = np.delete(positions, lost)
         opened.take(positions.tolist(), [file for file in files if file is not None])
+        self._services.scores.drawn(ask.registration.content, ask.reader, ask.indices[opened.positions])
         consumer = self.known.consumer(ask)
         if consumer is not None:
             consumer.note(ask.indices[opened.positions])

@@ -443,8 +443,8 @@ class ItemFetches:
             growing.end()
         content = wanted.registration.content
         access = Access(content.id, wanted.index, ref.digest, False, self._services.now(), wanted.identity)
-        score = self._services.scores.of(content, wanted.index)
-        entering = Entering(access, dataset_pool(content.id), 0 if wanted.store_only else 1, score)
+        need = self._services.scores.need(content, wanted.index)
+        entering = Entering(access, dataset_pool(content.id), 0 if wanted.store_only else 1, need)
         await self._store.keep_item(ref, entering, for_good=for_good)
         return StoredItem(blob)
 

@@ -160,7 +160,7 @@ class ItemsTogether:
         wanted, services = self._wanted, self._services
         content, digest = wanted.registration.content, self._digests[index]
         access = Access(content.id, index, digest, False, services.now(), wanted.identity)
-        score = services.scores.of(content, index)
+        need = services.scores.need(content, index)
         room = self._rooms.get(index)
         for_good = room is not None and not room.instead
-        return NewItem(digest, data, Entering(access, dataset_pool(content.id), 0, score), for_good)
+        return NewItem(digest, data, Entering(access, dataset_pool(content.id), 0, need), for_good)

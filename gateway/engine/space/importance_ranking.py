@@ -1,13 +1,13 @@
-"""Importance on one node: rank cached items by the scores that jobs send, and load the items most drawn in the next epoch.
+"""Importance on one node: rank cached items by their need, and load the items most drawn in the epoch.
 
 The keeper does it once per heartbeat (SHADE, section 4.2.2). The scores are in memory that all workers share, whichever worker
-received them (store/shared/importance.py). When the scores or the plan have changed:
+received them (store/shared/importance.py).
 
-- Resident items whose rank has changed get their new rank, in pages of ``_PAGE`` rows and at most ``_PAGES`` pages a turn, so
-  that neither the event loop nor a fill waits long. An item is resident before it has a row, and the row gets the rank of an
-  earlier score; so an item without a row stays unranked until the next turn.
-- The most important missing items of the next epoch's list are loaded in the background lane, as many as fit into the pool's
-  target. Each load is counted as a read of the origin.
+- Resident items whose need has changed, by reads or by a new list, get their new rank, in pages of ``_PAGE`` rows and at most
+  ``_PAGES`` pages a turn, so that neither the event loop nor a fill waits long. An item is resident before it has a row, and
+  the row gets the rank of an earlier need; so an item without a row stays unranked until the next turn.
+- When scores or the plan have changed, the most needed missing items of the list are loaded in the background lane, as many as
+  fit into the pool's target. Each load is counted as a read of the origin.
 
 The node reports to the fleet which scores of each job it has, and how its items' bytes are distributed over scores;
 policies/space/importance.py derives one threshold from these reports.
@@ -187,20 +187,23 @@ class ImportanceRanking:
         known.steps = steps_of(np.where(known.home, known.scores, np.float32(np.nan)), _lengths(content))
 
     async def _rank(self, content: Content, known: _Ranked) -> None:
-        resident = content.states.believed()
-        known.ranks[~resident] = np.nan
-        stale = np.flatnonzero(resident & ~np.isnan(known.scores) & (known.ranks != known.scores))
+        believed = content.states.believed()
+        known.ranks[~believed] = np.nan
+        resident = np.flatnonzero(believed)
+        needs = self._scores.needs(content, resident)
+        stale = np.flatnonzero(~np.isnan(needs) & (known.ranks[resident] != needs))
+        # The most needed first: their old ranks may be those of items that leave.
+        stale = stale[np.argsort(-needs[stale], kind="stable")]
         for start in range(0, min(len(stale), _PAGES * _PAGE), _PAGE):
-            page = stale[start : start + _PAGE]
-            scores = known.scores[page]
+            page, ranks = resident[stale[start : start + _PAGE]], needs[stale[start : start + _PAGE]]
             digests = [content.digest(int(index)) for index in page]
             ranked = await self._store.pools.rank(
-                dataset_pool(content.id), dict(zip(digests, scores.tolist(), strict=True))
+                dataset_pool(content.id), dict(zip(digests, ranks.tolist(), strict=True))
             )
             if ranked is None:
                 return
             recorded = np.array([digest in ranked for digest in digests])
-            known.ranks[page[recorded]] = scores[recorded]
+            known.ranks[page[recorded]] = ranks[recorded]
 
     async def _load(self, content: Content, tables: list[JobTable], known: _Ranked) -> None:
         """Load the most important items of the lists, replacing earlier loads."""
@@ -214,8 +217,10 @@ class ImportanceRanking:
         known.loads.clear()
         known.loaded = known.stamp, level.target
         draws = np.maximum.reduce([table.draws for table in tables])
-        scores = np.where(known.home, known.scores, np.float32(np.nan))
-        wanted = await asyncio.to_thread(ahead, scores, draws, _lengths(content), level.target)
+        needs = np.where(known.home, self._scores.needs(content, np.arange(content.items)), np.float32(np.nan))
+        wanted = await asyncio.to_thread(
+            ahead, needs, draws, _lengths(content), content.states.believed(), level.target
+        )
         known.loads.append(asyncio.get_running_loop().create_task(self._bring(content, readers, wanted)))
 
     async def _bring(self, content: Content, readers: list[Reader], wanted: NDArray[np.uint32]) -> None:

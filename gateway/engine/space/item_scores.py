@@ -1,7 +1,7 @@
 """Importance scores. Each worker looks them up when it stores an item, and before it reads an uncached one.
 
-Scores combine those of all jobs that the plan counts, by its weights (policies/items/importance.py). The plan also decides
-whether a dataset's pool is in this order; for other datasets nothing is looked up, and every item may enter.
+Scores and needs combine those of all jobs that the plan counts, by its weights (policies/items/importance.py). The plan also
+decides whether a dataset's pool is in this order; for other datasets nothing is looked up, and every item may enter.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.base import metrics
+from gateway.model.reader import ReadingJob
 from gateway.policies.eviction.importance import Importance
-from gateway.policies.items.importance import Scores, combined, may_enter
+from gateway.policies.items.importance import JobWeight, Scores, combined, may_enter, needed
 from gateway.policies.pools import dataset_pool
 from gateway.policies.space.orders import ImportanceOrder
 from gateway.policies.space.plan import Plan
@@ -58,40 +59,50 @@ class ItemScores:
         """Record that scores from a job on this dataset were applied here."""
         self._known.pop(dataset, None)
 
-    def of_jobs(self, content: Content) -> list[tuple[JobTable, float]]:
-        """The tables of jobs that count, each with its factor."""
+    def of_jobs(self, content: Content) -> list[tuple[JobTable, JobWeight]]:
+        """The tables of jobs that count, each with its weight."""
         order = self.order(content.id)
         if order is None:
             return []
-        return [(table, order.jobs[table.job].factor) for table in self._tables(content) if table.job in order.jobs]
-
-    def of(self, content: Content, index: int) -> float | None:
-        """The score of an item; ``None`` if the dataset has another order, or no job that counts has scored the item."""
-        total = None
-        for table, factor in self.of_jobs(content):
-            score = float(table.scores[index])
-            if not math.isnan(score):
-                total = (total or 0.0) + factor * score
-        # As in the index: ranking in bulk uses 32 bits.
-        return None if total is None else float(np.float32(total))
+        return [(table, order.jobs[table.job]) for table in self._tables(content) if table.job in order.jobs]
 
     def all(self, content: Content) -> Scores:
-        """The scores of all items; NaN where ``of`` says ``None``."""
-        return combined([(table.scores, factor) for table, factor in self.of_jobs(content)], content.items)
+        """The scores of all items; NaN if the dataset has another order, or no job that counts has scored the item."""
+        return combined([(table.scores, weight.factor) for table, weight in self.of_jobs(content)], content.items)
 
     def some(self, content: Content, indices: NDArray[np.int64]) -> Scores:
-        """The scores of some items; NaN where ``of`` says ``None``."""
-        jobs = [(table.scores[indices], factor) for table, factor in self.of_jobs(content)]
+        """The scores of some items, as ``all``."""
+        jobs = [(table.scores[indices], weight.factor) for table, weight in self.of_jobs(content)]
         return combined(jobs, len(indices))
 
+    def need(self, content: Content, index: int) -> float | None:
+        """The need of an item; ``None`` if the dataset has another order, or no job that counts draws or has scored the item."""
+        if self.order(content.id) is None:
+            return None  # as for most datasets, without an array
+        need = float(self.needs(content, np.array([index]))[0])
+        return None if math.isnan(need) else need
+
+    def needs(self, content: Content, indices: NDArray[np.integer]) -> Scores:
+        """The needs of some items; NaN where ``need`` says ``None``."""
+        jobs = [(table.scores[indices], table.draws[indices], weight) for table, weight in self.of_jobs(content)]
+        return needed(jobs, len(indices))
+
+    def drawn(self, content: Content, reader: ReadingJob | None, indices: NDArray[np.uint32]) -> None:
+        """Record that a job reads items, each of which takes one of the item's draws."""
+        if reader is None:
+            return
+        for table in self._tables(content):
+            if table.job == f"{reader.tenant}/{reader.job}":
+                table.drawn(indices)
+
     async def admits(self, content: Content, index: int) -> bool:
-        """Whether an item's importance permits storing it, if it is not cached."""
+        """Whether an item's need permits storing it, if it is not cached."""
         if self.order(content.id) is None:
             return True
         level = await self._pools.level(dataset_pool(content.id))
         length = int(content.lengths[index])
         size = 1 if length == UNKNOWN_LENGTH else length
-        if level is None or may_enter(self.of(content, index), size, level):
+        if level is None or may_enter(self.need(content, index), size, level):
             return True
         metrics.UNIMPORTANT_ITEMS.inc()
         return False

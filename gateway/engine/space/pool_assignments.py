@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isnan
 
 import numpy as np
 from numpy.typing import NDArray
@@ -178,8 +179,8 @@ class PoolAssignments:
     def _scores_of(self, content: Content, page: NDArray[np.intp]) -> dict[bytes, float]:
         if self._scores is None or self._scores.order(content.id) is None:
             return {}
-        scored = ((int(index), self._scores.of(content, int(index))) for index in page)
-        return {content.digest(index): score for index, score in scored if score is not None}
+        needs = self._scores.needs(content, page).tolist()
+        return {content.digest(int(index)): need for index, need in zip(page, needs, strict=True) if not isnan(need)}
 
     def _goes_before(self, other: Content, content: Content) -> bool:
         """Whether bytes that both datasets have are charged to the other one."""

@@ -2,16 +2,19 @@
 
 Algorithm 1 keeps two queues: the cached items, and all items ever scored, the ghost cache. Here the first is the index
 (``eviction/importance.py``), the second a table per job: one float16 for each item of the dataset, never scored or its last
-score, and how often the next epoch draws it. So the ghost cache is complete, costs 3 bytes an item and job, and needs no
+score, and how often the job's list still draws it. So the ghost cache is complete, costs 3 bytes an item and job, and needs no
 eviction.
 
-*Several jobs on one dataset.* What counts is how often an item is read next. A job draws items in proportion to their scores
-(section 4.2.1, PADS), so job *j* reads item *i* at ``rate_j * score_j(i) / sum of score_j``. The combined score is the sum of
-these over the jobs, up to a common factor: scores divided by the job's mean, times its share of all reads (``JobWeight``). With
-one job it is the job's own score.
+*Need.* The list of an epoch is known when it begins, and each read takes one of its draws. An item with *r* draws left is read
+again after a part of about 1 / (r + 1) of the rest of the epoch, and one without any not before the next epoch, whose draws
+follow the scores. So draws left decide, then scores: that is Belady's order, as far as counts tell it. Residency by scores alone
+keeps items that are not in the list, or have had their draws.
 
-*What may enter* (lines 9 to 22). While a pool has room everything does. Then a miss enters if its score is at least that of the
-least important resident; an unscored item does not enter.
+*Several jobs on one dataset.* The need of an item is the sum over the jobs, each times its share of all reads (``JobWeight``).
+Scores are divided by the job's mean, so that a job's range counts as much as another's.
+
+*What may enter* (lines 9 to 22). While a pool has room everything does. Then a miss enters if it is needed at least as much,
+after its read, as the least needed resident; an item that is neither drawn nor scored does not enter.
 
 *Aging.* Scores predict the next epoch; a job sends new ones with each epoch. A late job loses weight from ``LATE`` times its
 usual interval on, and all of it at ``LIFETIME`` times. When no job is left, the pool has the order that it would have without
@@ -35,6 +38,9 @@ SHORTEST_INTERVAL = 1200.0
 """Seconds: the scores of a job that sends more often count as long as at this interval."""
 FIRST_INTERVAL = 14_400.0
 """Seconds that the first epoch of a job is assumed to take."""
+DRAW = 16.0
+"""The part of a score, or of its ratio to the mean, that counts as much as one draw. Scores are below it, as the logarithms of
+ranks in a mini-batch."""
 BINS = 128
 """Steps of the distribution of a node's bytes over scores."""
 
@@ -103,26 +109,42 @@ def combined(jobs: Sequence[tuple[NDArray[np.float16], float]], items: int) -> S
     return total
 
 
+def needed(jobs: Sequence[tuple[NDArray[np.float16], NDArray[np.unsignedinteger], JobWeight]], items: int) -> Scores:
+    """The need of items: draws left, then scores, summed over the jobs.
+
+    Args:
+        jobs: for each, scores and draws left by item, and its weight.
+        items: number of items.
+    """
+    total = np.full(items, np.nan, dtype=np.float32)
+    for scores, draws, weight in jobs:
+        known = ~np.isnan(scores) | (draws > 0)
+        need = np.float32(weight.share) * draws[known].astype(np.float32)
+        need += np.float32(weight.factor / DRAW) * np.nan_to_num(scores[known].astype(np.float32))
+        total[known] = np.nan_to_num(total[known]) + need
+    return total
+
+
 @dataclass(frozen=True, slots=True)
 class PoolLevel:
-    """Fill level of a pool: bytes it holds and may hold, and the rank that leaves first (below 0: no score; ``None``: empty)."""
+    """Fill level of a pool: bytes it holds and may hold, and the rank that leaves first (below 0: no need; ``None``: empty)."""
 
     size: int
     target: int
     least: float | None
 
 
-def may_enter(score: float | None, size: int, level: PoolLevel) -> bool:
+def may_enter(need: float | None, size: int, level: PoolLevel) -> bool:
     """Whether a miss may be stored (Algorithm 1, lines 9 to 22).
 
     Args:
-        score: of the item; ``None`` when no job has scored it.
+        need: of the item after the miss; ``None`` when no job draws it or has scored it.
         size: bytes of the item.
         level: of its pool.
     """
     if level.size + size <= level.target:
         return True
-    return score is not None and level.least is not None and score >= level.least
+    return need is not None and level.least is not None and need >= level.least
 
 
 class ScoreStep(NamedTuple):
@@ -154,19 +176,28 @@ def steps_of(scores: Scores, lengths: NDArray[np.uint64]) -> tuple[ScoreStep, ..
     )
 
 
-def ahead(scores: Scores, draws: NDArray[np.uint8], lengths: NDArray[np.uint64], room: int) -> NDArray[np.uint32]:
-    """The items to load before the next epoch, the most important first: those it draws among the items that fill the room best.
+def ahead(
+    needs: Scores,
+    draws: NDArray[np.unsignedinteger],
+    lengths: NDArray[np.uint64],
+    resident: NDArray[np.bool_],
+    room: int,
+) -> NDArray[np.uint32]:
+    """The items to load for an epoch that begins, the most needed first: as many as fit beside the residents that it draws.
+
+    So each load saves a miss, and takes the place of nothing that the epoch reads.
 
     Args:
-        scores: of items that are at home here; NaN for others, and for those without a score.
-        draws: how often the next epoch draws each item.
+        needs: of items that are at home here; NaN for others, and for those without a need.
+        draws: how often the epoch draws each item.
         lengths: in bytes.
+        resident: items in the cache.
         room: bytes that the pool may hold.
     """
-    known = np.flatnonzero(~np.isnan(scores))
-    order = known[np.argsort(-scores[known], kind="stable")]
-    fitting = order[np.cumsum(lengths[order].astype(np.float64)) <= room]
-    return fitting[draws[fitting] > 0].astype(np.uint32)
+    left = room - float(lengths[resident & (draws > 0)].sum(dtype=np.float64))
+    missing = np.flatnonzero(~resident & (draws > 0) & ~np.isnan(needs))
+    order = missing[np.argsort(-needs[missing], kind="stable")]
+    return order[np.cumsum(lengths[order].astype(np.float64)) <= left].astype(np.uint32)
 
 
 def deciles(scores: Scores) -> Scores:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from gateway.model.access import Access
 from gateway.policies.eviction.order import BlobFacts, EvictionOrder
-from gateway.policies.items.importance import PoolLevel, ahead, may_enter
+from gateway.policies.items.importance import JobWeight, PoolLevel, ahead, may_enter, needed
 from gateway.policies.pools import ORDERS
 from gateway.sim.importance.score_scenario import Losses, ScoreRunSpec, ScoreScenario, losses_of
 from gateway.sim.world.pooled import CachedBlock, SimulatedPool
@@ -32,6 +32,7 @@ from larder.planner.draw import DrawRule
 from larder.planner.importance import ImportancePlan
 
 _NEVER = 2**62
+_ALONE = JobWeight(1.0, 1.0)
 
 Items = NDArray[np.int64]
 Scores = NDArray[np.float32]
@@ -101,7 +102,7 @@ def _simulate(
     for epoch in range(epochs):
         listed = lists[epoch] if lists else training.draw(epoch)
         counted = epoch >= scenario.warm_up
-        brought = cache.begin(listed, training.scores) if run.prefetch and epoch else 0
+        brought = cache.begin(listed, training.scores, loads=run.prefetch and epoch > 0)
         epoch_hits = 0
         scores = training.scores
         for start in range(0, len(listed), scenario.batch):
@@ -112,7 +113,8 @@ def _simulate(
                 # The paper's caches learn scores at once; a job of Larder sends its scores once per epoch.
                 scores = training.scores
                 cache.rank(changed, scores)
-        cache.rank(np.arange(items), training.scores)
+        if run.cache != "importance":
+            cache.rank(np.arange(items), training.scores)
         if counted:
             hits += epoch_hits
             ahead_reads += brought
@@ -193,14 +195,17 @@ def _cache(run: ScoreRunSpec, room: int, rng: Generator) -> _Cache:
         "app": ORDERS["importance"],
     }
     admission = {"never-evict": "room", "app": "score", "importance": "score"}.get(run.cache, "all")
-    return _OnePool(room, orders.get(run.cache) or ORDERS[run.cache], admission, by_reads=run.cache == "pq-lfu")
+    order = orders.get(run.cache) or ORDERS[run.cache]
+    if run.cache == "importance":
+        return _ByNeed(room, order, admission)
+    return _OnePool(room, order, admission, by_reads=run.cache == "pq-lfu")
 
 
 class _Cache(Protocol):
     """A cache of items of size 1."""
 
-    def begin(self, listed: Items, scores: Scores) -> int:
-        """Begin an epoch by loading its most important items ahead; returns how many were not cached."""
+    def begin(self, listed: Items, scores: Scores, *, loads: bool) -> int:
+        """Begin an epoch, possibly by loading its most needed items ahead; returns how many were loaded."""
         return 0
 
     def read(self, item: int, scores: Scores) -> bool:
@@ -229,7 +234,7 @@ class _RandomOrder(EvictionOrder):
 class _OnePool(_Cache):
     """One pool in one of the gateway's orders."""
 
-    def __init__(self, room: int, order: EvictionOrder, admission: str, *, by_reads: bool) -> None:
+    def __init__(self, room: int, order: EvictionOrder, admission: str, *, by_reads: bool = False) -> None:
         self._room = room
         self._pool = SimulatedPool(order, room)
         self._admission = admission
@@ -237,14 +242,6 @@ class _OnePool(_Cache):
         self._scored = order.name == "importance"
         self._reads: dict[int, int] = {}
         self._now = 0.0
-
-    def begin(self, listed: Items, scores: Scores) -> int:
-        draws = np.minimum(np.bincount(listed, minlength=len(scores)), 255).astype(np.uint8)
-        brought = 0
-        for item in ahead(scores, draws, np.ones(len(scores), dtype=np.uint64), self._room).tolist():
-            if _block(item) not in self._pool:
-                brought += self._take(item, scores, 0)
-        return brought
 
     def read(self, item: int, scores: Scores) -> bool:
         self._now += 1
@@ -285,6 +282,34 @@ class _OnePool(_Cache):
             return None
         tie = 1e-6 * self._reads.get(item, 0) if self._by_reads else 0.0
         return float(scores[item]) + tie
+
+
+class _ByNeed(_OnePool):
+    """Larder's: the list's draws that are left, then the scores with which the list was drawn."""
+
+    def __init__(self, room: int, order: EvictionOrder, admission: str) -> None:
+        super().__init__(room, order, admission)
+        self._draws = np.zeros(0, np.uint8)
+
+    def begin(self, listed: Items, scores: Scores, *, loads: bool) -> int:
+        self._draws = np.bincount(listed, minlength=len(scores)).astype(np.uint16)
+        self.rank(np.arange(len(scores)), scores)
+        needs = needed([(scores.astype(np.float16), self._draws, _ALONE)], len(scores))
+        sizes = np.ones(len(scores), dtype=np.uint64)
+        resident = np.array([_block(item) in self._pool for item in range(len(scores))])
+        wanted = ahead(needs, self._draws, sizes, resident, self._room).tolist() if loads else []
+        return sum(self._take(item, scores, 0) for item in wanted)
+
+    def read(self, item: int, scores: Scores) -> bool:
+        self._draws[item] -= 1
+        hit = super().read(item, scores)
+        self.rank(np.array([item]), scores)
+        return hit
+
+    def _score(self, item: int, scores: Scores) -> float | None:
+        place = slice(item, item + 1)
+        need = float(needed([(scores[place].astype(np.float16), self._draws[place], _ALONE)], 1)[0])
+        return None if np.isnan(need) else need
 
 
 class _Farthest(_Cache):

@@ -1,10 +1,10 @@
 """The importance of items as sent by jobs, shared by the workers of a node.
 
 One file in memory per job, beside the table of generations: a header with the sequence of the last part, then for each item of
-the dataset a float16, and how often the next epoch draws it. The worker that receives a part applies it under the file's lock;
-all workers map the same bytes, so they need no messages. The node's next start removes the files, like the states of datasets
-(``datasets/content.py``). Each job's next part is then refused because its base is unknown, and the job sends everything. A
-worker killed while applying a part leaves the mark ``writing``; the job's scores are then lost, as after a restart.
+the dataset a float16, and how often the epoch's list still draws it. The worker that receives a part applies it under the
+file's lock; all workers map the same bytes, so they need no messages. The node's next start removes the files, like the states
+of datasets (``datasets/content.py``). Each job's next part is then refused because its base is unknown, and the job sends
+everything. A worker killed while applying a part leaves the mark ``writing``; the job's scores are then lost, as after a restart.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class JobTable:
 
     Attributes:
         scores: by item; NaN where the job never scored it.
-        draws: how often each item is in the job's next list.
+        draws: how often each item is still to come from the job's list.
     """
 
     def __init__(self, descriptor: int, items: int) -> None:
@@ -132,6 +132,12 @@ class JobTable:
     def interval(self) -> float:
         """Seconds from an epoch's last part to the first one of the next epoch; 0 in the first."""
         return float(self._head["interval"][0])
+
+    def drawn(self, indices: NDArray[np.uint32]) -> None:
+        """Take a draw from each of these items. Without the lock: workers that count the same item at once lose a draw."""
+        items, counts = np.unique(indices, return_counts=True)
+        left = self.draws[items]
+        self.draws[items] = left - np.minimum(left, counts).astype(np.uint8)
 
     def apply(self, part: ScorePart, checksum: int, way: int, now: float) -> None:
         """Apply a part; the caller holds the lock."""
