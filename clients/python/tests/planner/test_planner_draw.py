@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from larder.planner.draw import MAX_UNSEEN, DrawRule, draw
 
 weights_of = st.lists(st.integers(0, 7000), min_size=1, max_size=60).map(lambda found: np.array(found, np.uint16))
-PINNED = [19, 9, 12, 17, 1, 18, 18, 17, 17, 16, 16, 17, 4, 17, 17, 14, 19, 6, 18, 16]
+SHUFFLED = [19, 9, 12, 17, 1, 18, 18, 17, 17, 16, 16, 17, 4, 17, 17, 14, 19, 6, 18, 16]
+PINNED = [16, 1, 17, 16, 17, 9, 17, 14, 19, 16, 12, 18, 17, 18, 17, 6, 4, 18, 17, 19]
 rules = st.builds(DrawRule, st.none() | st.floats(0, MAX_UNSEEN), st.floats(1.1, 20))
 
 
@@ -39,6 +40,7 @@ def test_a_draw_is_a_pure_function():
     weights = np.arange(1200, 1220, dtype=np.uint16)
     order = draw(weights, 20, DrawRule(0.5), 1.0, "pinned", 1).order
     assert order.tolist() == PINNED
+    assert draw(weights, 20, DrawRule(0.5), 1.0, "pinned", 1, mixed=False).order.tolist() == SHUFFLED
     assert draw(weights, 20, DrawRule(0.5), 1.0, "pinned", 2).order.tolist() != PINNED
 
 
@@ -79,6 +81,31 @@ def test_the_bound_is_kept_and_met(unseen, cached):
     assert hits <= cached + unseen
     if cached >= unseen / 3 + 1 / items:  # all repeated items, which come four times each, are cached
         assert hits == pytest.approx(cached + unseen - left_out)
+
+
+@settings(max_examples=50)
+@given(st.integers(1, 9), st.floats(0.1, 0.8), st.integers())
+def test_important_items_are_spread_evenly(world, unseen, seed):
+    """Rule: any stretch of the epoch has its share of the important items' entries, within two, so mini-batches have about equally
+    many misses; so has every rank's share, within what chance gives."""
+    weights = np.arange(1200, 2200, dtype=np.uint16)
+    drawn = draw(weights, 1000, DrawRule(unseen), 1.0, "even", seed)
+    often = drawn.expected[drawn.order] > 1
+    stretches = np.concatenate([[0], np.cumsum(often)]) - np.arange(1001) * often.mean()
+    assert np.ptp(stretches) <= 4
+    of_rank = [often[rank::world].mean() for rank in range(world)]
+    assert np.ptp(of_rank) < 6 * np.sqrt(0.25 * world / 1000)
+
+
+def test_the_order_within_each_kind_is_random():
+    """Rule: an entry's place does not depend on its item: over many epochs every item is in the middle on average."""
+    weights, places = np.arange(1200, 1240, dtype=np.uint16), np.zeros(40)
+    counts = np.zeros(40)
+    for epoch in range(3000):
+        order = draw(weights, 40, DrawRule(0.5), 1.0, "place", epoch).order
+        np.add.at(places, order, np.arange(40))
+        np.add.at(counts, order, 1)
+    assert places / counts == pytest.approx(np.full(40, 19.5), abs=1.5)
 
 
 def test_the_papers_draw_leaves_more_than_a_third_unseen():

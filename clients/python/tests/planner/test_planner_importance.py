@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from larder.base.errors import StateError
-from larder.planner.draw import DrawRule
+from larder.planner.draw import DrawRule, draw
 from larder.planner.importance import ImportancePlan
 
 rules = st.builds(DrawRule, st.none() | st.floats(0, 0.9), st.floats(1.1, 8))
@@ -218,6 +218,24 @@ def test_doubts_and_accuracies_are_in_the_state():
     assert np.array_equal(one.begin(2), other.begin(2))
     assert (other.level, one.stats()) == (0.0, {**other.stats(), **one.counts})
     assert other.stats()["doubted"] > 0
+
+
+def test_a_list_of_an_older_release_goes_on():
+    """Rule: the rest of an epoch that an older release began is the rest of its list, whose entries were shuffled."""
+    plan = ImportancePlan(40, DrawRule(0.5), guard=False)
+    plan.begin(0)
+    plan.update(np.arange(40), loss_of(np.arange(40)))
+    plan.begin(1)
+    state = plan.state_dict()
+    del state["mixed"]
+    older = ImportancePlan(40, DrawRule(0.5), guard=False)
+    older.load_state_dict(state)
+    weights = plan._scores.weights(1)
+    assert older.rest().tolist() == draw(weights, 40, DrawRule(0.5), 1.0, "importance", 0, 1, mixed=False).order.tolist()
+    older.update(older.rest()[:8], loss_of(older.rest()[:8]))
+    again = ImportancePlan(40, DrawRule(0.5), guard=False)
+    again.load_state_dict(older.state_dict())
+    assert again.rest().tolist() == older.rest().tolist()
 
 
 def test_a_state_of_an_older_release():

@@ -15,7 +15,8 @@ states the acceptable price, the share u of unseen items, and the list is the be
 2. The remaining floor(uN) entries are repeats of the T most important items, drawn from the multinomial over their weights
    (SHADE, FAST 2023, section 4.2.1, PADS). T is so small that they come ``repeats`` times on average, and at most half of the
    distinct ones.
-3. All entries are shuffled.
+3. All entries are shuffled, so that those of the T most important items are spread evenly over the epoch: an entry of these is
+   mostly a hit, any other one mostly a miss, so mini-batches wait equally long (`_mixed`).
 
 With u = 0 this is a shuffle of all items. With a cache that holds at least those T items, h = c + u: the bound is met.
 ``unseen=None`` is PADS as in the paper, N draws from the multinomial over all scores: since scores differ little, it leaves about
@@ -85,7 +86,14 @@ class Drawn:
         return np.asarray(len(self.order) / len(self.expected) / self.expected[ids], np.float32)
 
 
-def draw(weights: NDArray[np.uint16], length: int, rule: DrawRule, level: float = 1.0, *purpose: str | int) -> Drawn:
+def draw(
+    weights: NDArray[np.uint16],
+    length: int,
+    rule: DrawRule,
+    level: float = 1.0,
+    *purpose: str | int,
+    mixed: bool = True,
+) -> Drawn:
     """Draw the list of an epoch, a pure function of the arguments.
 
     Args:
@@ -94,6 +102,7 @@ def draw(weights: NDArray[np.uint16], length: int, rule: DrawRule, level: float 
         rule: how it is drawn.
         level: part of the share ``rule.unseen`` that is used, from 0 (every item at least once) to 1.
         purpose: names the draw: seed and epoch.
+        mixed: whether the most important items are spread evenly; older releases shuffled all entries.
     """
     weights = np.maximum(weights, 1)
     if rule.unseen is None and level > 0:
@@ -101,10 +110,12 @@ def draw(weights: NDArray[np.uint16], length: int, rule: DrawRule, level: float 
         return Drawn(ids.astype(np.uint32), _shares(weights, length))
     distinct = len(weights) - math.floor((rule.unseen or 0.0) * level * len(weights))
     distinct = max(distinct, min(len(weights), 2))  # at least one item for repeats, and one for the other items
-    return _covering(weights, length, distinct, rule.repeats, *purpose)
+    return _covering(weights, length, distinct, rule.repeats, *purpose, mixed=mixed)
 
 
-def _covering(weights: NDArray[np.uint16], length: int, distinct: int, repeats: float, *purpose: str | int) -> Drawn:
+def _covering(
+    weights: NDArray[np.uint16], length: int, distinct: int, repeats: float, *purpose: str | int, mixed: bool
+) -> Drawn:
     """``distinct`` items once, and repeats of the most important ones."""
     extra = length - distinct
     top = min(math.ceil(extra / (repeats - 1)), max(1, distinct // 2))
@@ -117,8 +128,24 @@ def _covering(weights: NDArray[np.uint16], length: int, distinct: int, repeats: 
     if extra:
         again = _multinomial(weights[first], extra, *purpose, "repeats")
         expected[first] += _shares(weights[first], extra)
-    entries = np.concatenate([first, others[chosen], first[again]])
-    return Drawn(entries[permutation(length, *purpose, "order")], expected)
+    if not (mixed and extra):
+        entries = np.concatenate([first, others[chosen], first[again]])
+        return Drawn(entries[permutation(length, *purpose, "order")], expected)
+    entries = np.concatenate([first, first[again], others[chosen]])
+    return Drawn(entries[_mixed(top + extra, length, *purpose)], expected)
+
+
+def _mixed(often: int, length: int, *purpose: str | int) -> NDArray[np.intp]:
+    """A random order of ``length`` entries in which any stretch has nearly its share of the first ``often`` ones.
+
+    Each of the two kinds is shuffled, and its entries get a random place in equal parts of the epoch, one in each part.
+    """
+    jitter = (raw(length, *purpose, "places") >> np.uint64(11)) * 2.0**-53
+    places = np.empty(length)
+    for start, stop, name in ((0, often, "often"), (often, length, "once")):
+        order = permutation(stop - start, *purpose, name)
+        places[start + order] = (np.arange(stop - start) + jitter[start:stop]) / max(1, stop - start)
+    return np.argsort(places, kind="stable")
 
 
 def _systematic(

@@ -83,6 +83,7 @@ class ImportancePlan:
         self._own = np.zeros(0, np.uint32)  # the items of the part
         self._taken = 0  # entries of the list that all ranks had trained when the share was made
         self._steps = 0  # updates in the epoch
+        self._mixed = True
         self._share = np.zeros(0, np.uint32)
         self._at = 0
         self._world = 1
@@ -128,7 +129,7 @@ class ImportancePlan:
         self._accuracies.close()
         if self._guard and self._accuracies.lost:
             self.level = 0.0
-        self.epoch, self._taken, self._at, self._steps = epoch, 0, 0, 0
+        self.epoch, self._taken, self._at, self._steps, self._mixed = epoch, 0, 0, 0, True
         self._part = RankPart(rank, world) if apart and world > 1 else None
         self._basis = self._scores.weights(epoch, self._batch if self._guard else 0)
         self._draw(world)
@@ -222,7 +223,7 @@ class ImportancePlan:
 
     def contribution(self) -> Contribution:
         """The scores that this rank learned in the current epoch."""
-        facts = repr((self.seed, self.epoch, self.rule, self.level, self._steps)).encode()
+        facts = repr((self.seed, self.epoch, self.rule, self.level, self._steps, self._mixed)).encode()
         fingerprint = blake2b(facts + self._basis.tobytes(), digest_size=16).hexdigest()
         ids, values = self._scores.of_epoch(max(self.epoch, 0))
         curve, reported = self._curve, self._accuracies.reported
@@ -303,6 +304,7 @@ class ImportancePlan:
             "taken": self._trained,
             "steps": self._steps,
             "length": 0 if self.drawn is None else len(self.drawn.order),
+            "mixed": self._mixed,
             "part": None if self._part is None else list(self._part),
             "batch": self._batch,
             "curve": [curve.means, curve.loss, curve.weight],
@@ -326,7 +328,7 @@ class ImportancePlan:
             raise StateError(f"expected a state of version {VERSION} and {self.items} items, not of {other}")
         try:
             part, epoch = state["part"], int(state["epoch"])
-            # States of older releases have neither accuracies nor items that ranked at the top before.
+            # States of older releases have no accuracies, no items that ranked at the top before, and shuffled lists.
             accuracies = state.get("accuracies", (None, None, None))
             best, last, reported = (None if value is None else float(value) for value in accuracies)
             loaded: dict[str, Any] = {
@@ -337,6 +339,7 @@ class ImportancePlan:
                 "_batch": int(state["batch"]),
                 "_taken": int(state["taken"]),
                 "_steps": int(state.get("steps", 0)),
+                "_mixed": bool(state.get("mixed", False)),
                 "_part": None if part is None else RankPart(*map(int, part)),
                 "_curve": LossCurve(*state["curve"]),
                 "_accuracies": AccuracyCurve(best, last, reported),
@@ -367,7 +370,7 @@ class ImportancePlan:
             self._own = np.sort(members)
             weights, purpose = weights[self._own], (*purpose, self._part.rank)
         length = length or -(-self.items // world) * (1 if self._part else world)
-        self.drawn = draw(weights, length, self.rule, self.level, *purpose)
+        self.drawn = draw(weights, length, self.rule, self.level, *purpose, mixed=self._mixed)
 
 
 def _require_possible(items: int, length: int, loaded: Mapping[str, Any]) -> None:
