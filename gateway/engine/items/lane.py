@@ -43,7 +43,8 @@ def load_limits(places: int, bandwidth: int) -> dict[LoadClass, LoadLimits]:
         LoadClass.REWRITTEN: LoadLimits(16),
         # As many as a sequential stream initially reads ahead, in addition to the reader's own reads.
         LoadClass.STREAM: LoadLimits(16, DEPTH, places),
-        LoadClass.IMPORTANT: LoadLimits(16, BESIDE, AT_ONCE, bandwidth),
+        # Few, because a job that waits for the store pauses between mini-batches: the next one would wait for all of them.
+        LoadClass.IMPORTANT: LoadLimits(4, 1, AT_ONCE, bandwidth),
         LoadClass.WARMUP: LoadLimits(16, BESIDE, places),
     }
 
