@@ -112,7 +112,7 @@ def run_sides(sides: Sequence[ScoreSide], at_once: int) -> list[ScoreOutcome]:
     data = [Digits(f"slot-{number}", ITEMS, LENGTH) for number in range(at_once)]
     with (
         tempfile.TemporaryDirectory(prefix="larder-importance-") as temporary,
-        origin(data, BANDWIDTH, LATENCY) as store,
+        origin(data, 0) as store,  # each has a limit of its own
     ):
         slots: queue.Queue[tuple[Data, Path]] = queue.Queue()
         for each in data:

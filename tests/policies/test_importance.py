@@ -76,7 +76,9 @@ def test_draws_left_decide_before_scores() -> None:
     not draw any more has its score alone, and one that was neither drawn nor scored no need."""
     draws = np.uint8([0, 1, 1, 2, 0, 1])
     needs = needed([(scores(5.5, 2.5, 3, 2.25, NAN, NAN), draws, JobWeight(1.0, 1.0))], 6)
-    assert needs.tolist() == pytest.approx([5.5 / DRAW, 1 + 2.5 / DRAW, 1 + 3 / DRAW, 2 + 2.25 / DRAW, NAN, 1], nan_ok=True)
+    assert needs.tolist() == pytest.approx(
+        [5.5 / DRAW, 1 + 2.5 / DRAW, 1 + 3 / DRAW, 2 + 2.25 / DRAW, NAN, 1], nan_ok=True
+    )
 
 
 def test_needs_of_jobs_are_added_by_their_reads() -> None:

@@ -40,10 +40,11 @@ Scores = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class ScoreRunResult:
-    """One run with one cache size. All values are shares of the items that an epoch reads, averaged over the measured epochs.
+    """One run with one cache size. All values are shares of the items that an epoch reads, averaged over the measured epochs and
+    the jobs.
 
     ``hits``: found in the cache; ``read``: from the origin by a miss; ``ahead``: loaded from the origin before the epoch;
-    ``unseen``: not in the list.
+    ``unseen``: not in the list; ``by_job``: the hits of each job.
     """
 
     run: ScoreRunSpec
@@ -52,6 +53,7 @@ class ScoreRunResult:
     read: float
     ahead: float
     unseen: float
+    by_job: tuple[float, ...] = ()
 
     @property
     def bound(self) -> float:
@@ -65,6 +67,8 @@ def closed_form(run: ScoreRunSpec, share: float) -> float | None:
     With each item once per epoch, LRU hits items that are read again before others fill the cache, c + (1 - c) ln(1 - c); a cache
     that never evicts, and MIN, hit c. A list that leaves u unseen and whose repeats are cached hits c + u at most.
     """
+    if run.jobs > 1:
+        return None
     if run.sampler == "uniform":
         if run.cache == "lru":
             return float(share + (1 - share) * np.log(1 - share))
@@ -90,37 +94,45 @@ def _simulate(
     scenario: ScoreScenario, run: ScoreRunSpec, share: float, losses: Losses, rng: Generator
 ) -> ScoreRunResult:
     epochs, items = losses.shape
-    room = round(share * items)
-    training: _Training = _Drawing(run, losses, rng)
-    if run.sampler == "shade":
-        training = _Sampled(run, losses, int(rng.integers(2**31)))
+    room, jobs = round(share * items), range(run.jobs)
+    trainings = [_training(run, np.roll(losses, items * job // run.jobs, axis=1), rng) for job in jobs]
     cache = _cache(run, room, rng)
     # Without scores, nothing that is learned changes a list, so Belady's MIN may know all lists.
-    lists = [training.draw(epoch) for epoch in range(epochs)] if run.sampler == "uniform" else []
-    cache.expect(np.concatenate(lists) if lists else np.empty(0, dtype=np.int64))
-    hits = ahead_reads = unseen = 0
+    known = [trainings[0].draw(epoch) for epoch in range(epochs)] if run.cache == "min" else []
+    cache.expect(np.concatenate(known) if known else np.empty(0, dtype=np.int64))
+    hits = np.zeros(run.jobs)
+    ahead_reads = unseen = 0
     for epoch in range(epochs):
-        listed = lists[epoch] if lists else training.draw(epoch)
+        lists = known[epoch : epoch + 1] or [training.draw(epoch) for training in trainings]
         counted = epoch >= scenario.warm_up
-        brought = cache.begin(listed, training.scores, loads=run.prefetch and epoch > 0)
-        epoch_hits = 0
-        scores = training.scores
-        for start in range(0, len(listed), scenario.batch):
-            batch = listed[start : start + scenario.batch]
-            epoch_hits += sum(cache.read(int(item), scores) for item in batch)
-            changed = training.learn(epoch, batch)
-            if run.cache != "importance":
-                # The paper's caches learn scores at once; a job of Larder sends its scores once per epoch.
-                scores = training.scores
-                cache.rank(changed, scores)
+        brought = 0
+        for job in jobs:
+            brought += cache.begin(lists[job], trainings[job].scores, job, loads=run.prefetch and epoch > 0)
+        epoch_hits = np.zeros(run.jobs)
+        scores = [training.scores for training in trainings]
+        for start in range(0, items, scenario.batch):
+            for job in jobs:
+                batch = lists[job][start : start + scenario.batch]
+                epoch_hits[job] += sum(cache.read(int(item), scores[job], job) for item in batch)
+                changed = trainings[job].learn(epoch, batch)
+                if run.cache != "importance":
+                    # The paper's caches learn scores at once; a job of Larder sends its scores once per epoch.
+                    scores[job] = trainings[job].scores
+                    cache.rank(changed, scores[job])
         if run.cache != "importance":
-            cache.rank(np.arange(items), training.scores)
+            cache.rank(np.arange(items), trainings[0].scores)
         if counted:
             hits += epoch_hits
             ahead_reads += brought
-            unseen += items - len(np.unique(listed))
-    total = items * (epochs - scenario.warm_up)
-    return ScoreRunResult(run, share, hits / total, 1 - hits / total, ahead_reads / total, unseen / total)
+            unseen += sum(items - len(np.unique(listed)) for listed in lists)
+    of_job = items * (epochs - scenario.warm_up)
+    total, mean = of_job * run.jobs, float(hits.mean() / of_job)
+    by_job = tuple((hits / of_job).tolist())
+    return ScoreRunResult(run, share, mean, 1 - mean, ahead_reads / total, unseen / total, by_job)
+
+
+def _training(run: ScoreRunSpec, losses: Losses, rng: Generator) -> _Training:
+    return _Sampled(run, losses, int(rng.integers(2**31))) if run.sampler == "shade" else _Drawing(run, losses, rng)
 
 
 class _Training(Protocol):
@@ -197,19 +209,19 @@ def _cache(run: ScoreRunSpec, room: int, rng: Generator) -> _Cache:
     admission = {"never-evict": "room", "app": "score", "importance": "score"}.get(run.cache, "all")
     order = orders.get(run.cache) or ORDERS[run.cache]
     if run.cache == "importance":
-        return _ByNeed(room, order, admission)
+        return _ByNeed(room, order, admission, run.jobs)
     return _OnePool(room, order, admission, by_reads=run.cache == "pq-lfu")
 
 
 class _Cache(Protocol):
     """A cache of items of size 1."""
 
-    def begin(self, listed: Items, scores: Scores, *, loads: bool) -> int:
-        """Begin an epoch, possibly by loading its most needed items ahead; returns how many were loaded."""
+    def begin(self, listed: Items, scores: Scores, job: int, *, loads: bool) -> int:
+        """Begin a job's epoch, possibly by loading its most needed items ahead; returns how many were loaded."""
         return 0
 
-    def read(self, item: int, scores: Scores) -> bool:
-        """Read an item, and cache it if it is admitted; returns whether it was cached."""
+    def read(self, item: int, scores: Scores, job: int) -> bool:
+        """Read an item for a job, and cache it if it is admitted; returns whether it was cached."""
 
     def rank(self, items: Items, scores: Scores) -> None:
         """Update the scores of items."""
@@ -243,7 +255,7 @@ class _OnePool(_Cache):
         self._reads: dict[int, int] = {}
         self._now = 0.0
 
-    def read(self, item: int, scores: Scores) -> bool:
+    def read(self, item: int, scores: Scores, job: int) -> bool:
         self._now += 1
         self._reads[item] = self._reads.get(item, 0) + 1
         if _block(item) in self._pool:
@@ -285,30 +297,35 @@ class _OnePool(_Cache):
 
 
 class _ByNeed(_OnePool):
-    """Larder's: the list's draws that are left, then the scores with which the list was drawn."""
+    """Larder's: the draws that the jobs' lists have left, then the scores with which they were drawn."""
 
-    def __init__(self, room: int, order: EvictionOrder, admission: str) -> None:
+    def __init__(self, room: int, order: EvictionOrder, admission: str, jobs: int) -> None:
         super().__init__(room, order, admission)
-        self._draws = np.zeros(0, np.uint8)
+        self._jobs: list[tuple[NDArray[np.float16], NDArray[np.uint16], JobWeight]] = []
+        self._share = 1 / jobs
 
-    def begin(self, listed: Items, scores: Scores, *, loads: bool) -> int:
-        self._draws = np.bincount(listed, minlength=len(scores)).astype(np.uint16)
-        self.rank(np.arange(len(scores)), scores)
-        needs = needed([(scores.astype(np.float16), self._draws, _ALONE)], len(scores))
-        sizes = np.ones(len(scores), dtype=np.uint64)
-        resident = np.array([_block(item) in self._pool for item in range(len(scores))])
-        wanted = ahead(needs, self._draws, sizes, resident, self._room).tolist() if loads else []
+    def begin(self, listed: Items, scores: Scores, job: int, *, loads: bool) -> int:
+        items, mean = len(scores), float(np.nan_to_num(scores).mean()) or 1.0
+        weight = JobWeight(self._share, 1.0 if self._share == 1 else self._share / mean)
+        draws = np.bincount(listed, minlength=items).astype(np.uint16)
+        self._jobs[job : job + 1] = [(scores.astype(np.float16), draws, weight)]
+        self.rank(np.arange(items), scores)
+        wanted = []
+        if loads:
+            resident = np.array([_block(item) in self._pool for item in range(items)])
+            most = np.maximum.reduce([of_job for _, of_job, _ in self._jobs])
+            wanted = ahead(needed(self._jobs, items), most, np.ones(items, np.uint64), resident, self._room).tolist()
         return sum(self._take(item, scores, 0) for item in wanted)
 
-    def read(self, item: int, scores: Scores) -> bool:
-        self._draws[item] -= 1
-        hit = super().read(item, scores)
+    def read(self, item: int, scores: Scores, job: int) -> bool:
+        self._jobs[job][1][item] -= 1
+        hit = super().read(item, scores, job)
         self.rank(np.array([item]), scores)
         return hit
 
     def _score(self, item: int, scores: Scores) -> float | None:
-        place = slice(item, item + 1)
-        need = float(needed([(scores[place].astype(np.float16), self._draws[place], _ALONE)], 1)[0])
+        of_item = [(known[item : item + 1], draws[item : item + 1], weight) for known, draws, weight in self._jobs]
+        need = float(needed(of_item, 1)[0])
         return None if np.isnan(need) else need
 
 
@@ -325,7 +342,7 @@ class _Farthest(_Cache):
         for place, item in enumerate(order.tolist()):
             self._next.setdefault(item, deque()).append(place)
 
-    def read(self, item: int, scores: Scores) -> bool:
+    def read(self, item: int, scores: Scores, job: int) -> bool:
         self._next[item].popleft()
         there = item in self._held
         if there or len(self._held) < self._room:

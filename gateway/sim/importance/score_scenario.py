@@ -38,9 +38,10 @@ class ScoreRunSpec(SpecTable):
         Unseen | None,
         Field(description="Share of items left out of an epoch; without it, plain draws with replacement"),
     ] = None
-    prefetch: Annotated[bool, Field(description="Whether the next list's most important items are loaded ahead")] = (
-        False
-    )
+    prefetch: Annotated[bool, Field(description="Whether the list's most needed items are loaded ahead")] = False
+    jobs: Annotated[
+        int, Field(ge=1, le=8, description="Jobs that read in step; to each, other items of the trace are hard")
+    ] = 1
 
 
 class ScoreScenario(SpecTable):
@@ -65,6 +66,8 @@ class ScoreScenario(SpecTable):
                 raise ValueError(
                     f"runs: {run.name}: the future of lists that follow scores is unknown; min needs uniform"
                 )
+            if run.jobs > 1 and run.cache in ("min", "pq", "pq-lfu", "app"):
+                raise ValueError(f"runs: {run.name}: the cache {run.cache} is of one job")
             if run.sampler == "uniform" and run.cache in ("pq", "pq-lfu", "app", "importance"):
                 raise ValueError(f"runs: {run.name}: the sampler uniform has no scores")
         return self
