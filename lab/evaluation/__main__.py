@@ -18,6 +18,7 @@ NAMES = (
     "streams_real",
     "importance",
     "importance_real",
+    "importance_speed",
     "pipelines",
     "pipelines_cost",
     "pipelines_real",

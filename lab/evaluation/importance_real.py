@@ -1,4 +1,4 @@
-"""Training by importance in the real system: SHADE's Figures 7, 9 and 10, with closed forms and unseen shares beside the hits.
+"""Training by importance in the real system: SHADE's Figure 7, with closed forms and unseen shares beside the hits.
 
 Usage: python -m lab.evaluation importance_real. ``python -m lab.evaluation.importance_real --short`` prints a few sides only.
 """
@@ -9,7 +9,7 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from statistics import mean, stdev
+from statistics import mean
 
 from gateway.sim.figures import pyplot
 from gateway.sim.importance.importance import closed_form
@@ -42,11 +42,6 @@ UNIFORM = ("LRU", "LFU", "random", "never evict", "MIN")
 COARSE = ("sh_lru", "sh_lfu", "sh_rand", "sh_pq", "sh_pqlfu", "sh_app")
 WHOLE = ("SHADE", "unseen 0.25", "unseen 0.5")
 AT_GOAL = ("LRU", "never evict", "SHADE", "unseen 0.5", "unseen 0.6")
-COMPARED = tuple((name, share) for share in SHARES for name in ("SHADE", "unseen 0.5"))
-TIMED = (*(("LRU", share) for share in SHARES), *COMPARED)
-"""Sides that run first."""
-TIMES_SHOWN = ("10%", "75%")
-"""Shares whose times the page shows."""
 PLOTTED = ("LRU", "never evict", "MIN", "sh_lru", "sh_app", "SHADE", "unseen 0.25", "unseen 0.5")
 Found = Mapping[tuple[str, float], ScoreOutcome]
 
@@ -59,12 +54,10 @@ def run(short: bool = False) -> None:
         return
     wanted = [(name, share) for share in SHARES for name in (*UNIFORM, *COARSE, *WHOLE)]
     wanted += [(name, GOAL_SHARE) for name in AT_GOAL]
-    measured = _measured([*TIMED, *(one for one in wanted if one not in TIMED)], AT_ONCE)
-    found = {one: measured[one] for one in wanted}
+    found = _measured(wanted, AT_ONCE)
     parts = [_intro(), _all_hits(found), _conclusions(found), _plot_hits(found), _plot_frontier(found)]
-    times = ["### Throughput and loading times", _times({one: found[one] for one in TIMED})]
     where += f", after: {os.getloadavg()[0]:.1f}"
-    write_section("importance", "importance_real", "Through real gateways", where, *parts, *times)
+    write_section("importance", "importance_real", "Through real gateways", where, *parts)
 
 
 def _measured(wanted: Sequence[tuple[str, float]], at_once: int) -> Found:
@@ -188,56 +181,6 @@ def _plot_frontier(found: Found) -> str:
     axes.set_ylabel("hits, less what was loaded ahead")
     axes.legend(fontsize=8)
     return picture("importance_real-frontier", figure)
-
-
-# --- Figures 9 and 10
-
-
-def _times(found: Found) -> str:
-    rows = []
-    for (name, share), one in found.items():
-        waits = [1000 * seconds for seconds in one.waits]
-        faster = one.rate / found["LRU", share].rate
-        rows.append(
-            [
-                name, f"{share:.0%}", f"{one.hits:.1%}", f"{one.unseen:.0%}", f"{one.rate:.0f}", f"{faster:.2f}",
-                f"{mean(waits):.0f} ± {stdev(waits):.0f}", f"{max(waits):.0f}",
-            ]
-        )  # fmt: skip
-    columns = [
-        "run",
-        "cache",
-        "hits",
-        "unseen",
-        "samples per s",
-        "relative to LRU",
-        "loading, ms",
-        "longest",
-    ]
-    everything = numbers("importance_real-times", columns, rows)
-    return "\n\n".join(
-        [
-            "Runs that began first. A loop does not read ahead, so a mini-batch takes its loading and computing time. "
-            f"{everything} has 25 and 50 %, and the longest.",
-            table(columns[:-1], [row[:-1] for row in rows if row[1] in TIMES_SHOWN]),
-            _plot_times(found),
-        ]
-    )
-
-
-def _plot_times(found: Found) -> str:
-    names = [f"{name.replace(' ', chr(10))}\n{share:.0%}" for name, share in found]
-    colours = ["#8c8c8c" if name == "LRU" else "#3b78a8" if name == "SHADE" else "#c0732a" for name, _ in found]
-    figure, (left, right) = pyplot().subplots(1, 2, figsize=(11, 4))
-    left.bar(names, [one.rate for one in found.values()], color=colours)
-    left.set_ylabel("samples per second")
-    waits = [[1000 * seconds for seconds in one.waits] for one in found.values()]
-    right.bar(names, [mean(each) for each in waits], yerr=[stdev(each) for each in waits], color=colours, capsize=3)
-    right.set_ylabel("loading a mini-batch, ms")
-    right.set_ylim(bottom=0)
-    for axes in (left, right):
-        axes.tick_params(axis="x", labelsize=7)
-    return picture("importance_real-times", figure)
 
 
 if __name__ == "__main__":

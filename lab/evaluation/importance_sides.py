@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -69,9 +70,9 @@ class ScoreSide:
         return self.run.cache in ("pq", "pq-lfu", "app", "importance")
 
     @property
-    def gateway(self) -> tuple[str, bool, float]:
+    def gateway(self) -> tuple[str, bool, float, int]:
         """Settings of its gateway. Sides with equal settings share a gateway, one by one."""
-        return self.run.cache, self.run.prefetch, self.share
+        return self.run.cache, self.run.prefetch, self.share, self.run.jobs
 
 
 @dataclass
@@ -79,10 +80,11 @@ class ScoreOutcome:
     """Results of a side in the epochs that count.
 
     ``hits``, ``read`` and ``ahead`` are shares of the entries, ``unseen`` and ``held`` shares of the items, ``waits`` the
-    seconds in which each mini-batch was loaded, ``rate`` the samples per second.
+    seconds in which each mini-batch was loaded, ``rate`` the samples per second, ``job`` the number of the job.
     """
 
     side: ScoreSide
+    job: int = 0
     hits: float = 0.0
     read: float = 0.0
     ahead: float = 0.0
@@ -104,19 +106,19 @@ class Digits(Data):
             yield bytes(image.astype(np.uint8)) + bytes([int(shown)]) + rng.bytes(self.length - _PIXELS - 1)
 
 
-def run_sides(sides: Sequence[ScoreSide], at_once: int) -> list[ScoreOutcome]:
-    """Run sides in order, several at a time."""
-    groups: dict[tuple[str, bool, float], list[ScoreSide]] = {}
+def run_sides(sides: Sequence[ScoreSide], at_once: int, bandwidth: float = BANDWIDTH) -> list[ScoreOutcome]:
+    """Run sides in order, several at a time, each with its own part of the store; one outcome for each job of each side."""
+    groups: dict[tuple[str, bool, float, int], list[ScoreSide]] = {}
     for side in sides:
         groups.setdefault(side.gateway, []).append(side)
     data = [Digits(f"slot-{number}", ITEMS, LENGTH) for number in range(at_once)]
     with (
         tempfile.TemporaryDirectory(prefix="larder-importance-") as temporary,
-        origin(data, 0) as store,  # each has a limit of its own
+        origin(data, 0) as store,
     ):
         slots: queue.Queue[tuple[Data, Path]] = queue.Queue()
         for each in data:
-            store.limit(BANDWIDTH, LATENCY, each)
+            store.limit(bandwidth, LATENCY, each)
             slots.put((each, each.digests(Path(temporary))))
 
         def run(group: Sequence[ScoreSide]) -> list[ScoreOutcome]:
@@ -138,19 +140,26 @@ def _run(sides: Sequence[ScoreSide], data: Data, digests: Path, store: Origin, h
         client = Client(running.endpoint, credentials=CREDENTIALS)
         caching = "part" if sides[0].run.cache == "never-evict" else "full"
         info = client.register(data.name, digests, caching=caching)
-        return [_run_side(side, running, client, info, lists, home) for side in sides]
+        outcomes = []
+        for side in sides:
+            run = partial(_run_job, side, running, client, info, lists, home)
+            with ThreadPoolExecutor(side.run.jobs) as pool:
+                outcomes += list(pool.map(run, range(side.run.jobs)))
+        return outcomes
 
 
-def _run_side(
-    side: ScoreSide, gateway: GatewayProcess, client: Client, info: DatasetInfo, lists: Items, home: Path
+def _run_job(
+    side: ScoreSide, gateway: GatewayProcess, client: Client, info: DatasetInfo, lists: Items, home: Path, number: int
 ) -> ScoreOutcome:
     with ExitStack() as stack:
         options: dict[str, Any] = {"batch_size": BATCH, "caching": "on", "credentials": CREDENTIALS}
-        name = side.run.name.replace(" ", "-")
+        name = f"{side.run.name.replace(' ', '-')}-{number}"
         job = stack.enter_context(Job(gateway.endpoint, name, info, **options)) if side.scored else ""
         dataset = CachedMapDataset(gateway.endpoint, info, ids=True, job=job, access=Access(credentials=CREDENTIALS))
+        if number:
+            lists = np.array([np.random.default_rng([number, epoch]).permutation(ITEMS) for epoch in range(EPOCHS)])
         training = _training(side, dataset, job, info, lists)
-        return _Loop(side, gateway, client, dataset, training).run(home / "future.epochs")
+        return _Loop(side, number, gateway, client, dataset, training).run(home / f"future{number or ''}.epochs")
 
 
 @contextmanager
@@ -249,12 +258,20 @@ def _training(side: ScoreSide, dataset: CachedMapDataset, job: Job | str, info: 
 
 
 class _Loop:
-    """One training loop."""
+    """One training loop. The first job of a side learns the digits, the second whether they are odd, so that other items are
+    hard."""
 
     def __init__(
-        self, side: ScoreSide, gateway: GatewayProcess, client: Client, dataset: CachedMapDataset, training: _Training
+        self,
+        side: ScoreSide,
+        number: int,
+        gateway: GatewayProcess,
+        client: Client,
+        dataset: CachedMapDataset,
+        training: _Training,
     ) -> None:
         self._side = side
+        self._number = number
         self._gateway = gateway
         self._client = client
         self._dataset = dataset
@@ -265,7 +282,7 @@ class _Loop:
 
     def run(self, epochs: Path) -> ScoreOutcome:
         """Train; writes the start of each epoch to a file."""
-        found = ScoreOutcome(self._side)
+        found = ScoreOutcome(self._side, self._number)
         entries = misses = unseen = 0
         ahead = 0.0
         with epochs.open("w", buffering=1) as began:
@@ -300,7 +317,8 @@ class _Loop:
         waits.append(time.perf_counter() - began)
         read = [samples[number] for number in ids.tolist()]
         pixels = np.array([np.frombuffer(one, np.uint8, _PIXELS) for one in read]) / 16
-        losses = self._network.step(pixels, np.array([one[_PIXELS] for one in read]))
+        labels = np.array([one[_PIXELS] for one in read])
+        losses = self._network.step(pixels, labels % 2 if self._number else labels)
         time.sleep(COMPUTE)
         self._busy += time.perf_counter() - began
         self._training.learn(epoch, ids, losses)

@@ -75,6 +75,15 @@ def test_residency_by_need_reads_nearly_the_least(trace: Path, share: float) -> 
     assert lru.read > 1.5 * (by_need.read + by_need.ahead)
 
 
+def test_jobs_of_different_interests_share_the_cache(trace: Path) -> None:
+    """Rule: two jobs with other hard items each read less by the sum of their needs than by LRU, both about as much."""
+    both = simulated(trace, 0.2, sampler="shade", cache="importance", unseen=0.5, prefetch=True, jobs=2)
+    lru = simulated(trace, 0.2, sampler="shade", cache="lru", unseen=0.5, jobs=2)
+    assert both.read + both.ahead < 0.7 * lru.read
+    assert max(both.by_job) - min(both.by_job) < 0.1
+    assert both.unseen == pytest.approx(0.5)
+
+
 @pytest.mark.parametrize(
     ("sampler", "cache", "prefetch"),
     [
@@ -110,6 +119,7 @@ def test_without_a_cache_everything_is_read(trace: Path) -> None:
         ({"sampler": "shade", "cache": "magic"}, "runs[0].cache"),
         ({"sampler": "shade", "cache": "lru", "unseen": 1.0}, "runs[0].unseen"),
         ({"sampler": "coarse", "cache": "lru", "unseen": 0.5}, "runs: r: only lists of the sampler shade"),
+        ({"sampler": "coarse", "cache": "pq", "jobs": 2}, "runs: r: the cache pq is of one job"),
     ],
 )
 def test_a_wrong_scenario_names_the_field(trace: Path, run: dict[str, object], field: str) -> None:

@@ -268,8 +268,7 @@ class _OnePool(_Cache):
 
     def rank(self, items: Items, scores: Scores) -> None:
         for item in items.tolist() if self._scored else ():
-            score = self._score(item, scores)
-            if score is not None and _block(item) in self._pool:
+            if _block(item) in self._pool and (score := self._score(item, scores)) is not None:
                 self._pool.rank(_block(item), score)
 
     def expect(self, order: Items) -> None:
@@ -303,30 +302,35 @@ class _ByNeed(_OnePool):
         super().__init__(room, order, admission)
         self._jobs: list[tuple[NDArray[np.float16], NDArray[np.uint16], JobWeight]] = []
         self._share = 1 / jobs
+        self._needs: Scores = np.zeros(0, np.float32)
 
     def begin(self, listed: Items, scores: Scores, job: int, *, loads: bool) -> int:
         items, mean = len(scores), float(np.nan_to_num(scores).mean()) or 1.0
         weight = JobWeight(self._share, 1.0 if self._share == 1 else self._share / mean)
         draws = np.bincount(listed, minlength=items).astype(np.uint16)
         self._jobs[job : job + 1] = [(scores.astype(np.float16), draws, weight)]
+        self._needs = needed(self._jobs, items)
         self.rank(np.arange(items), scores)
         wanted = []
         if loads:
             resident = np.array([_block(item) in self._pool for item in range(items)])
             most = np.maximum.reduce([of_job for _, of_job, _ in self._jobs])
-            wanted = ahead(needed(self._jobs, items), most, np.ones(items, np.uint64), resident, self._room).tolist()
+            wanted = ahead(self._needs, most, np.ones(items, np.uint64), resident, self._room).tolist()
         return sum(self._take(item, scores, 0) for item in wanted)
 
     def read(self, item: int, scores: Scores, job: int) -> bool:
         self._jobs[job][1][item] -= 1
+        self._needs[item] = needed(self._of(item), 1)[0]
         hit = super().read(item, scores, job)
         self.rank(np.array([item]), scores)
         return hit
 
     def _score(self, item: int, scores: Scores) -> float | None:
-        of_item = [(known[item : item + 1], draws[item : item + 1], weight) for known, draws, weight in self._jobs]
-        need = float(needed(of_item, 1)[0])
+        need = float(self._needs[item])
         return None if np.isnan(need) else need
+
+    def _of(self, item: int) -> list[tuple[NDArray[np.float16], NDArray[np.uint16], JobWeight]]:
+        return [(known[item : item + 1], draws[item : item + 1], weight) for known, draws, weight in self._jobs]
 
 
 class _Farthest(_Cache):

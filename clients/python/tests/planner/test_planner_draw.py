@@ -86,7 +86,7 @@ def test_the_bound_is_kept_and_met(unseen, cached):
 @settings(max_examples=50)
 @given(st.integers(1, 9), st.floats(0.1, 0.8), st.integers())
 def test_important_items_are_spread_evenly(world, unseen, seed):
-    """Rule: any stretch of the epoch has its share of the important items' entries, within two, so mini-batches have about equally
+    """Rule: any stretch of the epoch has its share of the important items' entries, within two, so mini-batches have nearly as
     many misses; so has every rank's share, within what chance gives."""
     weights = np.arange(1200, 2200, dtype=np.uint16)
     drawn = draw(weights, 1000, DrawRule(unseen), 1.0, "even", seed)
