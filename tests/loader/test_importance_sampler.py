@@ -9,23 +9,20 @@ import numpy as np
 import pytest
 import torch
 from torch import distributed
-from torch.utils.data import ConcatDataset, DataLoader, Subset
+from torch.utils.data import DataLoader
 
-import larder
 from larder.base.errors import StateError
 from larder.planner.draw import DrawRule
 from larder.planner.importance import ImportancePlan
 from larder.reading.frames import CHANGED
 from larder.testing import MemorySource
-from larder.torch import ImportanceSampler, PipelineDataset, watch
+from larder.torch import ImportanceSampler, watch
 from tests.loader.making import (
     BATCH,
-    ENDPOINT,
     ListeningJob,
     N,
     as_tensor,
     consume,
-    dataset_of,
     index_of,
     map_of,
     whole,
@@ -480,30 +477,3 @@ def test_an_empty_dataset():
     """Rule: an empty dataset raises an error at its first use."""
     with pytest.raises(ValueError, match="a dataset of 0 items cannot be sampled"):
         next(iter(ImportanceSampler([], unseen=0.1)))
-
-
-@pytest.mark.parametrize("kind", ["CachedDataset", "Loader", "Mix", "Pipeline", "PipelineDataset"])
-def test_a_dataset_without_indices_is_refused(kind):
-    """Rule: a loader that chooses the order itself has no indices, whatever its length; the message names what has."""
-    source, pipeline = MemorySource(N), larder.pipeline("train", source=MemorySource(N)).batch(BATCH)
-    datasets = {
-        "CachedDataset": dataset_of(),
-        "Loader": larder.Loader(ENDPOINT, "train", batch_size=BATCH, source=source),
-        "Mix": larder.Mix(["a", "b"]),
-        "Pipeline": pipeline,
-        "PipelineDataset": PipelineDataset(pipeline),
-    }
-    with pytest.raises(
-        TypeError, match=f"a {kind} does not have: use a larder.torch.CachedMapDataset with a transform"
-    ):
-        ImportanceSampler(datasets[kind], unseen=0.1)
-
-
-def test_any_dataset_with_indices_is_sampled():
-    """Rule: a list, or another library's dataset over a `CachedMapDataset`, is sampled by its own indices."""
-    for dataset in (
-        list(range(N)),
-        Subset(map_of(transform=index_of), range(N)),
-        ConcatDataset([map_of(50), map_of(N - 50)]),
-    ):
-        assert Counter(ImportanceSampler(dataset, unseen=0.5)) == whole()

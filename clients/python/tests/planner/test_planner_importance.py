@@ -231,7 +231,9 @@ def test_a_list_of_an_older_release_goes_on():
     older = ImportancePlan(40, DrawRule(0.5), guard=False)
     older.load_state_dict(state)
     weights = plan._scores.weights(1)
-    assert older.rest().tolist() == draw(weights, 40, DrawRule(0.5), 1.0, "importance", 0, 1, mixed=False).order.tolist()
+    assert (
+        older.rest().tolist() == draw(weights, 40, DrawRule(0.5), 1.0, "importance", 0, 1, mixed=False).order.tolist()
+    )
     older.update(older.rest()[:8], loss_of(older.rest()[:8]))
     again = ImportancePlan(40, DrawRule(0.5), guard=False)
     again.load_state_dict(older.state_dict())

@@ -38,6 +38,8 @@ from larder.planner.permutation import permutation, raw
 
 MAX_UNSEEN = 0.9
 """Largest share of items that may stay unseen."""
+_NEAR = np.uint64(7)
+"""Prime, so that no usual number of ranks meets the same places of all neighbourhoods."""
 REPEATS = 4.0
 """Default of ``DrawRule.repeats``: with u = 0.525, a cache of 17.5 % holds all repeated items, and one of 20 % hits 72.5 %."""
 
@@ -138,14 +140,18 @@ def _covering(
 def _mixed(often: int, length: int, *purpose: str | int) -> NDArray[np.intp]:
     """A random order of ``length`` entries in which any stretch has nearly its share of the first ``often`` ones.
 
-    Each of the two kinds is shuffled, and its entries get a random place in equal parts of the epoch, one in each part.
+    Each of the two kinds is shuffled, and its entries get a random place in equal parts of the epoch, one in each part. Then any
+    ``_NEAR`` neighbours are shuffled: a rank takes every ``world``-th entry, and would otherwise often meet the same kind.
     """
     jitter = (raw(length, *purpose, "places") >> np.uint64(11)) * 2.0**-53
     places = np.empty(length)
     for start, stop, name in ((0, often, "often"), (often, length, "once")):
         order = permutation(stop - start, *purpose, name)
         places[start + order] = (np.arange(stop - start) + jitter[start:stop]) / max(1, stop - start)
-    return np.argsort(places, kind="stable")
+    near = (np.arange(length, dtype=np.uint64) // _NEAR << np.uint64(32)) + (
+        raw(length, *purpose, "near") >> np.uint64(32)
+    )
+    return np.asarray(np.argsort(places, kind="stable")[np.argsort(near, kind="stable")])
 
 
 def _systematic(
