@@ -15,15 +15,13 @@ from gateway.sim.figures import pyplot
 from gateway.sim.importance.importance import closed_form
 from gateway.sim.importance.score_scenario import ScoreRunSpec, ScoreScenario
 from gateway.sim.jobs.scenario import parse_as, scenario_text
-from lab.evaluation.importance import SCENARIO, SHOWN
+from lab.evaluation.importance import IN_FILE, SCENARIO, SHOWN
 from lab.evaluation.importance_sides import (
     BANDWIDTH,
     BATCH,
     COMPUTE,
     EPOCHS,
-    HEARTBEAT,
     ITEMS,
-    LATENCY,
     LENGTH,
     WARM,
     ScoreOutcome,
@@ -69,20 +67,10 @@ def _measured(wanted: Sequence[tuple[str, float]], at_once: int) -> Found:
 def _intro() -> str:
     return f"""
 The same runs by real gateways before a real S3 store. Every side has a gateway, {ITEMS} objects of {LENGTH // 1024} KiB in a
-store that sends {BANDWIDTH / 1e3:g} kB/s with {1000 * LATENCY:.0f} ms before the first byte, and one training loop: a small
-network learns handwritten digits, 5 % of them with wrong labels, in mini-batches of {BATCH}, with {1000 * COMPUTE:.0f} ms of
-computing for each, read one after the other. {WARM} epochs do not count, then {EPOCHS - WARM} do. {AT_ONCE} sides run at
-the same time; sides that only sample differently share a gateway, one after the other. Jobs have
-`caching="on"`, datasets the mode `full`, or `part` to never evict.
-
-- *held* is the mean share of the items in the cache between mini-batches: from the nominal share to 1.06 of it, because eviction
-  has two watermarks. Here theory and h - c use c = held, and an item twice in a mini-batch is read once.
-- LRU, LFU and `part` are the gateway's. `variants.py` replaces a function for
-  random, Belady's MIN, and the priority queues `sh_pq` and `sh_pqlfu`, which have no admission. `sh_app` is the order
-  `importance` without loading ahead. `SHADE` and `unseen u` are the whole: the loader's sampler without its guard, and the order
-  with admission and loading ahead.
-- Caches hear scores with heartbeats (every {HEARTBEAT:g} s): for `sh_pq`, `sh_pqlfu` and `sh_app` those of all mini-batches so
-  far; `SHADE` and `unseen u` send theirs when an epoch begins.
+store of its own that sends {BANDWIDTH / 1e3:g} kB/s, and one loop: a small network learns handwritten digits, 5 % of them with
+wrong labels, in mini-batches of {BATCH}, with {1000 * COMPUTE:.0f} ms of computing for each. {WARM} epochs do not count, then
+{EPOCHS - WARM} do. {AT_ONCE} sides run at the same time. `variants.py` replaces a function for random, Belady's MIN and the
+priority queues. *held* is the mean share of the items in the cache; theory and h - c use it as c.
 """
 
 
@@ -112,7 +100,7 @@ def _all_hits(found: Found) -> str:
         [[f"{share:.0%}", *row] for share, (_, rows) in tables.items() for row in rows],
     )
     rows = []
-    for run in dict.fromkeys(name for name, _ in found):
+    for run in dict.fromkeys(name for name, _ in found if name not in IN_FILE):
         hits = [f"{found[run, share].hits:.1%}" if (run, share) in found else "" for share in SHOWN]
         unseen = next(one.unseen for (name, _), one in found.items() if name == run)
         rows.append([run, *hits, f"{unseen:.0%}"])

@@ -19,7 +19,8 @@ from lab.evaluation.pages import busy, machine, table, write_section
 BANDWIDTH = 120e3
 """Bytes per second of each side's part of the store: waiting for it takes most of the time, even on a busy machine."""
 ALONE, TOGETHER = ("LRU", "never evict", "unseen 0.5"), ("LRU - 2 jobs", "unseen 0.5 - 2 jobs")
-SIDES = [*((name, share) for share in (0.1, 0.2) for name in ALONE), *((name, 0.2) for name in TOGETHER)]
+SHARES = (0.1, 0.2)
+SIDES = [*((name, share) for share in SHARES for name in ALONE), *((name, 0.2) for name in TOGETHER)]
 
 
 def run() -> None:
@@ -36,6 +37,7 @@ def run() -> None:
         where,
         _intro() + busy(load),
         table(columns, rows),
+        _conclusions(outcomes),
     )
 
 
@@ -45,6 +47,19 @@ The loops of the section above, each side with a store of its own that sends {BA
 {LENGTH // 1024} KiB take {1000 * BATCH * LENGTH / BANDWIDTH:.0f} ms, and a mini-batch computes for {1000 * COMPUTE:.0f} ms. All
 run at the same time. *Reads* are misses and loads ahead, per entry. Of two jobs on one dataset the second learns whether digits
 are odd. With LRU each item comes once per epoch."""
+
+
+def _conclusions(outcomes: Sequence[ScoreOutcome]) -> str:
+    of = {(one.side.run.name, one.side.share): one for one in outcomes if one.side.run.jobs == 1}
+    spreads = ", ".join(
+        f"{1000 * stdev(of['unseen 0.5', share].waits):.0f} instead of {1000 * stdev(of['LRU', share].waits):.0f} ms"
+        for share in SHARES
+    )
+    faster = " and ".join(f"{of['unseen 0.5', share].rate / of['LRU', share].rate:.2f}" for share in SHARES)
+    return f"""
+- With half unseen and 10 and 20 % cached, training is {faster} times as fast as with LRU; 1.5 and 1.8 were wanted.
+- Loading varies more than with LRU, which misses all: standard deviations are {spreads}.
+"""
 
 
 def _rows(outcomes: Sequence[ScoreOutcome]) -> tuple[list[str], list[list[str]]]:
@@ -58,9 +73,9 @@ def _rows(outcomes: Sequence[ScoreOutcome]) -> tuple[list[str], list[list[str]]]
         rows.append(
             [
                 name if jobs == 1 else f"{name}, job {one.job + 1} of {jobs}", f"{one.side.share:.0%}", f"{one.hits:.1%}",
-                f"{one.read + one.ahead / jobs:.2f}", f"{one.unseen:.0%}", f"{one.rate:.0f}", f"{faster:.2f}",
+                f"{one.read + one.ahead / jobs:.2f}", f"{faster:.2f}",
                 f"{mean(waits):.0f} ± {stdev(waits):.0f}", f"{max(waits):.0f}",
             ]
         )  # fmt: skip
-    columns = ["run", "cache", "hits", "reads", "unseen", "samples per s", "relative to LRU", "loading, ms", "longest"]
+    columns = ["run", "cache", "hits", "reads", "speed by LRU's", "loading, ms", "longest"]
     return columns, rows
