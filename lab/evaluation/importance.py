@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 
 from gateway.sim.importance.importance import ScoreRunResult, simulate_scores
 from gateway.sim.importance.score_report import scores_table
-from gateway.sim.importance.score_scenario import ScoreRunSpec, ScoreScenario
+from gateway.sim.importance.score_scenario import ScoreScenario
 from gateway.sim.jobs.scenario import parse_as, scenario_text
 from lab.evaluation.pages import machine, numbers, table, write_section
-from lab.evaluation.scenarios import fields
 
 SCENARIO = "shade-figure7"
 SHOWN = (0.1, 0.2, 0.5)
@@ -24,7 +23,6 @@ def run() -> None:
     scenario = parse_as(ScoreScenario, scenario_text(SCENARIO), SCENARIO)
     results = simulate_scores(scenario)
     parts = [_intro(scenario), _hits(results, scenario.shares), _conclusions(results)]
-    parts += ["### Writing a scenario", _reference()]
     write_section("importance", "importance", "Simulated", where, *parts)
 
 
@@ -36,7 +34,8 @@ The simulator draws each epoch's list by scores and runs the gateway's orders an
 follow the list; the losses do not, as the model of the trace was trained on all items alike. Runs `sh_*` draw with replacement by
 the mean loss of an item's last mini-batch (the paper's coarse baselines). `SHADE` draws by ranks (Eq. 6), with replacement, and
 keeps by importance. `unseen u` is the loader's list: all items but u once, and as many repeats of the most important ones.
-Two jobs read in step; to the second, other items are hard.
+Two jobs read in step; to the second, other items are hard. `larder-gateway simulate shade-figure7` runs it; other scenarios have
+the fields of gateway/sim/importance/score_scenario.py.
 """
 
 
@@ -85,12 +84,4 @@ def _two_jobs(of: Callable[[str, float], ScoreRunResult]) -> str:
         f"Two jobs of different interests with 20 % cached read {reads('unseen 0.5 - 2 jobs')} per entry, one job alone "
         f"{reads('unseen 0.5')}; the same lists through LRU {reads('unseen 0.5 in LRU - 2 jobs')}, shuffles through LRU "
         f"{reads('LRU - 2 jobs')}. They hit {first:.0%} and {second:.0%}."
-    )
-
-
-def _reference() -> str:
-    return (
-        "`larder-gateway simulate` takes a TOML file with a `trace` too; `shade-figure7` is built in. "
-        "`python -m lab.evaluation.record_losses` records its trace again.\n\n"
-        + fields([("", ScoreScenario), ("[[runs]]", ScoreRunSpec)])
     )
