@@ -18,9 +18,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gateway.cli import main
-from gateway.engine.space import manager, stream_learner
+from gateway.engine.space import item_scores, manager, stream_learner
 from gateway.engine.space.importance_ranking import ImportanceRanking
 from gateway.engine.space.item_scores import ItemScores
 from gateway.model.access import Access, ObjectRead
@@ -28,6 +29,7 @@ from gateway.policies import pools
 from gateway.policies.eviction.importance import Importance
 from gateway.policies.eviction.order import BlobFacts, EvictionOrder
 from gateway.policies.eviction.uniform import Uniform
+from gateway.policies.items.importance import JobWeight, Scores, combined
 from gateway.policies.space import stream_space
 from gateway.policies.streams import ahead, lifetime, zone
 from gateway.policies.streams.ahead import ReadAhead
@@ -49,6 +51,8 @@ LIKELY = 0.5
 _MOST_FILES = 100_000
 FUTURE = "EVALUATION_FUTURE"
 """The environment variable that names the file of future reads."""
+Scored = NDArray[np.float16]
+Draws = NDArray[np.unsignedinteger]
 _TIE = 1e-6
 """Amount that a read adds to a score."""
 
@@ -200,8 +204,18 @@ def evict_farthest() -> None:
     default_order(FarthestFirst())()
 
 
+def keep_by_scores() -> None:
+    """Keep items by their scores alone, whatever the list draws."""
+
+    def needed(jobs: Sequence[tuple[Scored, Draws, JobWeight]], items: int) -> Scores:
+        return combined([(scores, weight.factor) for scores, _, weight in jobs], items)
+
+    _put(item_scores, needed=needed)
+
+
 def load_nothing_important() -> None:
-    """Load no item of the next list ahead: the paper's APP without its prefetch."""
+    """Load no item of the list ahead, and keep by scores: the paper's APP without its prefetch."""
+    keep_by_scores()
 
     async def load(*_: object) -> None:
         pass
