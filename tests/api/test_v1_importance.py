@@ -151,21 +151,6 @@ def test_what_jobs_say_later_ranks_what_is_here(alone: Training) -> None:
     assert not alone.held & set(least)
 
 
-def test_items_that_have_had_their_draws_leave_first(alone: Training) -> None:
-    """Rule: each read by the job takes one of the item's draws; a full pool then keeps what the list still draws, whatever the
-    scores."""
-    alone.rank(Part(scores={index: 5.0 if index < FIT else 2.0 for index in range(ITEMS)}))
-    alone.read(range(FIT))
-    drawn = {**dict.fromkeys(range(FIT), 1), **dict.fromkeys(range(FIT, FIT + 20), 3)}
-    assert alone.put(Part(2, 1, {}, drawn, epoch=2)).status == 200
-    wait_until(lambda: alone.ranked(1 + 5.0 / DRAW) == FIT, SOON, "the ranks of the list")
-    alone.read(range(30))
-    wait_until(lambda: alone.ranked(5.0 / DRAW) == 30, SOON, "the ranks of items without draws")
-    alone.read(range(FIT, FIT + 20))
-    alone.read(set(range(FIT, FIT + 20)) - alone.held)
-    assert set(range(30, FIT + 20)) <= alone.held
-
-
 def test_the_most_needed_of_the_list_are_loaded_ahead(alone: Training, origin: FakeOrigin) -> None:
     """Rule: the most needed items that the epoch draws and that fit are read from the origin ahead and counted; the others are
     not."""
