@@ -68,6 +68,13 @@ def test_importance_gives_what_nobody_scored_and_then_the_least_important() -> N
     assert order.rank(read(9.0), BlobFacts(POOL, 10, 1.0), 9.0) == 1.0
 
 
+def test_importance_keeps_the_rank_of_what_is_stored_again() -> None:
+    """Rule: a second worker that stores an item has an older score than the rank that the item's node has given it since."""
+    order = ORDERS["importance"]
+    assert order.rank(read(9.0), BlobFacts(POOL, 10, 3.0, score=1.0), 9.0) == 3.0
+    assert order.rank(read(9.0), BlobFacts(POOL, 10, 0.0, score=1.0), 9.0) == 0.0
+
+
 def test_loop_gives_what_was_read_last() -> None:
     """Rule: the latest read leaves first; blobs loaded ahead and not read yet leave after all read ones."""
     ahead, read_once, read_again = ranks("loop", (9.0, 0), (10.0, 1), (20.0, 1))

@@ -21,9 +21,12 @@ class Importance(EvictionOrder):
     name = "importance"
 
     def rank(self, access: Access, facts: BlobFacts, now: float) -> float:
-        """The given score, else the blob's previous one; at most -1e-9 for a new blob without a score."""
+        """The score with which a blob enters, and then its present rank; at most -1e-9 for a new blob without a score.
+
+        A blob that two workers store enters twice. Between, its node may have ranked it by a newer score than that of the second.
+        """
+        if facts.rank is not None and facts.rank >= 0:
+            return facts.rank
         if facts.score is not None:
             return facts.score
-        if facts.rank is not None:
-            return facts.rank
-        return -max(access.time, 1e-9)
+        return -max(access.time, 1e-9) if facts.rank is None else facts.rank
