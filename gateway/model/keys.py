@@ -105,7 +105,7 @@ class Principal:
         return not self.allow or any(glob_matches(pattern, path) for pattern in self.allow)
 
     def may_list(self, start: str) -> bool:
-        """Whether the allow-list covers every path ``bucket/key`` that begins with ``start``; ``""`` stands for every bucket."""
+        """Whether the allow-list covers every path ``bucket/key`` that begins with ``start``; empty: all buckets."""
         return not self.allow or any(covers_prefix(pattern, start) for pattern in self.allow)
 
 

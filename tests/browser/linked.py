@@ -1,7 +1,7 @@
 """The modules of the dashboard as one file, in the order in which a browser runs them.
 
-A browser asks for each of the 43 modules by itself, and Playwright is told of each request several times: that is half of the
-processor time of opening the dashboard. test_linked.py compares both.
+A browser requests each of the 43 modules, and Playwright handles several events for each request, which takes half of the
+processor time of opening the dashboard. test_linked.py compares both ways of loading it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an ImportanceSampler samples: datasets with indices, whoever made them; loaders with an order of their own are refused."""
+"""An ImportanceSampler takes any dataset with a length and indices, and refuses loaders that choose their order themselves."""
 
 from collections import Counter
 

@@ -69,7 +69,7 @@ def test_importance_gives_what_nobody_scored_and_then_the_least_important() -> N
 
 
 def test_importance_keeps_the_rank_of_what_is_stored_again() -> None:
-    """Rule: a second worker that stores an item has an older score than the rank that the item's node has given it since."""
+    """Rule: a ranked item keeps its rank when a second worker stores it with an older score."""
     order = ORDERS["importance"]
     assert order.rank(read(9.0), BlobFacts(POOL, 10, 3.0, score=1.0), 9.0) == 3.0
     assert order.rank(read(9.0), BlobFacts(POOL, 10, 0.0, score=1.0), 9.0) == 0.0

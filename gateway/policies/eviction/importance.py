@@ -23,7 +23,7 @@ class Importance(EvictionOrder):
     def rank(self, access: Access, facts: BlobFacts, now: float) -> float:
         """The score with which a blob enters, and then its present rank; at most -1e-9 for a new blob without a score.
 
-        A blob that two workers store enters twice. Between, its node may have ranked it by a newer score than that of the second.
+        A blob that two workers store enters twice, and the node may have ranked it by a newer score before the second entry.
         """
         if facts.rank is not None and facts.rank >= 0:
             return facts.rank

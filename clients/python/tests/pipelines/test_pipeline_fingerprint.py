@@ -97,7 +97,7 @@ class DoublingLater(Doubling):
 
 
 def test_pickling_changes_no_fingerprint():
-    """Rule: pickling an object leaves a mark on its class, which workers do not have, and which is no part of its code."""
+    """Rule: pickling an object, which adds an attribute to its class, changes no fingerprint."""
     before = mark(DoublingLater()).digest
     pickle.dumps(Doubling())
     assert "__slotnames__" in vars(Doubling)

@@ -275,7 +275,7 @@ def test_a_pool_needs_ray():
 
 
 def test_functions_that_cannot_be_compared_share_no_actors():
-    """Rule: without a fingerprint nobody knows whether another pipeline's process computes the same; the user is warned."""
+    """Rule: without a fingerprint, a function cannot be compared with another pipeline's: nothing is shared, with a warning."""
     lock = threading.Lock()
 
     def locking(item):

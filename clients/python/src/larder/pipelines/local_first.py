@@ -1,7 +1,7 @@
 """Input workers on this machine's cores first, and on a cluster when there are more (Cachew, ATC 2022, section 7).
 
-How many workers there are is decided elsewhere; this host only places them. So the cost of a cluster is paid while workers beyond
-the cores still shorten the time per batch, and a worker that is taken away is one of the cluster's, as long as there is one.
+The number of workers is decided elsewhere; this host only places them. So a job pays for the cluster only while workers beyond
+the cores still shorten the time per batch, and scaling down takes the cluster's workers first.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from larder.pipelines.splits import Split
 from larder.pipelines.workers import Ended, Event, WorkerHost
 
 LISTENING = 0.01
-"""Seconds of waiting for the cluster's events before those of this machine are looked at. Workers have a second split to compute
-meanwhile."""
+"""Seconds to wait for the cluster's events before looking at this machine's. Workers compute a second split meanwhile."""
 
 
 class LocalFirstHost:

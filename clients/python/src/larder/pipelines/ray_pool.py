@@ -4,8 +4,8 @@ A pool is a detached actor, the *keeper*, which Ray finds by name. It starts wor
 starting an actor takes seconds, taking one over some milliseconds. Workers are children of the keeper, so that Ray ends them with
 it. What it decides is in `larder.pipelines.pool_leases`.
 
-A pipeline that ends without a word is noticed by Ray: it owns the result of a call that does not return (`PoolKeeper.stay`), and
-whoever waits for that learns that its owner is dead.
+Ray notices a pipeline that dies without leaving the pool. The pipeline owns the result of a call that does not return
+(`PoolKeeper.stay`); when the owner dies, Ray raises an error in the keeper, which waits for that result.
 
 Anybody on a Ray cluster may run code anywhere, so a name is no lock. It keeps apart what does not belong together: it is a digest
 of the credentials, the fingerprint of all functions, and the options and environment of the actors.
@@ -40,18 +40,18 @@ _ATTEMPTS = 3
 _TENDING = 1.0
 """Seconds between two looks at idle workers."""
 _UNUSED = 60.0
-"""Seconds after which a keeper ends that no pipeline has joined: its first one died too early."""
+"""Seconds after which a keeper ends if no pipeline has joined it, because the one that started it died first."""
 _CALLS = 10_000
 """Calls that a keeper may have open: one for each pipeline, and one for each worker that a pipeline waits for."""
 _STARTING = 10.0
 """Seconds after which a worker that has not started is no longer counted on: the cluster may have no room."""
 _ANSWERING = 5.0
-"""Seconds that an idle worker may take to answer; a later one is taken for dead."""
+"""Seconds within which an idle worker must answer, or the keeper takes it for dead."""
 
 
 @dataclass(frozen=True)
 class WorkerPool:
-    """A pool of actors that pipelines share, if they have the same functions and credentials. Those of the last one to join hold.
+    """A pool of actors that pipelines with the same functions and credentials share. The bounds of the last one to join apply.
 
     Args:
         workers: the most actors of the pool; a pipeline gets one at least.
@@ -216,8 +216,7 @@ class PoolKeeper:
             self._run(self._tend())
 
     async def lease(self, user: str, ticket: int) -> tuple[int, Any] | None:
-        """A worker for a pipeline, when there is one: the number of its lease and the actor. ``None`` if it is not wanted any
-        more."""
+        """Wait for a worker; returns the number of its lease and the actor, or ``None`` if the pipeline no longer wants it."""
         if user in self._left:
             return None
         await self._joined.setdefault(user, asyncio.Event()).wait()
@@ -237,7 +236,7 @@ class PoolKeeper:
         self._settle()
 
     async def give_back(self, user: str, lease: int, alive: bool) -> None:
-        """A pipeline does not need a worker any more, or has seen its end."""
+        """A pipeline no longer needs a worker, or has seen it end."""
         for worker in [worker for worker, lent in self._lent.items() if lent == (lease, user)]:
             if alive:
                 self._clear(user, worker)
@@ -264,7 +263,7 @@ class PoolKeeper:
         await self.leave(user)
 
     async def _tend(self) -> None:
-        """End workers that nobody has used for long, and with the last one the pool."""
+        """End workers that have been idle for ``warm`` seconds, and the pool with its last worker."""
         while self._leases.users or self._actors:
             await asyncio.sleep(_TENDING)
             for worker in self._leases.idle:
@@ -273,7 +272,7 @@ class PoolKeeper:
         self._end()
 
     def _settle(self) -> None:
-        """Lend what can be lent, and recall what others should have."""
+        """Lend idle workers, start missing ones, and recall those that other pipelines should have."""
         while (grant := self._leases.grant()) is not None:
             self._run(self._lend_idle(grant))
         while (worker := self._leases.start()) is not None:
