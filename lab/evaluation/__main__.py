@@ -21,6 +21,7 @@ NAMES = (
     "importance_speed",
     "pipelines",
     "pipelines_cost",
+    "pipelines_cost_real",
     "pipelines_real",
     "pipelines_pool",
     "pipelines_marks",

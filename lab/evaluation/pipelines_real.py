@@ -93,7 +93,7 @@ class Found:
 def run() -> None:
     """Measure, and write the page."""
     where, load = machine(), os.getloadavg()[0]
-    with tempfile.TemporaryDirectory() as temporary, _gateway(Path(temporary)) as endpoint:
+    with tempfile.TemporaryDirectory() as temporary, serving(Path(temporary)) as endpoint:
         costs = _costs(endpoint)
         curves = _curves(endpoint)
         found = {name: _found(endpoint, name, pause) for name, pause in RATES.items()}
@@ -117,7 +117,7 @@ def run() -> None:
 
 
 @contextmanager
-def _gateway(directory: Path) -> Iterator[str]:
+def serving(directory: Path) -> Iterator[str]:
     """A gateway with both datasets; its address."""
     files = directory / "files"
     photos = {f"photos/{number:05}.jpg": _photo(number) for number in range(PHOTOS)}
