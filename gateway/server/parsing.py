@@ -6,6 +6,8 @@
 * ``Upgrade`` is ignored, as RFC 9110 section 7.8 allows: curl offers h2c on every request. llhttp stops at such a request, so
   its head is parsed again without the offer; the headers passed on stay as sent.
 * The request target is split, never normalised: signatures are verified over it.
+* The answer does not depend on how the bytes were cut. llhttp refuses an unknown method at its first wrong byte, but the whole
+  request line decides between 405 and 400, so a line is held until it is complete.
 * A head that arrives whole, in the usual form of a GET without a body, costs one call instead of one per line (``_PlainHead``).
   llhttp checks it too; a head with anything unusual is parsed again in the general way.
 * A request names one host, in exactly one Host header (which HTTP/1.0 may lack), and the same host in an absolute target (RFC
@@ -26,8 +28,14 @@ MAX_HEAD = 64 * 1024
 """The most bytes of request line and headers; S3 itself allows 8 KiB of headers, but presigned URLs with policies are longer."""
 _METHODS: dict[bytes, str] = {name.encode(): name for name in ("GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS")}
 _REQUEST_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+ [!-~]+ HTTP/1\.[01]\r\n")
-_CLIENT_HELLO = re.compile(rb"\x16\x03[\x00-\x04]")
-"""First bytes of a TLS connection: a handshake record and its version (RFC 8446 section 5.1)."""
+_BEGIN_OF_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]")
+_LONGEST_METHOD = 32
+"""More bytes than llhttp takes to refuse a method."""
+_EMPTY_LINES = re.compile(rb"[\r\n]*")
+"""What may stand before a request (RFC 9112 section 2.2)."""
+_CLIENT_HELLO = b"\x16"
+"""First byte of a TLS connection: the type of a handshake record (RFC 8446 section 5.1)."""
+_NO_REQUEST = "The request is not valid HTTP/1.1."
 _VERSIONS = {"1.0": "1.0", "1.1": "1.1"}
 _MAX_PLAIN = 8 * 1024
 """Maximum bytes of a head that is parsed in one call, because the names of such heads are remembered."""
@@ -102,7 +110,14 @@ class RequestParser:
         self.on_url = self._target.append
         """A piece of the request target."""
         self._llhttp: Any = self._new()
+        self._line = bytearray()
+        """The bytes of an unfinished request line whose method llhttp has refused."""
+        self._begun = b""
+        """The bytes of an unfinished head, or its last three, which may begin the empty line after it."""
         self._unfinished = 0
+        self._completed = 0
+        """The messages that ended in the bytes being parsed."""
+        self._had_body = False
         self._advanced = self._measure = False
         self._url = b""
         self._headers: RawHeaders = []
@@ -117,15 +132,20 @@ class RequestParser:
         """Parse received bytes, and notify the listener.
 
         Raises:
-            Refused: not HTTP/1.1, or a head is too long; the rest of the connection is unusable.
+            BadRequest: not HTTP/1.1, or a head is too long; the rest of the connection is unusable.
         """
         if self._between and data.startswith(b"GET /") and self._feed_plain(data):
             return
+        if self._line:
+            self._line += data
+            self._answer_line()
+            return
+        whole = data
         was_in_head = self.in_head
         size = self._unfinished + len(data)
         # A head that arrives in one short piece needs no measuring.
         self._measure = was_in_head or size > MAX_HEAD
-        self._advanced = False
+        self._advanced, self._completed = False, 0
         try:
             while data:
                 try:
@@ -138,17 +158,45 @@ class RequestParser:
             cause = error.__context__
             if isinstance(cause, BadRequest):
                 raise cause from None
-            unknown = isinstance(error, httptools.HttpParserInvalidMethodError) and not (was_in_head or self._advanced)
-            if unknown and _REQUEST_LINE.match(data):
-                raise BadRequest("MethodNotAllowed") from None
-            kind = TlsClient if unknown and _CLIENT_HELLO.match(data) else BadRequest
-            raise kind("InvalidRequest", "The request is not valid HTTP/1.1.") from None
+            if isinstance(error, httptools.HttpParserInvalidMethodError):
+                self._refuse_method(whole, was_in_head)
+                return
+            raise BadRequest("InvalidRequest", _NO_REQUEST) from None
+        if self.in_head:
+            begun = self._begun + whole if was_in_head else whole
+            if self._completed or not was_in_head:
+                begun = begun[_begin_of_last(begun, self._completed, was_in_head) :]
+            self._begun = begun if len(begun) < _LONGEST_METHOD else begun[-3:]
         if self._advanced or self.in_head != was_in_head:
             self._unfinished = 0
         else:
             self._unfinished = size
             if size > MAX_HEAD:
                 raise BadRequest("RequestHeaderSectionTooLarge")
+
+    def _refuse_method(self, data: bytes, in_head: bool) -> None:
+        """Refuse the last message in the data, whose method does not exist, once its line is complete.
+
+        Raises:
+            BadRequest: the method is not allowed, or the line is not one of HTTP/1.1, or too long.
+        """
+        if self._had_body:  # where the message begins is not known
+            raise BadRequest("InvalidRequest", _NO_REQUEST) from None
+        data = self._begun + data if in_head else data
+        self._line += data[_begin_of_last(data, self._completed, in_head) :]
+        self.in_head = True
+        self._answer_line()
+
+    def _answer_line(self) -> None:
+        line = self._line
+        if b"\n" not in line and _BEGIN_OF_LINE.match(line):
+            if len(line) > MAX_HEAD:
+                raise BadRequest("RequestHeaderSectionTooLarge")
+            return
+        if _REQUEST_LINE.match(line):
+            raise BadRequest("MethodNotAllowed") from None
+        kind = TlsClient if line.startswith(_CLIENT_HELLO) else BadRequest
+        raise kind("InvalidRequest", _NO_REQUEST) from None
 
     def _feed_plain(self, data: bytes) -> bool:
         """Parse bytes that are exactly one request of the usual form; returns whether they are. If not, the listener gets
@@ -253,14 +301,26 @@ class RequestParser:
 
     def on_body(self, body: bytes) -> None:
         """Take a piece of a body."""
-        self._advanced = True
+        self._advanced = self._had_body = True
         self._listener.on_piece(body)
 
     def on_message_complete(self) -> None:
         """The end of a request, or of the first pass over a request that offered an upgrade."""
         if not self._upgrading:
             self._advanced = self._between = True
+            self._completed += 1
             self._listener.on_end()
+
+
+def _begin_of_last(data: bytes, completed: int, in_head: bool) -> int:
+    """The place of the message after so many without a body; with ``in_head`` the first of them began before the data."""
+    at = 0
+    for number in range(completed + 1):
+        if number or not in_head:
+            at = _EMPTY_LINES.match(data, at).end()  # type: ignore[union-attr]
+        if number < completed:
+            at = data.find(b"\r\n\r\n", at) + 4
+    return at
 
 
 @lru_cache(maxsize=256)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gateway.server.parsing import BadRequest, RequestParser
+from tests.effort import examples
 
 
 class Requests:
@@ -40,6 +45,18 @@ def _parsed(pieces: list[bytes]) -> tuple[list[list[object]], str]:
 
 USUAL = b"GET /b/k?versionId=1 HTTP/1.1\r\nHost: a\r\nX-Amz-Date: 20260101T000000Z\r\nRange: bytes=0-9\r\n\r\n"
 
+WITH_BODY = b"PUT /b/k HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\n\r\n\r\n"
+NO_METHODS = [
+    b"get /k HTTP/1.1\r\nhost: a\r\n\r\n",
+    b"GEX /k HTTP/1.1\r\nhost: a\r\n\r\n",
+    b"POST! /k HTTP/1.1\r\nhost: a\r\n\r\n",
+    b"NONSENSE\r\n\r\n",
+    b"GETS /k\r\n\r\n",
+    b"G\x00T /k HTTP/1.1\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\x01" + b"\0" * 20 + b"\n",
+]
+"""What begins with a method that does not exist, or is no request."""
+
 
 @pytest.mark.parametrize(
     "data",
@@ -69,12 +86,29 @@ USUAL = b"GET /b/k?versionId=1 HTTP/1.1\r\nHost: a\r\nX-Amz-Date: 20260101T00000
         b"GET /\xff HTTP/1.1\r\nhost: a\r\n\r\n",
         b"GET http://a/k HTTP/1.1\r\nhost: a\r\n\r\n",
         b"GET /k HTTP/1.1\r\nhost: a\r\nbad name: 1\r\n\r\n",
+        *NO_METHODS,
     ],
 )
 def test_requests_are_the_same_whole_and_in_pieces(data: bytes) -> None:
     """Rule: how a head arrives does not change what it means, or whether it is refused."""
     apart = [data[at : at + 1] for at in range(len(data))]
     assert _parsed([data]) == _parsed(apart)
+
+
+@given(
+    st.lists(st.sampled_from([USUAL, WITH_BODY, b"\r\n", *NO_METHODS]), min_size=1, max_size=4).map(b"".join),
+    st.lists(st.integers(0, 400), max_size=6),
+)
+@settings(max_examples=examples(200))
+def test_a_stream_has_one_meaning_however_it_is_cut(data: bytes, cuts: list[int]) -> None:
+    """Rule: requests and refusals depend on the bytes, never on where the network has cut them."""
+    places = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
+    assert _parsed([data]) == _parsed([data[begin:end] for begin, end in pairwise(places)])
+
+
+def test_a_request_line_without_an_end_is_refused() -> None:
+    """Rule: a line that is held until it is complete has the bound of a head."""
+    assert _parsed([b"get /" + b"y" * 1000] * 100) == ([], "RequestHeaderSectionTooLarge")
 
 
 def test_requests_one_by_one_are_those_of_one_piece() -> None:
