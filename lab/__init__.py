@@ -1,1 +1,1 @@
-"""The lab: benchmarks, the evaluation of the papers, and drills; `make bench`, `make evaluate`, `make drill`."""
+"""The lab: benchmarks, the evaluation of the papers, drills, and their pages; `make bench`, `make evaluate`, `make drill`."""
