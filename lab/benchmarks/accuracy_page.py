@@ -1,59 +1,21 @@
-"""The page docs/accuracy.md and its picture, from the results of lab/benchmarks/accuracy.py."""
+"""Records the results of lab/benchmarks/accuracy.py for docs/accuracy.md, and draws its picture."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
-from lab.benchmarks.report import RESULTS, table
+from lab.pages.rendering import RESULTS, record
 
 DOCS = Path(__file__).parents[2] / "docs"
 UNIFORM = "uniform"
 COLOURS = {UNIFORM: "#4c566a", "alone": "#1f77b4", "in step": "#d98324", "out of step": "#7a6bb0"}
-_INTRODUCTION = """# Accuracy
-
-Does a model learn as well when batches are filled with what is in a small cache? `python -m lab.benchmarks accuracy` trains an
-image classifier through a real gateway and `larder.torch.CachedDataset`, and writes this page. Terms were fixed before the first
-run, but for the number of seeds:
-
-- scikit-learn's digits, one PNG per image, sorted by class; half of them for training, the others held out, drawn anew by each
-  of {seeds} seeds;
-- a small convolutional network, {epochs} epochs, batches of {batch}; a seed gives all arms the same split and initialisation;
-- accuracy after the last epoch, in pairs by seed. Equal means: the 90 % confidence interval of the mean difference to a random
-  permutation with everything cached lies within ±{margin} points (two one-sided tests at 5 %).
-- each job has the defaults of `larder.Job`. "In step", a second job on the dataset reads batch by batch with the training; "out
-  of step", it is half an epoch ahead. Jobs that share reads take early what the other has just read.
-
-![Accuracies after the last epoch by arm, and mean learning curves](images/accuracy.svg)
-"""
-_READING = """## What it shows, and what not
-
-{verdict}
-
-- "Origin reads" are the training's own, per item and epoch, the first epoch included. In step the training reads for the other
-  job as well; out of step, mostly the job ahead does.
-- "Rank correlation" is that of an item's places in neighbouring epochs, the largest of an arm's seeds. An order that repeats
-  itself is bad for training, so the planner looks at most a fifth of a share ahead
-  ([effect](../lab/benchmarks/results/closed_forms.md)). `reuse=False` gives up the sharing for the seed's own order.
-- It is one small task that is learned to the end. It says nothing of training that stops early, of losses that depend on
-  which items share a batch (contrastive learning), nor of normalisation over batches of very few items.
-
-## A hundred sorted classes
-
-`make bench ONLY=accuracy_sorted` trains on 100 sorted classes in the order of the shipped planner, with a simulated cache of a
-fifth: [figures](../lab/benchmarks/results/accuracy_sorted.md). A batch has [as many classes as by
-chance](../lab/benchmarks/results/closed_forms.md), for 10, 100 and 1,000 sorted classes.
-
-Quiver (FAST 2020, table 1) reports for ResNet50 on ImageNet a top-1 accuracy of 75.87 % with uniform sampling and 75.89 % with
-its own, top-5 92.82 % and 92.76 %.
-"""
 
 
 @dataclass(frozen=True)
@@ -93,12 +55,8 @@ def write(terms: Terms, measured: Measured, compared: dict[str, dict[str, float]
     """Write the page, the picture, and ``results/accuracy.json``."""
     by_arm = {name: _of(measured.results, name) for name in [UNIFORM, *compared]}
     _picture(by_arm)
-    page = _page(terms, by_arm, compared, measured)
-    (DOCS / "accuracy.md").write_text(page)
     results = [result for of in by_arm.values() for result in of]
-    data = {"runs": measured.runs, "results": results, "compared": compared, "terms": asdict(terms)}
-    (RESULTS / "accuracy.json").write_text(json.dumps(data, indent=1) + "\n")
-    print(page, flush=True)
+    record("docs/accuracy", {"runs": measured.runs, "results": results, "compared": compared, "terms": asdict(terms)})
 
 
 def final(results: list[dict[str, Any]], arm: str) -> list[float]:
@@ -114,60 +72,8 @@ def _final(of: list[dict[str, Any]]) -> list[float]:
     return [result["accuracies"][-1] for result in of]
 
 
-def _page(
-    terms: Terms, by_arm: dict[str, list[dict[str, Any]]], compared: dict[str, dict[str, float]], measured: Measured
-) -> str:
-    rows = []
-    for name, of in by_arm.items():
-        final = _final(of)
-        cells = [_words(name), f"{mean(final):.2f} %", f"{stdev(final):.2f}"]
-        if name in compared:
-            found = compared[name]
-            cells += [
-                f"{found['difference']:+.2f}",
-                f"{found['low']:+.2f} to {found['high']:+.2f}",
-            ]
-        else:
-            cells += ["-", "-"]
-        turn = max((each["correlation"] for each in of), key=abs)
-        rows.append([*cells, f"{mean(each['origin_reads'] for each in of):.2f}", f"{turn:+.2f}"])
-    columns = [
-        "arm",
-        "mean accuracy",
-        "standard deviation",
-        "difference",
-        "90 % interval",
-        "origin reads",
-        "rank correlation",
-    ]
-    reading = _READING.format(verdict=_verdict(terms.margin, compared))
-    about = "\n".join(map(_about, measured.runs))
-    introduction = _INTRODUCTION.format(**asdict(terms), seeds=len(measured.seeds))
-    return f"{introduction}\n{table(columns, rows)}\n\n{reading}\n{about}\n"
-
-
-def _about(run: dict[str, Any]) -> str:
-    seeds = f"{run['seeds'][0]} to {run['seeds'][-1]}"
-    load = run["load average before"]
-    return f"- seeds {seeds}: {run['measured']}, {run['cpu']}, torch {run['torch']}, load before {load}, took {run['took']}"
-
-
 def _words(arm: str) -> str:
     return "all cached, random permutation" if arm == UNIFORM else arm
-
-
-def _verdict(margin: float, compared: dict[str, dict[str, float]]) -> str:
-    apart = {name: of["difference"] for name, of in compared.items() if abs(of["difference"]) > margin}
-    unequal = [name for name, of in compared.items() if of["low"] <= -margin or of["high"] >= margin]
-    if apart:
-        listed = ", ".join(f'"{name}" ({by:+.2f})' for name, by in apart.items())
-        means = f"**The mean of {listed} differs by more than the margin.**"
-    else:
-        means = f"The means of all {len(compared)} orders lie within {margin} points of the random permutation's."
-    if not unequal:
-        return f"{means} All are equal to it by the test."
-    listed = ", ".join(f'"{name}"' for name in unequal)
-    return f"{means} The test shows {len(compared) - len(unequal)} of {len(compared)} equal, not {listed}: these vary more."
 
 
 def _picture(by_arm: dict[str, list[dict[str, Any]]]) -> None:

@@ -30,7 +30,7 @@ from gateway.sim.jobs.run import simulate
 from gateway.sim.jobs.scenario import Scenario, parse_as
 from gateway.sim.world.clock import Clock
 from lab.benchmarks import order
-from lab.benchmarks.report import machine, table, write
+from lab.benchmarks.report import machine, write
 
 CLASSES = 100
 DIMENSIONS = 32
@@ -133,19 +133,22 @@ def run() -> dict[str, list[float]]:
     torch.set_num_threads(1)
     orders = {(arm, seed): sequences(arm, seed) for seed in range(SEEDS) for arm in ARMS}
     accuracies = {arm: [train(orders[arm, seed], seed) for seed in range(SEEDS)] for arm in ARMS}
-    rows = []
-    for arm, of in accuracies.items():
-        differences = [one - other for one, other in zip(of, accuracies["uniform"], strict=True)]
-        spread = f"{mean(differences):+.2f} (deviation {stdev(differences):.2f})" if arm != "uniform" else "-"
-        turns = max((correlation(orders[arm, seed]) for seed in range(SEEDS)), key=abs)
-        rows.append([arm, f"{mean(of):.2f} %", spread, f"{turns:+.2f}"])
-    text = (
-        f"{CLASSES} classes of {EACH} items, sorted, and a simulated cache of a fifth; accuracy on held-out items after {EPOCHS} "
-        f"epochs, means of {SEEDS} seeds, and differences in pairs to a random permutation. The rank correlation of neighbouring "
-        "epochs is the largest of all.\n\n" + table(["order", "accuracy", "difference", "rank correlation"], rows)
-    )
+    differences = {
+        arm: [accuracy - base for accuracy, base in zip(of, accuracies["uniform"], strict=True)]
+        for arm, of in accuracies.items()
+        if arm != "uniform"
+    }
     where = {**where, "torch": torch.__version__, "took": f"{(time.perf_counter() - began) / 60:.1f} min"}
-    write("accuracy_sorted", "Accuracy on sorted data", text, dict(accuracies), where)
+    data = {
+        "classes": CLASSES,
+        "each": EACH,
+        "epochs": EPOCHS,
+        "seeds": SEEDS,
+        "accuracies": accuracies,
+        "differences": {arm: {"mean": mean(of), "deviation": stdev(of)} for arm, of in differences.items()},
+        "correlations": {arm: max((correlation(orders[arm, seed]) for seed in range(SEEDS)), key=abs) for arm in ARMS},
+    }
+    write("accuracy_sorted", data, where)
     return accuracies
 
 

@@ -1,10 +1,6 @@
 """Read amplification: what ranges of large objects cost at the origin, and how long they take beside the bare store.
 
 Usage: python -m lab.benchmarks.amplification [--against PATH_OF_ANOTHER_CHECKOUT]
-
-Each workload reads an object of its own that the gateway does not have, once, as its client library does, through the gateway and
-from the store itself (nginx on loopback, which ignores signatures). Bytes are the gateway's counters: those that it sent to the
-client, and those that it received from the store.
 """
 
 from __future__ import annotations
@@ -33,7 +29,7 @@ from botocore.config import Config
 from safetensors.numpy import save_file
 from zarr.storage import FsspecStore
 
-from lab.benchmarks.report import Ratio, machine, table, write
+from lab.benchmarks.report import Ratio, machine, write
 from lab.benchmarks.servers import ACCESS_KEY, BUCKET, SECRET_KEY, counted, gateway, origin
 from rig.launched import PROGRAM
 
@@ -210,38 +206,12 @@ def run(against: Path | None = None) -> None:
                         workload.read(Store(source.port), key)
                         found[workload.name]["bare"] = {"seconds": time.monotonic() - began}
                     found[workload.name][name] = measure(workload, server.port, key)
-    _write(found, where)
-
-
-def _write(found: dict[str, dict[str, dict[str, float]]], where: dict[str, str]) -> None:
-    compared = any("before" in of for of in found.values())
-    rows, ratios = [], []
-    for workload in WORKLOADS:
-        of = found[workload.name]
-        this, budget = of["this"], workload.budget
-        earlier = [f"{of['before']['amplification']:.2f}", f"{of['before']['seconds']:.2f} s"] if compared else []
-        rows.append(
-            [
-                workload.name,
-                f"{this['asked'] / MIB:.1f} MiB",
-                f"{this['amplification']:.2f}" + (f" (at most {budget:g})" if budget else ""),
-                f"{this['requests']:.0f}",
-                f"{this['seconds']:.2f} s",
-                f"{of['bare']['seconds']:.2f} s",
-                *earlier,
-            ]
-        )
-        if budget:
-            what = f"origin bytes / bytes asked for: {workload.name}"
-            ratios.append(Ratio(what, this["amplification"], budget))
-    columns = [
-        "workload, of an object that is not cached", "asked for", "origin bytes / bytes asked for", "origin requests", "time",
-        "bare store", *(["ratio before", "time before"] if compared else []),
-    ]  # fmt: skip
-    text = __doc__.split(chr(10) * 2)[2].strip()
-    if compared:
-        text += " *Before* is the gateway of another checkout, measured in the same run."
-    write("amplification", "Read amplification", f"{text}\n\n{table(columns, rows)}", found, where, ratios)
+    budgets = {workload.name: workload.budget for workload in WORKLOADS if workload.budget}
+    ratios = [
+        Ratio(f"origin bytes / bytes asked for: {name}", found[name]["this"]["amplification"], budget)
+        for name, budget in budgets.items()
+    ]
+    write("amplification", {"budgets": budgets, "workloads": found}, where, ratios)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ from lab.benchmarks.datasets import CREDENTIALS, register_files
 from lab.benchmarks.load import raw_batch, raw_request, run_wrk, write_script
 from lab.benchmarks.objects import make_many
 from lab.benchmarks.readers import Process, Setting, started
-from lab.benchmarks.report import Ratio, machine, table, write
+from lab.benchmarks.report import Ratio, machine, write
 from lab.benchmarks.servers import ACCESS_KEY, BUCKET, SECRET_KEY, Running, gateway, nginx_cache, origin
 from larder import BatchReader
 
@@ -280,27 +280,20 @@ def _write(
 ) -> dict[str, float]:
     cpu, reading = _medians(cpu_rounds), _medians(reading_rounds)
     ratios, judged = _ratios(cpu, reading), _judged(cpu_rounds, reading_rounds)
-    size, batch = CASE
-    text = "\n\n".join(
-        [
-            "## What the gateway uses\n\nServer CPU per item, and items per second that wrk got; nginx proxy_cache answers one "
-            f"request per item, the gateway one per batch, every one signed and verified. Medians of {REPEATS} runs of 1 s, in "
-            f'turn. "substitute" chooses the batch out of up to {CANDIDATES} times as many candidates. Budget at {size} x '
-            f"{batch}: at most {CPU_BUDGET} times nginx over as many connections.",
-            _cpu_table(cpu, ratios),
-            "## What one Python process gets\n\nItems per second, and CPU of the reading process per item; everything is in the "
-            f"caches. Medians of {REPEATS} runs of {SECONDS} s, in turn. Batches are of random items. boto3 and s3torchconnector "
-            "read through nginx proxy_cache.",
-            _reading_table(reading),
-            f"At {size} x {batch}, `fetch` gets {judged[1]} times what boto3 gets through nginx, and "
-            f"{judged[2]} times what reading files gets; `Loader` {ratios['loader/files']:.2f}.",
-            f"## A batch that is not in the cache\n\n{MISSES['items']} objects of 110 KiB that nobody has read before, "
-            f"median of {MISSES['batches']}; the others get them from the origin itself, which is nginx on the same machine.",
-            table(["reader", "time"], [[name, f"{value:.0f} ms"] for name, value in misses.items()]),
-        ]
-    )
-    data = {"cpu": cpu, "reading": reading, "misses_ms": misses, "ratios": ratios}
-    write("batches", "Batches", text, data, where, judged)
+    data = {
+        "repeats": REPEATS,
+        "seconds": SECONDS,
+        "candidates": CANDIDATES,
+        "sizes": list(LENGTHS),
+        "case": CASE,
+        "cpu_budget": CPU_BUDGET,
+        "missed": MISSES,
+        "cpu": cpu,
+        "reading": reading,
+        "misses_ms": misses,
+        "ratios": ratios,
+    }
+    write("batches", data, where, judged)
     return ratios
 
 
@@ -316,40 +309,6 @@ def _ratios(cpu: dict[str, dict[str, float]], reading: dict[str, dict[str, float
     found["files"] = rate[f"{size}, fetch {batch}"] / rate[f"{size}, files"]
     found["loader/files"] = rate[f"{size}, loader {batch}"] / rate[f"{size}, files"]
     return found
-
-
-def _cpu_table(cpu: dict[str, dict[str, float]], ratios: dict[str, float]) -> str:
-    rows = []
-    for case, of in cpu.items():
-        size, *rest = case.split(", ")
-        shown = f"{of['cpu_us']:.1f} µs, {of['items_per_second']:.0f}/s"
-        if len(rest) == 1:
-            rows.append([size, "nginx, one request each", rest[0], shown, "1"])
-            continue
-        ratio = ratios[f"cpu, {case}"]
-        judged = (size, rest[0]) == (CASE[0], f"exact {CASE[1]}")
-        rows.append(
-            [
-                size,
-                f"Larder, {rest[0]}",
-                rest[1],
-                shown,
-                str(Ratio("", ratio, CPU_BUDGET)) if judged else f"{ratio:.2f}",
-            ]
-        )
-    return table(["object", "server", "connections", "CPU and rate per item", "CPU / nginx"], rows)
-
-
-def _reading_table(reading: dict[str, dict[str, float]]) -> str:
-    names = dict.fromkeys(case.split(", ")[1] for case in reading)
-    rows = []
-    for name in names:
-        cells = [name.replace("_", " ")]
-        for size in LENGTHS:
-            of = reading[f"{size}, {name}"]
-            cells.append(f"{of['items_per_second']:.0f}/s, {of['client_us']:.0f} µs")
-        rows.append(cells)
-    return table(["reader", *LENGTHS], rows)
 
 
 if __name__ == "__main__":

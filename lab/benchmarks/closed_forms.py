@@ -27,7 +27,7 @@ import numpy as np
 from lab.benchmarks import order
 from lab.benchmarks.datasets import CREDENTIALS, register, write_digests
 from lab.benchmarks.load import raw_request
-from lab.benchmarks.report import machine, table, write
+from lab.benchmarks.report import machine, write
 from lab.benchmarks.servers import BUCKET, Running, gateway
 from larder import Client
 from larder.planner import Layout
@@ -266,9 +266,20 @@ def run() -> dict[str, Any]:
         with system(_new(temporary, "order"), 0.2) as there:
             through = {"held in part, through the gateway": order.quality(gateway_places(there, "part", 10, 10)[1:])}
     qualities, mixes = {**simulated_qualities(), **through}, class_mixes()
-    data = {"static": static, "lru": lru, "order": qualities, "classes": mixes}
-    text = "\n\n".join([_text(static, lru, qualities), _classes_text(mixes)])
-    write("closed_forms", "Closed forms", text, data, where)
+    data = {
+        "items": ITEMS,
+        "length": LENGTH,
+        "batch": BATCH,
+        "simulated_items": SIMULATED_ITEMS,
+        "simulated_epochs": SIMULATED_EPOCHS,
+        "mixed_items": MIXED_ITEMS,
+        "mixed_batch": MIXED_BATCH,
+        "static": static,
+        "lru": lru,
+        "order": qualities,
+        "classes": mixes,
+    }
+    write("closed_forms", data, where)
     return data
 
 
@@ -276,79 +287,6 @@ def _new(temporary: str, name: str) -> Path:
     directory = Path(temporary) / name
     directory.mkdir()
     return directory
-
-
-def _text(
-    static: dict[str, dict[str, Any]],
-    lru: dict[str, dict[str, float]],
-    qualities: dict[str, dict[str, Any]],
-) -> str:
-    return "\n\n".join(
-        [
-            f"One gateway, {ITEMS} items of {LENGTH} bytes, batches of {BATCH}; every read of the origin is counted.",
-            "## Held in part\n\nOne job. Epoch hit ratio; it must be the resident fraction, for every number of candidates.",
-            _static_table(static),
-            "## LRU\n\nPlain reads of every object once per epoch. The cache's size varies between its low watermark and its "
-            "capacity, so the expected ratio is the mean of c + (1 - c) ln(1 - c) over the sizes that it had.",
-            _lru_table(lru),
-            "## Order\n\nA cache of a fifth, 10 candidates per item. The distance of an item's places over the epochs from the "
-            "uniform distribution (Kolmogorov-Smirnov): mean and largest over the items; the rank correlation of neighbouring "
-            f"epochs: mean, and mean of its absolute value. {SIMULATED_EPOCHS} epochs of {SIMULATED_ITEMS} items with a "
-            f"simulated cache, 9 epochs of {ITEMS} items through the gateway (so few are further from uniform by themselves).",
-            _order_table(qualities),
-        ]
-    )
-
-
-def _static_table(static: dict[str, dict[str, Any]]) -> str:
-    rows = []
-    for fraction, by_substitute in static.items():
-        for substitute, of in by_substitute.items():
-            cells = [fraction, substitute, f"{of['resident']:.4f}", f"{of['hits']:.4f}", f"{of['reads']:.4f}"]
-            rows.append([*cells, f"{of['hit_position']:.2f}"])
-    return table(["c", "candidates", "resident", "hit ratio", "origin reads per item", "mean place of hits"], rows)
-
-
-def _lru_table(lru: dict[str, dict[str, float]]) -> str:
-    rows = [
-        [
-            fraction,
-            f"{of['smallest']:.3f} to {of['largest']:.3f}, mean {of['size']:.3f}",
-            f"{of['expected']:.4f}",
-            f"{of['hits']:.4f}",
-        ]
-        for fraction, of in lru.items()
-    ]
-    return table(["c", "size of the cache", "expected", "hit ratio"], rows)
-
-
-def _order_table(qualities: dict[str, dict[str, Any]]) -> str:
-    fields = ("ks_mean", "ks_most", "correlation", "correlation_size")
-    rows = [[name, *(f"{of[field]:.3f}" for field in fields)] for name, of in qualities.items()]
-    return table(["epochs", "mean distance", "largest", "correlation", "its size"], rows)
-
-
-def _classes_text(mixes: dict[str, dict[str, dict[str, float]]]) -> str:
-    return (
-        "## Classes of sorted data\n\n"
-        f"{MIXED_ITEMS} items sorted by class, batches of {MIXED_BATCH}, a simulated cache of a fifth, the second epoch. "
-        "Distinct classes in a batch and in a tenth of the epoch, means; in brackets as a share of what a random permutation "
-        "gives on average.\n\n" + _classes_table(mixes)
-    )
-
-
-def _classes_table(mixes: dict[str, dict[str, dict[str, float]]]) -> str:
-    rows = [
-        [
-            name,
-            classes,
-            f"{of['batch']:.1f} ({of['batch_share']:.3f})",
-            f"{of['tenth']:.1f} ({of['tenth_share']:.3f})",
-        ]
-        for name, by_classes in mixes.items()
-        for classes, of in by_classes.items()
-    ]
-    return table(["order", "classes", "in a batch", "in a tenth"], rows)
 
 
 if __name__ == "__main__":

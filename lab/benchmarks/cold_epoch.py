@@ -24,7 +24,7 @@ import numpy as np
 from botocore.config import Config
 
 from lab.benchmarks.datasets import CREDENTIALS, register, write_digests
-from lab.benchmarks.report import Ratio, machine, table, write
+from lab.benchmarks.report import Ratio, machine, write
 from lab.benchmarks.servers import BUCKET, gateway
 from larder.reading.source import Access
 from larder.training.loader import Loader
@@ -148,31 +148,22 @@ def _measured(directory: Path, origin: tuple[int, Connection], latency: float, c
     return pairs
 
 
-def run() -> dict[str, Any]:
+def run() -> None:
     """Measure and write the results."""
-    where, rows, data = machine(), [], {}
+    where, cases = machine(), []
     with tempfile.TemporaryDirectory(prefix="larder-bench-") as temporary, distant_origin() as origin:
         for latency, caching, batch_size in product(LATENCIES, CAPACITIES, BATCHES):
             pairs = _measured(Path(temporary), origin, latency, caching, batch_size)
             speed = [plain.seconds / cost.seconds for plain, cost, _ in pairs]
             cpu = [plain.cpu / cost.cpu for plain, cost, _ in pairs]
-            reads = [read for _, _, read in pairs]
-            row = [f"{latency * 1e3:.0f} ms", caching, str(batch_size), f"{median(speed):.2f}", f"{median(cpu):.2f}"]
-            rows.append([*row, f"{max(reads):.3f}"])
-            data[f"{latency}/{caching}/{batch_size}"] = {"speed": speed, "cpu": cpu, "reads": reads}
-    pairs_by_latency = ", ".join(f"{pairs} at {latency * 1e3:.0f} ms" for latency, pairs in LATENCIES.items())
-    text = (
-        f"{ITEMS} items of {LENGTH} bytes, one loader with an empty cache. Speed and items per processor second "
-        f"(loader and gateway together) as multiples of boto3 with {THREADS} threads straight from the origin, medians of the "
-        f"pairs ({pairs_by_latency}); reads of the origin per item, the most.\n\n"
-        + table(["latency", "caching", "batch", "times boto3", "per CPU second", "origin reads per item"], rows)
-    )
-    slowest = min(median(of["speed"]) for case, of in data.items() if case.startswith(f"{max(LATENCIES)}/"))
+            of = {"speed": speed, "cpu": cpu, "reads": [read for _, _, read in pairs]}
+            cases.append({"latency": latency, "caching": caching, "batch": batch_size, **of})
+    slowest = min(median(case["speed"]) for case in cases if case["latency"] == max(LATENCIES))
     ratio = Ratio(
         f"a cold epoch {max(LATENCIES) * 1e3:.0f} ms away, the slowest case: loader / boto3", slowest, 1.0, True
     )
-    write("cold_epoch", "A cold epoch far from the origin", text, data, where, [ratio])
-    return data
+    data = {"items": ITEMS, "length": LENGTH, "threads": THREADS, "pairs": LATENCIES, "cases": cases}
+    write("cold_epoch", data, where, [ratio])
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from aiobotocore.session import get_session
 from lab.benchmarks import cold_floor
 from lab.benchmarks.load import raw_request
 from lab.benchmarks.objects import make_many
-from lab.benchmarks.report import Ratio, machine, table, write
+from lab.benchmarks.report import Ratio, machine, write
 from lab.benchmarks.servers import ACCESS_KEY, BUCKET, SECRET_KEY, Running, gateway, origin
 
 IN_FLIGHT = 64
@@ -91,17 +91,6 @@ def _alone(port: int, keys: list[str]) -> dict[str, float]:
     return result
 
 
-def _floor(steps: dict[str, float], alone: float) -> str:
-    total = sum(steps.values())
-    rows = [[name, f"{took:.0f} µs"] for name, took in steps.items()]
-    return (
-        "The floor: what such a GET cannot do without, each step alone in one thread "
-        "([lab/benchmarks/cold_floor.py](../cold_floor.py)).\n\n"
-        + table(["step", "CPU per object"], [*rows, ["together", f"{total:.0f} µs"]])
-        + f"\n\nTogether / aiobotocore: {total / alone:.2f}"
-    )
-
-
 def _file_system(folder: Path) -> str:
     """The type of a folder's file system: ext4 without a journal makes new files expensive (decision 0030)."""
     mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
@@ -130,15 +119,8 @@ def run() -> float:
         [each["cpu_us"] for each in samples["aiobotocore"]],
         BUDGET,
     )
-    rows = [[name, f"{of['cpu_us']:.0f} µs", f"{of['requests_per_second']:.0f}/s"] for name, of in medians.items()]
-    text = (
-        f"CPU per cold GET of 110 KiB, {IN_FLIGHT} in flight, medians of {REPEATS} x {OBJECTS} objects. "
-        "Larder verifies, fetches, stores and sends; aiobotocore only fetches.\n\n"
-        + table(["reader", "CPU per object", "objects"], rows)
-        + f"\n\nLarder / aiobotocore: {ratio}\n\n"
-        + _floor(steps, medians["aiobotocore"]["cpu_us"])
-    )
-    write("cold_path", "Cold path", text, {"medians": medians, "floor": steps}, where, [ratio])
+    figures = {"in_flight": IN_FLIGHT, "repeats": REPEATS, "objects": OBJECTS, "medians": medians, "floor": steps}
+    write("cold_path", figures, where, [ratio])
     return ratio.value
 
 

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lab.benchmarks.report import machine, table, write
+from lab.benchmarks.report import machine, write
 
 BLOBS, EVICTED, SIZE = 20_000, 10_000, 64
 HITS, READ = 200_000, 1_000
@@ -108,13 +108,10 @@ def run() -> None:
     asked = parser.parse_args()
     where = machine()
     rounds = [(one(HERE), one(asked.against.resolve())) for _ in range(asked.rounds)]
-    rows, data = [], {}
-    for name in rounds[0][0]:
-        ours, theirs = (statistics.median(each[side][name] for each in rounds) for side in (0, 1))
-        rows.append([name, f"{ours:.3g}", f"{theirs:.3g}", f"{ours / theirs:.2f}"])
-        data[name] = [ours, theirs]
-    text = f"Medians of {asked.rounds} rounds, in turns.\n\n" + table(["", "this tree", "the other", "ratio"], rows)
-    write("eviction", "Eviction and the record of a hit", text, data, where)
+    medians = {
+        name: [statistics.median(turn[side][name] for turn in rounds) for side in (0, 1)] for name in rounds[0][0]
+    }
+    write("eviction", {"rounds": asked.rounds, "medians": medians}, where)
 
 
 if __name__ == "__main__":

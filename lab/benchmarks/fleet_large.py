@@ -21,6 +21,7 @@ from statistics import median
 import numpy as np
 from redis.asyncio import Redis
 
+from gateway.base.config import FleetSettings
 from gateway.engine.space.manager import Coordination, Electorate, Manager, Silences, settings_of
 from gateway.fleet.jobs.datasets import DatasetTable
 from gateway.fleet.jobs.jobs import Beat, JobRecord
@@ -30,7 +31,7 @@ from gateway.fleet.nodes.announcer import Timing
 from gateway.fleet.nodes.invalidations import Invalidations
 from gateway.fleet.nodes.membership import Membership, Pace
 from gateway.fleet.nodes.reports import NodeReport
-from gateway.fleet.nodes.samples import Samples
+from gateway.fleet.nodes.samples import EVERY, Samples
 from gateway.fleet.redis.connection import commands
 from gateway.model.counters import Counters
 from gateway.model.fleet import Node, NodeState
@@ -40,20 +41,13 @@ from gateway.policies.space.orders import Phase
 from gateway.policies.space.overrides import Overrides
 from gateway.policies.space.probing import PhaseTotals
 from lab.benchmarks import servers
-from lab.benchmarks.fleet_large_page import (
-    DATASETS,
-    JOBS,
-    KEYS,
-    NODES,
-    RANKS,
-    JobsFound,
-    Usage,
-    fleet_text,
-    jobs_text,
-    ring_text,
-)
 from lab.benchmarks.report import Ratio, machine, write
 
+NODES = (4, 16, 64)
+"""Nodes of one worker each; a node of four workers counts as four, except for the work of the worker with the node lock."""
+JOBS, RANKS, DATASETS = 1000, 8, 200
+KEYS = 500_000
+PACE = FleetSettings()
 ROUNDS = 3
 AT_ONCE = 32
 """Writes of each worker at the same time."""
@@ -82,6 +76,41 @@ GROWTH_BUDGET = 1.2
 PLANNING_BUDGET = 1.0
 """Seconds that the leader may take for a turn: there is one each second."""
 Work = Callable[[], Awaitable[object]]
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Redis' work for one message: commands, bytes received and sent, microseconds of CPU."""
+
+    commands: float
+    received: float
+    sent: float
+    cpu_us: float
+
+    def times(self, factor: float) -> Usage:
+        """The usage of ``factor`` messages."""
+        return Usage(*(factor * value for value in (self.commands, self.received, self.sent, self.cpu_us)))
+
+
+@dataclass
+class JobsFound:
+    """Cost of 1,000 jobs: by message, and figures of one number each."""
+
+    messages: dict[str, Usage]
+    figures: dict[str, float]
+
+
+def rates(of: Mapping[str, Usage], nodes: int) -> dict[str, tuple[float, Usage]]:
+    """Messages per second of a whole idle fleet under the shipped settings, with their cost."""
+    beats = 1 / PACE.heartbeat
+    often = {
+        "heartbeat": beats,
+        "lease and plan": beats,
+        "channel heartbeat": 1 / Timing().heartbeat,
+        "sample and status": 1 / EVERY,
+        "table of datasets": 1.0,
+    }
+    return {name: (nodes * rate, of[name].times(nodes * rate)) for name, rate in often.items()}
 
 
 class Meter:
@@ -399,15 +428,21 @@ def run() -> None:
     rings = {nodes: ring(nodes) for nodes in NODES}
     with tempfile.TemporaryDirectory(prefix="larder-bench-") as temporary, servers.redis() as redis:
         found, real, of_jobs = asyncio.run(_measure(redis.port, Path(temporary)))
+    idle = rates(found[NODES[-1]], NODES[-1])
     data = {
+        "keys": KEYS,
+        "jobs": JOBS,
+        "ranks": RANKS,
+        "datasets": DATASETS,
+        "beats_per_second": JOBS * RANKS / PACE.heartbeat,
         "ring": rings,
-        "messages": {nodes: {name: vars(one) for name, one in of.items()} for nodes, of in found.items()},
-        "a real worker": vars(real),
-        "jobs": {name: vars(one) for name, one in of_jobs.messages.items()},
+        "messages": {nodes: {name: vars(usage) for name, usage in of.items()} for nodes, of in found.items()},
+        "idle": {name: {"per_second": rate, **vars(usage)} for name, (rate, usage) in idle.items()},
+        "worker": vars(real),
+        "of_jobs": {name: vars(usage) for name, usage in of_jobs.messages.items()},
         "figures": of_jobs.figures,
     }
-    text = "\n\n".join([__doc__.partition("\n")[0], ring_text(rings), fleet_text(found, real), jobs_text(of_jobs)])
-    write("fleet_large", "A large fleet", text, data, where, _judged(rings, found, of_jobs))
+    write("fleet_large", data, where, _judged(rings, found, of_jobs))
 
 
 def _judged(

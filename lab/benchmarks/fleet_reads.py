@@ -13,7 +13,7 @@ from urllib.request import urlopen
 
 from lab.benchmarks.load import raw_request, write_script
 from lab.benchmarks.objects import make_many
-from lab.benchmarks.report import Ratio, machine, table, write
+from lab.benchmarks.report import Ratio, machine, write
 from lab.benchmarks.servers import Running, gateway, origin, redis
 from lab.benchmarks.turns import cpu_per_request, in_turn, medians_of
 
@@ -91,12 +91,7 @@ def run() -> None:
     ratio = Ratio.compared(
         "CPU of a warm GET: relayed from another node / at home", rounds["relayed"], rounds["at home"], BUDGET
     )
-    text = (
-        f"{__doc__}\nMedians of {REPEATS} runs of 1 s, {CONNECTIONS} connections, in turn.\n\n"
-        + table(["home", "CPU of both gateways"], [[name, f"{value:.0f} µs"] for name, value in medians.items()])
-        + f"\n\nRelayed / at home: {ratio}"
-    )
-    write("fleet_reads", "Reads relayed in a fleet", text, {"medians": medians}, where, [ratio])
+    write("fleet_reads", {"repeats": REPEATS, "connections": CONNECTIONS, "medians": medians}, where, [ratio])
 
 
 if __name__ == "__main__":

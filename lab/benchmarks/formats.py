@@ -1,13 +1,6 @@
 """Readers of file formats by ranges: what they ask for, and what the gateway asks of the store for that.
 
 Usage: python -m lab.benchmarks.formats [--environment FOLDER] [READER ...]
-
-Parquet, Arrow IPC, zarr, HDF5, safetensors and cloud-optimised GeoTIFF, each read from S3 as its libraries do
-(`format_readers.py`). A reader reads an object of its own three times, in a new process each: from the store itself
-(nginx, which logs what it is asked), through a gateway that has nothing of the object, and through the same gateway once more.
-
-Only requests and bytes are counted, no times, so the figures are the same on a busy machine, but for a few requests: libraries
-read with several threads.
 """
 
 from __future__ import annotations
@@ -27,8 +20,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
-from lab.benchmarks.report import RESULTS, Ratio, machine, table, write
+from lab.benchmarks.report import Ratio, machine, write
 from lab.benchmarks.servers import ACCESS_KEY, BUCKET, SECRET_KEY, counted, gateway, origin
+from lab.pages.rendering import RESULTS
 
 PACKAGES = (
     "duckdb==2.0.0", "h5py==3.16.0", "numpy==2.4.6", "polars==2.1.0", "pyarrow==26.0.1", "rasterio==1.4.4",
@@ -38,11 +32,6 @@ PROGRAM = Path(__file__).with_name("format_readers.py")
 KIB, MIB = 1024, 1024**2
 BUDGET = 1.1
 """The most bytes read from the store per requested byte of an uncached object."""
-NOTE = (
-    "\n\nAmplification is bytes of the store for each byte that the client asked for: at most 1.1 cold. What is above reads "
-    "ranges of more than two blocks, of which the first and the last are filled, or many small ranges of a block, which fill "
-    "it once ([decision](../../../docs/decisions/0020-small-ranges-are-read-alone.md))."
-)
 QUIET = 1.0
 """Seconds without a byte from the store after which loading counts as finished."""
 
@@ -325,39 +314,19 @@ def run(environment: Path | None = None, names: Sequence[str] = ()) -> None:
         chosen = [reading for reading in READINGS if not names or reading.name in names]
         for reading, bare, cold, warm in measure(Environment(environment or Path(temporary) / "venv"), chosen):
             print(reading.name, f"{cold.amplification:.2f}", f"{warm.amplification:.2f}", flush=True)
-            known[reading.name] = {"bare": asdict(bare), "cold": asdict(cold), "warm": asdict(warm)}
-    rows, ratios = [], []
-    for reading in (reading for reading in READINGS if reading.name in known):
-        of = known[reading.name]
-        bare, cold, warm = Asked(**of["bare"]), Passed(**of["cold"]), Passed(**of["warm"])
-        rows.append(_row(reading, bare, cold, warm))
-        what = f"store bytes / bytes asked for, cold: {reading.what}"
-        ratios.append(Ratio(what, cold.amplification, BUDGET, deviation=0))
-    columns = [
-        "reading", "pattern", "GET, HEAD", "a GET", "bytes", "asked again", "cold: amplification, requests", "warm",
-    ]  # fmt: skip
-    text = __doc__.split("\n\n", 2)[2].strip() + NOTE
-    write(
-        "formats",
-        "Readers of formats by ranges",
-        f"{text}\n\n{table(columns, rows)}",
-        {"readings": known},
-        where,
-        ratios,
-    )
-
-
-def _row(reading: Reading, bare: Asked, cold: Passed, warm: Passed) -> list[str]:
-    return [
-        reading.what,
-        reading.pattern,
-        f"{bare.gets}, {bare.heads}",
-        f"{bare.median / KIB:.0f} KiB",
-        f"{bare.bytes / MIB:.1f} MiB",
-        f"{bare.again / max(bare.bytes, 1):.0%}",
-        f"{cold.amplification:.2f}, {cold.requests:.0f}",
-        f"{warm.amplification:.2f}, {warm.requests:.0f}",
+            figures = {"bare": asdict(bare), "cold": asdict(cold), "warm": asdict(warm)}
+            known[reading.name] = {"what": reading.what, "pattern": reading.pattern, **figures}
+    readings = {reading.name: known[reading.name] for reading in READINGS if reading.name in known}
+    ratios = [
+        Ratio(
+            f"store bytes / bytes asked for, cold: {of['what']}",
+            Passed(**of["cold"]).amplification,
+            BUDGET,
+            deviation=0,
+        )
+        for of in readings.values()
     ]
+    write("formats", {"readings": readings}, where, ratios)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from lab.benchmarks.load import raw_request, run_wrk, write_script
 from lab.benchmarks.objects import make_many
-from lab.benchmarks.report import machine, table, write
+from lab.benchmarks.report import machine, write
 from lab.benchmarks.servers import SECRET_KEY, Running, gateway, nginx_cache, origin, started
 from lab.benchmarks.turns import cpu_per_request, in_turn, medians_of
 from rig.processes import free_port
@@ -53,15 +53,7 @@ def run() -> None:
             sides[server.name] = partial(cpu_per_request, server, script, CONNECTIONS)
         rounds = in_turn(sides, REPEATS)
     medians = medians_of(rounds)
-    rows = [[name, f"{value:.1f} µs", f"{value / medians['nginx']:.2f}"] for name, value in medians.items()]
-    text = (
-        f"Server CPU per warm GET of 4 KiB, {CONNECTIONS} connections, each request with its own SigV4 signature (which nginx "
-        f"and the unverified servers ignore); medians of {REPEATS} runs of 1 s, in turn.\n\n"
-        + table(["server", "CPU per request", "of nginx"], rows)
-        + "\n\nThe last four do nothing but receive, verify, look up in a dictionary and send from memory: they know no limits, "
-        "freshness, rights, metrics, access log or errors. A hit of a gateway in Python cannot be cheaper than the verified ones."
-    )
-    write("hit_floor", "What bounds a hit", text, {"medians": medians}, where, [])
+    write("hit_floor", {"connections": CONNECTIONS, "repeats": REPEATS, "medians": medians}, where)
 
 
 if __name__ == "__main__":

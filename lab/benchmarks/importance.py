@@ -32,7 +32,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from lab.benchmarks.accuracy import MARGIN, compare
-from lab.benchmarks.report import machine, table, write
+from lab.benchmarks.report import machine, write
 from larder.torch import ImportanceSampler, per_sample
 
 SEEDS = 10
@@ -182,89 +182,28 @@ def _reached(results: list[Training], target: float) -> list[tuple[int, float]]:
     return found
 
 
-def _row(name: str, results: list[Training], uniform: list[Training]) -> tuple[list[str], dict[str, Any]]:
-    final = [each.accuracies[-1] for each in results]
-    base = [each.accuracies[-1] for each in uniform]
+def _figures(results: list[Training], uniform: list[Training]) -> dict[str, Any]:
+    """The figures of an arm, compared with uniform sampling."""
+    final = [training.accuracies[-1] for training in results]
+    base = [training.accuracies[-1] for training in uniform]
     reached = _reached(results, REACHED * mean(base))
-    unseen = mean(mean(each.unseen[1:]) for each in results)
-    hits = mean(mean(each.hits[1:]) for each in results)
-    level = mean(mean(each.levels[1:]) for each in results)
-    compared = compare(final, base) if results is not uniform else {}
-    interval, verdict = "-", "-"
-    if compared:
-        interval = f"{compared['difference']:+.2f} ({compared['low']:+.2f} to {compared['high']:+.2f})"
-        inside = compared["low"] > -MARGIN and compared["high"] < MARGIN
-        verdict = (
-            "equal" if inside else "worse" if compared["high"] < 0 else "better" if compared["low"] > 0 else "open"
-        )
-    row = [
-        name,
-        f"{mean(final):.2f} ± {stdev(final):.2f}",
-        interval,
-        verdict,
-        f"{mean(epochs for epochs, _ in reached):.1f}",
-        f"{mean(reads for _, reads in reached):.2f}",
-        f"{unseen:.0%}",
-        f"{hits:.0%}",
-        f"{CACHED + unseen:.0%}",
-        f"{level:.2f}",
-    ]
-    if results[0].data in NOISE:
-        row.append(f"{mean(each.mislabelled for each in results):.1%}")
-    return row, {"verdict": verdict, "final": mean(final), **compared}
-
-
-def _section(data: str, results: list[Training]) -> tuple[str, dict[str, dict[str, Any]]]:
-    columns = ["arm", "accuracy, %", "difference (90 % interval)", "verdict", "epochs to 95 %", "reads to 95 %"]
-    columns += ["unseen", "hits", "bound", "level"]
-    if data in NOISE:
-        columns.append("wrong labels")
-    by_arm = {name: [each for each in results if (each.data, each.arm) == (data, name)] for name in ARMS}
-    rows, facts = [], {}
-    for name, trained in by_arm.items():
-        row, facts[name] = _row(name, trained, by_arm["uniform"])
-        rows.append(row)
-    return f"## {data}\n\n{table(columns, rows)}\n", facts
-
-
-def _reading(facts: dict[str, dict[str, dict[str, Any]]]) -> str:
-    """Conclusions, computed from the figures."""
-    lines = ["## What it shows", ""]
-    for data, arms in facts.items():
-        named: dict[str, list[str]] = {}
-        for name, fact in arms.items():
-            if name != "uniform":
-                named.setdefault(fact["verdict"], []).append(f"{name} ({fact['difference']:+.2f})")
-        said = "; ".join(f"{verdict}: {', '.join(names)}" for verdict, names in sorted(named.items()))
-        lines.append(f"- {data}: {said}.")
-    noise = {
-        data: {name: f"{fact['difference']:+.2f}" for name, fact in facts[data].items() if name != "uniform"}
-        for data in NOISE
+    figures: dict[str, Any] = {
+        "verdict": "-",
+        "final": mean(final),
+        "deviation": stdev(final),
+        "epochs": mean(epochs for epochs, _ in reached),
+        "reads": mean(reads for _, reads in reached),
+        "unseen": mean(mean(training.unseen[1:]) for training in results),
+        "hits": mean(mean(training.hits[1:]) for training in results),
+        "level": mean(mean(training.levels[1:]) for training in results),
+        "mislabelled": mean(training.mislabelled for training in results),
     }
-    without = ", ".join(f"{arms['0.5, no guard']} points ({data})" for data, arms in noise.items())
-    guarded = ", ".join(arms["0.5"] for arms in noise.values())
-    lines += [
-        "- Wrong labels have large losses, so importance repeats them, and the model learns them: at an unseen share of 0.5 the "
-        f"difference without guards is {without}. The guard stops preferring items that rank high in two epochs in a row; the "
-        f"differences are then {guarded}. With weights p/q, noise has {noise['noise']['0.5, weights']} points: wrong labels come "
-        "more often, but count no more than others.",
-        "- Three small tasks and one small model, trained from the start to the end: measure your own.",
-    ]
-    return "\n".join(lines)
-
-
-_TERMS = f"""{SEEDS} seeds, {EPOCHS} epochs, batches of {BATCH}; the terms, fixed beforehand, are in lab/benchmarks/importance.py.
-
-- *difference*: to uniform sampling, in points and in pairs by seed. *equal*: its 90 % interval lies within ±{MARGIN} points;
-  *worse* and *better*: it excludes 0; *open*: neither, the seeds do not decide.
-- *epochs to 95 %* of uniform sampling's mean final accuracy; *reads*: origin reads until then, in datasets, behind a cache with
-  the 20 % of items that scored highest before each epoch. *unseen*, *hits*, *bound* (20 % + unseen) and *level* are means over
-  the epochs after the first, which has every item.
-- *noisy*: {NOISE["mnist, noisy"]:.0%} of the training labels are random; in *noise* {NOISE["noise"]:.0%}. *wrong labels*: share
-  of the entries with a wrong label. *level*: the part of the share that the guards left.
-- *accuracy*: the accuracy on the held-out items is reported after each epoch, so this arm has seen them.
-- *paper*: draws with replacement from all scores, as the paper describes them.
-"""
+    if results is uniform:
+        return figures
+    compared = compare(final, base)
+    inside = compared["low"] > -MARGIN and compared["high"] < MARGIN
+    verdict = "equal" if inside else "worse" if compared["high"] < 0 else "better" if compared["low"] > 0 else "open"
+    return {**figures, **compared, "verdict": verdict}
 
 
 def run() -> dict[str, dict[str, dict[str, Any]]]:
@@ -273,16 +212,25 @@ def run() -> dict[str, dict[str, dict[str, Any]]]:
     jobs = [(data, arm, seed) for seed in range(SEEDS) for data in SETS for arm in ARMS]
     with ProcessPoolExecutor(PROCESSES) as pool:
         results = list(pool.map(_train, jobs, chunksize=6))
-    sections, facts = [], {}
-    for data in SETS:
-        section, facts[data] = _section(data, results)
-        sections.append(section)
-    text = "\n".join([_TERMS, *sections, _reading(facts)])
+    by_arm = {
+        (data, arm): [each for each in results if (each.data, each.arm) == (data, arm)] for data in SETS for arm in ARMS
+    }
+    facts = {data: {arm: _figures(by_arm[data, arm], by_arm[data, "uniform"]) for arm in ARMS} for data in SETS}
     where = {**where, "torch": torch.__version__, "took": f"{(time.perf_counter() - began) / 60:.1f} min"}
     final: dict[str, dict[str, list[float]]] = {data: {arm: [] for arm in ARMS} for data in SETS}
     for each in results:
         final[each.data][each.arm].append(round(each.accuracies[-1], 3))
-    write("importance", "Training by importance", text, {"compared": facts, "accuracies": final}, where)
+    data = {
+        "seeds": SEEDS,
+        "epochs": EPOCHS,
+        "batch": BATCH,
+        "margin": MARGIN,
+        "cached": CACHED,
+        "noise": NOISE,
+        "compared": facts,
+        "accuracies": final,
+    }
+    write("importance", data, where)
     return facts
 
 

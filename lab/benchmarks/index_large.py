@@ -27,7 +27,7 @@ from gateway.model.keys import ObjectKey
 from gateway.store.shared.generations import slots_of
 from gateway.store.store import Store
 from lab.benchmarks.index_million import HEADERS, LOOKUPS, SIZE, create, resident_megabytes
-from lab.benchmarks.report import machine, table, write
+from lab.benchmarks.report import machine, write
 
 OBJECTS = 25_000_000
 SMALL = 100_000
@@ -123,17 +123,8 @@ def run(objects: int = OBJECTS) -> None:
             built = time.perf_counter() - began
             command = [sys.executable, "-m", "lab.benchmarks.index_large", "--measure", root, "--objects", str(count)]
             found.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
-    page(found[0], found[1], objects, built, where)
-
-
-def page(small: dict[str, float], large: dict[str, float], objects: int, built: float, where: dict[str, str]) -> None:
-    """Write the results."""
-    rows = [[name, f"{small[name]:,.1f}", f"{large[name]:,.1f}"] for name in small]
-    text = (
-        f"{__doc__.partition('Usage')[0].strip()} Objects of one blob of 110 KiB; building the large one took {built:.0f} s.\n\n"
-        + table(["", f"{SMALL:,} objects", f"{objects:,} objects"], rows)
-    )
-    write("index_large", "25 million objects", text, {"small": small, "large": large}, where)
+    data = {"objects": [SMALL, objects], "built": built, "small": found[0], "large": found[1]}
+    write("index_large", data, where)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from gateway.store.shared.generations import slots_of
 from gateway.store.store import Store
 from lab.benchmarks.load import raw_request
 from lab.benchmarks.objects import make_many
-from lab.benchmarks.report import Ratio, machine, table, write
+from lab.benchmarks.report import Ratio, machine, write
 from lab.benchmarks.servers import Running, gateway, origin
 
 SMALL = 1000
@@ -215,13 +215,8 @@ def run(objects: int = 1_000_000) -> None:
             done = subprocess.run(command, check=True, capture_output=True, text=True)
             results.append({**json.loads(done.stdout), **measure_gateway(top, root)})
         small, large = results
-        rows = [[name, f"{small[name]:.2f}", f"{large[name]:.2f}"] for name in small]
-        text = (
-            "An index of a million objects beside one of a thousand; blob files are sparse. Budgets: ready within 5 s, memory at "
-            "most 300 MB more, hits as fast as before.\n\n"
-            + table(["", f"{SMALL:,} objects", f"{objects:,} objects"], rows)
-        )
-        write("index_million", "A large index", text, {"small": small, "large": large}, where, _judged(small, large))
+        data = {"objects": [SMALL, objects], "small": small, "large": large}
+        write("index_million", data, where, _judged(small, large))
 
 
 def _judged(small: dict[str, float], large: dict[str, float]) -> list[Ratio]:

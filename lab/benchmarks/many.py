@@ -19,7 +19,7 @@ from statistics import median
 
 from lab.benchmarks.objects import make_many
 from lab.benchmarks.readers import Process, Setting, started
-from lab.benchmarks.report import Ratio, machine, table, write
+from lab.benchmarks.report import Ratio, machine, write
 from lab.benchmarks.servers import ACCESS_KEY, BUCKET, SECRET_KEY, Running, gateway, origin
 
 OBJECTS = 4096
@@ -106,10 +106,6 @@ def _bound(process: Process, name: str, batch: int, seconds: float) -> Measure:
 
 def _write(samples: Samples, where: dict[str, str]) -> None:
     medians = {name: {field: median(sample[field] for sample in of) for field in of[0]} for name, of in samples.items()}
-    rows = [
-        [name, f"{of['items_per_second']:.0f}", f"{of['client_us']:.0f}", f"{of['gateway_us']:.0f}"]
-        for name, of in medians.items()
-    ]
     ours, theirs = samples[OURS], samples[BOTO3]
     speed = Ratio.compared(
         "objects of 10 KiB per second: get_many / boto3 with 16 threads",
@@ -124,10 +120,4 @@ def _write(samples: Samples, where: dict[str, str]) -> None:
         [sample["gateway_us"] for sample in theirs],
         CPU_BUDGET,
     )
-    text = (
-        f"Cached objects of 10 KiB from one gateway, {OBJECTS} of them in turn; cold ones were never read before. Medians of "
-        f"{REPEATS} runs.\n\n"
-        + table(["reader", "objects/s", "client CPU µs", "gateway CPU µs"], rows)
-        + f"\n\nget_many beside boto3: {speed}; of the gateway's CPU: {cpu}."
-    )
-    write("many", "Many small objects", text, {"medians": medians}, where, [speed, cpu])
+    write("many", {"objects": OBJECTS, "repeats": REPEATS, "medians": medians}, where, [speed, cpu])

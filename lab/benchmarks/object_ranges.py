@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lab.benchmarks.load import raw_request, run_wrk, write_script
 from lab.benchmarks.objects import make_many
-from lab.benchmarks.report import Ratio, machine, table, write
+from lab.benchmarks.report import Ratio, machine, write
 from lab.benchmarks.servers import gateway, nginx_slices, origin
 from lab.benchmarks.turns import cpu_per_request, in_turn, medians_of
 
@@ -54,13 +54,8 @@ def run() -> None:
     ratio = Ratio.compared(
         "CPU of a range of 64 KiB in 1 GiB: Larder / nginx slice", rounds["larder"], rounds["nginx"], BUDGET
     )
-    text = (
-        f"Server CPU per range of 64 KiB, {CONNECTIONS} connections, {RANGES} random ranges of a resident object of 1 GiB, each "
-        f"with its own SigV4 signature (which nginx ignores); medians of {REPEATS} runs of 1 s, in turn.\n\n"
-        + table(["server", "CPU per request"], [[name, f"{value:.0f} µs"] for name, value in medians.items()])
-        + f"\n\nLarder / nginx: {ratio}"
-    )
-    write("object_ranges", "Ranges of a large object", text, {"medians": medians}, where, [ratio])
+    data = {"connections": CONNECTIONS, "ranges": RANGES, "repeats": REPEATS, "medians": medians}
+    write("object_ranges", data, where, [ratio])
 
 
 if __name__ == "__main__":

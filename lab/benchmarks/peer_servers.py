@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.benchmarks.report import RESULTS
 from lab.benchmarks.servers import ACCESS_KEY, BUCKET, SECRET_KEY, Running, started
+from lab.pages.rendering import RESULTS
 from rig.processes import free_port
 
 PROGRAMS = Path(__file__).parents[2] / "build" / "stores" / "bin"

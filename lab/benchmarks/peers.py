@@ -1,10 +1,5 @@
-"""Larder beside other caches in front of one S3 store: processor time and latency of warm reads and listings, and a cold epoch.
-
-All run at the same time in front of the same origin and are loaded in turn, so other load on the machine affects all alike. Every
-request has its own SigV4 signature. Before the load, every object is compared with the store's, the listing is read, and a
-request with a wrong signature shows who verifies. Processor time is that of a server's whole process tree, the metadata store of
-JuiceFS included.
-"""
+"""Larder beside other caches in front of one S3 store: processor time and latency of warm reads and listings, and a cold
+epoch."""
 
 from __future__ import annotations
 
@@ -18,16 +13,15 @@ from functools import partial
 from importlib.metadata import version
 from multiprocessing.connection import Connection
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from lab.benchmarks.cold_epoch import ITEMS, LENGTH, THREADS, contents, distant_origin, s3_client, with_boto3
 from lab.benchmarks.load import raw_listing, raw_request, run_wrk, write_script
 from lab.benchmarks.objects import SIZES
 from lab.benchmarks.peer_servers import PEERS, serving, version_of
-from lab.benchmarks.report import machine, table, write
+from lab.benchmarks.report import machine, write
 from lab.benchmarks.servers import ACCESS_KEY, BUCKET, SECRET_KEY, Running, gateway, redis
-from lab.benchmarks.turns import in_turn, medians_of
+from lab.benchmarks.turns import in_turn
 
 WARM = {"4 KiB": 64, "110 KiB": 64, "1 MiB": 16}
 """Objects by size."""
@@ -201,64 +195,28 @@ def run() -> dict[str, Any]:
             refusing = {side.title: verifies(side) for side in sides}
             warm = measure_warm(Path(temporary), sides)
             versions = {side.title: side.version for side in sides}
-    data = {"versions": versions, "verifies": refusing, "warm": warm, "cold": cold}
-    text = page(data)
-    write("peers", "Beside other caches of S3 stores", text, data, where | {"versions": _listed(versions)})
+    data = {
+        "repeats": REPEATS,
+        "listed": ITEMS,
+        "length": LENGTH,
+        "threads": THREADS,
+        "latency": LATENCY,
+        "connections": CONNECTIONS,
+        "yardstick": YARDSTICK,
+        "versions": versions,
+        "verifies": refusing,
+        "warm": warm,
+        "cold": {
+            figure: {title: [part[figure] for part in parts] for title, parts in cold.items()}
+            for figure in ("seconds", "cpu", "requests")
+        },
+    }
+    write("peers", data, where | {"versions": _listed(versions)})
     return data
 
 
 def _listed(versions: dict[str, str]) -> str:
     return "; ".join(f"{title}: {number}" for title, number in versions.items())
-
-
-def page(data: dict[str, Any]) -> str:
-    """The text of the page."""
-    warm = {row: {name: medians_of(of) for name, of in by_name.items()} for row, by_name in data["warm"].items()}
-    titles = list(data["versions"])
-    cpu = [
-        [
-            title,
-            "yes" if data["verifies"][title] else "no",
-            *(_beside(warm[row]["cpu"], title, "µs", 0) for row in ROWS),
-        ]
-        for title in titles
-    ]
-    latency = [[title, *(_beside(warm[row]["latency"], title, "ms", 2) for row in ROWS)] for title in titles]
-    cold = {
-        name: {title: median(part[name] for part in parts) for title, parts in data["cold"].items()}
-        for name in ("seconds", "cpu", "requests")
-    }
-    seconds = {title: value * REPEATS for title, value in cold["seconds"].items()}
-    epochs = [
-        [title, _beside(seconds, title, "s", 2), _beside(cold["cpu"], title, "µs", 0), f"{cold['requests'][title]:.2f}"]
-        for title in titles
-    ]
-    return "\n\n".join([
-        f"{__doc__}\nMedians of {REPEATS} rounds; in brackets the ratio to {YARDSTICK}. Each is configured as its documentation "
-        f"recommends: [the files](peers/). A listing has {ITEMS} keys.",
-        f"Processor time per request, {CONNECTIONS} connections, one second of load:",
-        table(["cache", "refuses a wrong signature", *ROWS], cpu),
-        "Median latency of one connection:",
-        table(["cache", *ROWS], latency),
-        f"A cold epoch: {ITEMS} items of {LENGTH} bytes, boto3 with {THREADS} threads, an origin that answers after "
-        f"{LATENCY * 1e3:.0f} ms; processor time of the cache and requests at the origin, per item:",
-        table(["cache", "seconds", "CPU", "requests at the origin"], epochs),
-        NOTES,
-    ])  # fmt: skip
-
-
-NOTES = """- Larder answers the listing from a recorded page (`listing = "immutable"`), as nginx and Varnish do. By default it
-  asks the store.
-- nginx and Varnish drop the signature and read a public bucket: any client that reaches them reads everything.
-- The Lua module verifies the signatures of one key, and of requests without a body.
-- rclone and SeaweedFS know the keys from listings of their own: rclone lists again after `--dir-cache-time`, SeaweedFS has the
-  metadata of the moment of the mount. `remote.cache` has fetched what is read warm.
-- JuiceFS cannot serve a bucket that exists. Its volume is a copy, in blocks of its own, in another bucket of the same origin."""
-
-
-def _beside(values: dict[str, float], title: str, unit: str, digits: int) -> str:
-    shown = f"{values[title]:.{digits}f} {unit}"
-    return shown if title == YARDSTICK else f"{shown} ({values[title] / values[YARDSTICK]:.2f})"
 
 
 if __name__ == "__main__":

@@ -1,12 +1,5 @@
 """Code that one request passes through: calls, files, moves between files, and climbs to a higher floor.
 
-A real gateway with one worker serves in this process's main thread; a second thread sends one request at a time, and
-``sys.setprofile`` sees every Python call of the thread that serves. A call counts if its function is defined in ``gateway``; the
-resumption of a coroutine counts as a call. A *move* is a call into another file than the call before it, as a reader follows
-them. A *climb* is a move to a higher floor of docs/architecture.md. Work that the request leaves to threads (files,
-transactions) is not on its route. Each request is sent several times, with pauses in which the gateway finishes what the previous
-request left to do; the figures are those of the run with the fewest calls, so that no background loop is counted with it.
-
 Run ``python -m lab.benchmarks routes``; ``python -m lab.benchmarks.routes --calls get-hit`` lists the calls of one route.
 """
 
@@ -46,7 +39,7 @@ from gateway.server.run import Launch, serve
 from gateway.wiring.config_file import launch_environment
 from lab.benchmarks.fleet_reads import FLEET, SECRET, await_fleet
 from lab.benchmarks.objects import make_many
-from lab.benchmarks.report import Ratio, machine, table, write
+from lab.benchmarks.report import Ratio, machine, write
 from lab.benchmarks.servers import ACCESS_KEY, BUCKET, SECRET_KEY, Running, protocol_alone, redis
 from lab.benchmarks.servers import gateway as gateway_of
 from larder.digest.writer import Row
@@ -395,23 +388,14 @@ def served(
 
 def run() -> None:
     """Measure, and write results/routes.md."""
-    found = {name: route.figures() for name, route in measure().items()}
-    rows = []
-    for name, figures in found.items():
-        budget, goal = BUDGETS.get(name, {}), GOALS.get(name, {})
-        row = [name]
-        for each, value in figures.items():
-            limits = [f"{kind} {of[each]}" for kind, of in (("budget", budget), ("goal", goal)) if each in of]
-            row.append(f"{value} ({', '.join(limits)})" if limits else f"{value}")
-        rows.append(row)
-    text = table(["request", "calls", "files", "moves between files", "of them to a higher floor"], rows)
+    figures = {name: route.figures() for name, route in measure().items()}
     ratios = [
-        Ratio(f"{figure} of {name}{suffix}", found[name][figure], most, deviation=0.0)
+        Ratio(f"{figure} of {name}{suffix}", figures[name][figure], most, deviation=0.0)
         for suffix, limits in (("", BUDGETS), (", beside its goal", GOALS))
         for name, of in limits.items()
         for figure, most in of.items()
     ]
-    write("routes", "Routes through the code", f"{__doc__.split(chr(10) * 2)[1]}\n\n{text}", found, machine(), ratios)
+    write("routes", {"routes": figures, "budgets": BUDGETS, "goals": GOALS}, machine(), ratios)
 
 
 def main() -> None:

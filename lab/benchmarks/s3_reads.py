@@ -12,17 +12,17 @@ import resource
 import sys
 import tempfile
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 
 from lab.benchmarks.load import raw_request, run_wrk, write_script
 from lab.benchmarks.objects import SIZES, make_objects
-from lab.benchmarks.report import Ratio, machine, table, write
+from lab.benchmarks.report import Ratio, machine, write
 from lab.benchmarks.servers import Running, gateway, nginx_cache, origin, protocol_alone
 
 CONNECTIONS = (1, 16, 64)
 BUDGETS = {"4 KiB": 2.5, "110 KiB": 2.5, "1 MiB": 0.7, "8 MiB": 1.0}
-_LARGE = "8 MiB x 16"
 JUDGED = 16
 """The number of connections whose ratios the summary shows."""
 REPEATS = 3
@@ -91,53 +91,22 @@ def run(with_gateway: bool = True) -> dict[str, dict[str, Sample]]:
 def _write(
     medians: dict[str, dict[str, Sample]], samples: dict[str, dict[str, list[Sample]]], where: dict[str, str]
 ) -> None:
-    rows = []
-    ratios: dict[str, dict[str, float]] = {}
-    judged = []
-    for case, by_server in medians.items():
-        size, _, connections = case.partition(" x ")
-        cells = [case]
-        for name in ("nginx", "protocol", "larder"):
-            sample = by_server.get(name)
-            cells.append(f"{sample['cpu_us']:.0f} µs, {sample['requests_per_second']:.0f}/s" if sample else "-")
-        for name in ("protocol", "larder"):
-            if name in by_server:
-                ours, theirs = ([sample["cpu_us"] for sample in samples[case][side]] for side in (name, "nginx"))
-                what = f"CPU of a warm GET of {size}: Larder / nginx proxy_cache"
-                shown = Ratio.compared(what, ours, theirs, BUDGETS[size])
-                ratios.setdefault(case, {})[name] = shown.value
-                cells.append(str(shown))
-                if name == "larder" and connections == str(JUDGED):
-                    judged.append(shown)
-            else:
-                cells.append("-")
-        rows.append(cells)
-    columns = [
-        "object x connections",
-        "nginx proxy_cache",
-        "protocol alone",
-        "Larder",
-        "protocol / nginx",
-        "Larder / nginx",
-    ]
-    text = (
-        "Server CPU per request and requests per second, every request with its own SigV4 signature "
-        f"(which nginx ignores); medians of {REPEATS} runs of {SECONDS} s, servers in turn. "
-        "Ratios are of CPU, with the budget.\n\n" + table(columns, rows) + _with_wrk(medians)
-    )
-    write("s3_reads", "Warm S3 reads", text, {"medians": medians, "cpu_ratios": ratios}, where, judged)
-
-
-def _with_wrk(medians: dict[str, dict[str, Sample]]) -> str:
-    nginx, larder = (medians[_LARGE].get(name) for name in ("nginx", "larder"))
-    if nginx is None or larder is None:
-        return ""
-    return (
-        f"\n\nFor {_LARGE}, server and wrk together use {nginx['with_wrk_us']:.0f} µs with nginx and "
-        f"{larder['with_wrk_us']:.0f} µs with Larder: after nginx's head, which is a packet of its own, the receive window stays "
-        "small, and wrk's acknowledgements do more of the sending "
-        "([decision 0003](../../../docs/decisions/0003-a-short-path-and-no-threads.md))."
-    )
+    ratios: dict[str, dict[str, Ratio]] = {}
+    for case, by_server in samples.items():
+        size = case.partition(" x ")[0]
+        cpu = {name: [sample["cpu_us"] for sample in of] for name, of in by_server.items()}
+        what = f"CPU of a warm GET of {size}: Larder / nginx proxy_cache"
+        ratios[case] = {
+            name: Ratio.compared(what, of, cpu["nginx"], BUDGETS[size]) for name, of in cpu.items() if name != "nginx"
+        }
+    judged = [of["larder"] for case, of in ratios.items() if case.endswith(f" x {JUDGED}") and "larder" in of]
+    data = {
+        "repeats": REPEATS,
+        "seconds": SECONDS,
+        "medians": medians,
+        "ratios": {case: {name: asdict(ratio) for name, ratio in of.items()} for case, of in ratios.items()},
+    }
+    write("s3_reads", data, where, judged)
 
 
 if __name__ == "__main__":

@@ -21,10 +21,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-from lab.benchmarks.report import Ratio, machine, table, write
+from lab.benchmarks.report import Ratio, machine, write
 from lab.benchmarks.servers import ACCESS_KEY, BUCKET, SECRET_KEY, gateway
 from lab.benchmarks.shard_readers.data import LENGTH, SAMPLES
 from larder import Credentials, digest
@@ -263,33 +262,22 @@ def run() -> dict[str, Any]:
     where = machine()
     with tempfile.TemporaryDirectory(prefix="larder-bench-") as temporary:
         epochs = measure(installed(), Path(temporary), failures := Counter())
-    rows = [
-        [
-            NAMES[name],
-            f"{median(epoch.seconds for epoch in of):.1f} s",
-            f"{1e3 * median(epoch.cpu for epoch in of) / SAMPLES:.2f} ms",
-            f"{median(epoch.gets for epoch in of) / SAMPLES:.3f}",
-            f"{median(epoch.sent for epoch in of) / SAMPLES / LENGTH:.3f}",
-        ]
-        for name, of in epochs.items()
-    ]
-    text = (
-        f"{SAMPLES} samples of {LENGTH // 1000} kB in shards of 8 MB; the store answers after {LATENCY * 1e3:.0f} ms and sends "
-        f"{BANDWIDTH * 8 / 1e9:g} Gbit/s to all together ({SAMPLES * LENGTH / BANDWIDTH:.1f} s for the samples). Four workers of "
-        f"PyTorch's DataLoader, nothing cached; medians of {ROUNDS} epochs, in turn. CPU is that of the loader and its workers, "
-        "with Larder that of the gateway too. Programs and settings: `lab/benchmarks/shard_readers`.\n\n"
-        + table(["loader", "epoch", "CPU per sample", "GETs per sample", "bytes read, of the samples'"], rows)
-        + "".join(
-            f"\n\n{NAMES[name]} ended {count} epochs with an error, or not within {LONGEST} s; they are not counted."
-            for name, count in failures.items()
-        )
-    )
     seconds = {name: [epoch.seconds for epoch in of] for name, of in epochs.items()}
     ratios = [
         Ratio.compared(f"a cold epoch over shards: Larder / {NAMES[name]}", seconds["larder"], seconds[name], 1.0)
         for name in seconds
         if name != "larder"
     ]
-    data = {name: [vars(epoch) for epoch in of] for name, of in epochs.items()}
-    write("shards", "A cold epoch over shards", text, data, where, ratios)
+    data = {
+        "samples": SAMPLES,
+        "length": LENGTH,
+        "latency": LATENCY,
+        "bandwidth": BANDWIDTH,
+        "rounds": ROUNDS,
+        "longest": LONGEST,
+        "names": NAMES,
+        "failures": failures,
+        "epochs": {name: [vars(epoch) for epoch in of] for name, of in epochs.items()},
+    }
+    write("shards", data, where, ratios)
     return data

@@ -21,7 +21,7 @@ from lab.benchmarks.datasets import CREDENTIALS, register_files
 from lab.benchmarks.load import raw_request, run_wrk, write_script
 from lab.benchmarks.objects import make_many
 from lab.benchmarks.readers import Process, Setting, started
-from lab.benchmarks.report import Ratio, machine, table, write
+from lab.benchmarks.report import Ratio, machine, write
 from lab.benchmarks.servers import BUCKET, Running, gateway, nginx_cache, origin
 from larder import BatchReader
 
@@ -31,12 +31,7 @@ BATCH = 256
 CASE = "110 KiB"
 REPEATS = 3
 SECONDS = 0.5
-WAYS = {
-    "tcp": "TCP",
-    "socket_bytes": "unix socket, bytes",
-    "socket_files": "unix socket, open files",
-    "files": "open and read the files",
-}
+WAYS = ("tcp", "socket_bytes", "socket_files", "files")
 FILES_BUDGET = 1.0
 CPU_BUDGET = 0.25
 Samples = dict[str, list[dict[str, float]]]
@@ -120,14 +115,6 @@ def _write(samples: Samples, where: dict[str, str]) -> dict[str, float]:
         for way in WAYS
         if way != "files"
     }
-    rows = []
-    for way, name in WAYS.items():
-        cells = [name]
-        for size in LENGTHS:
-            of = medians[f"{size}, {way}"]
-            cells.append(f"{of['items_per_second']:.0f}/s ({ratios[f'{size}, {way}']:.2f}), {of['client_us']:.0f} µs")
-            cells.append("" if way == "files" else f"{of['server_us']:.1f} µs ({cpu[f'cpu, {size}, {way}']:.2f})")
-        rows.append(cells)
     judged = [
         Ratio.compared(
             f"items of {CASE} per second: one Python process from open files / local files",
@@ -143,20 +130,16 @@ def _write(samples: Samples, where: dict[str, str]) -> dict[str, float]:
             CPU_BUDGET,
         ),
     ]
-    text = "\n\n".join(
-        [
-            f"One Python process reads random batches of {BATCH} items that are in the cache, from a gateway with one worker "
-            "on the same machine. Items per second (and times what opening and reading the same files gives) and CPU of the "
-            "client per item; CPU of the gateway per item (and times what nginx proxy_cache uses for one request). Medians of "
-            f"{REPEATS} runs of {SECONDS:g} s, in turn.",
-            table(["way", *(f"{size}{what}" for size in LENGTHS for what in ("", ", gateway"))], rows),
-            f"At {CASE}, open files give {judged[0]} times what reading the files gives; the gateway uses {judged[1]} times "
-            "nginx's CPU.",
-        ]
-    )
-    write(
-        "short_circuit", "Short-circuit reads", text, {"medians": medians, "ratios": {**ratios, **cpu}}, where, judged
-    )
+    data = {
+        "batch": BATCH,
+        "repeats": REPEATS,
+        "seconds": SECONDS,
+        "sizes": list(LENGTHS),
+        "case": CASE,
+        "medians": medians,
+        "ratios": {**ratios, **cpu},
+    }
+    write("short_circuit", data, where, judged)
     return {**ratios, **cpu}
 
 

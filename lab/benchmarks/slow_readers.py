@@ -83,6 +83,8 @@ def run() -> int:
         most, total, cpu = _sip(readers, server)
     growth = most - before
     data = {
+        "readers": READERS,
+        "seconds": SECONDS,
         "rss_before": before,
         "rss_most": most,
         "growth": growth,
@@ -90,12 +92,7 @@ def run() -> int:
         "cpu_seconds": cpu,
     }
     ratio = Ratio(f"MB of memory that {READERS} slow readers take", growth / 1e6, BUDGET / 1e6)
-    text = (
-        f"{READERS} readers took {total / 1e6:.0f} MB of a cached 64 MiB object in {SECONDS:.0f} s. Resident memory grew by "
-        f"{ratio} MB, from {before / 1e6:.0f} MB; "
-        f"the gateway used {cpu:.1f} s of CPU."
-    )
-    write("slow_readers", "Slow readers", text, data, where, [ratio])
+    write("slow_readers", data, where, [ratio])
     return growth
 
 

@@ -1,17 +1,12 @@
 """Duration of a start: of the gateway until its first answer, of a command, of an import.
 
 Usage: python -m lab.benchmarks.start [--turns 3]
-
-The first request waits in the listening socket from the moment that the gateway announces it, so the answer comes as soon as a
-worker can give it. CPU is user and system time of all processes of the start. Wall time depends on what else the machine does;
-the load is named below.
 """
 
 import argparse
 import http.client
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -20,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from lab.benchmarks.report import machine, table, write
+from lab.benchmarks.report import machine, write
 from lab.benchmarks.servers import Running
 from rig.launched import PROGRAM
 from rig.processes import free_port
@@ -122,27 +117,11 @@ def run(turns: int = 3) -> None:
     finally:
         shutil.rmtree(home)
     where["load average after"] = f"{os.getloadavg()[0]:.2f}"
-    data = {name: [each._asdict() for each in turns] for name, turns in took.items()}
-    write(
-        "start", "The time of a start", _page(took, {name: budget for name, (_, budget) in starts.items()}), data, where
-    )
-
-
-def _page(took: dict[str, list[Took]], budgets: dict[str, float]) -> str:
-    rows = [
-        [
-            name,
-            f"{statistics.median(each.cpu for each in turns):.2f} s",
-            f"{statistics.median(each.wall for each in turns):.2f} s",
-            f"{min(each.wall for each in turns):.2f} s",
-            f"{budgets[name]:g} s" if budgets[name] else "",
-        ]
-        for name, turns in took.items()
-    ]
-    about = f"{__doc__.partition('[--turns 3]')[2].strip()} Medians of {len(next(iter(took.values())))} starts, in turn.\n\n"
-    return about + table(
-        ["start", "CPU", "until the end or the first answer", "the fastest", "budget, quiet machine"], rows
-    )
+    data = {
+        name: {"budget": budget, "starts": [start._asdict() for start in took[name]]}
+        for name, (_, budget) in starts.items()
+    }
+    write("start", {"turns": turns, "starts": data}, where)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from gateway.store.shared.accesses import MOST, ObservedReads
 from gateway.store.shared.observation import decode_reads, encode_reads
 from lab.benchmarks.load import raw_request, run_wrk, write_script
 from lab.benchmarks.objects import make_many
-from lab.benchmarks.report import machine, table, write
+from lab.benchmarks.report import machine, write
 from lab.benchmarks.servers import BUCKET, Running, gateway, origin
 
 CONNECTIONS = 16
@@ -121,23 +121,16 @@ def run() -> None:
     where = machine()
     gets, parts = _gets(), _parts()
     medians = {what: {name: median(values) for name, values in each.items()} for what, each in gets.items()}
-    ratios = {order: medians[order]["on"] / medians[order]["off"] for order in ORDERS}
-    rows = [
-        [f"a GET, {order} order", *(f"{value:.1f} µs" for value in medians[order].values()), f"{ratios[order]:.3f}"]
-        for order in ORDERS
-    ]
-    rows.append(["an idle gateway", *(f"{value:.2%} of a core" for value in medians[IDLE].values()), ""])
-    text = (
-        f"Server CPU per warm GET of 4 KiB over {CONNECTIONS} connections: medians of {REPEATS} runs of {SECONDS} s, in turn; "
-        f"then without reads. Below: the fastest of many runs of each part. A worker notes at most {MOST * 4:,} reads per "
-        "second; the others are counted and dropped.\n\n"
-        + table(["what", "streams on", "off", "on / off"], rows)
-        + "\n\n"
-        + table(["part", "CPU"], [[name, f"{value:.2f} µs"] for name, value in parts.items()])
-    )
-    write(
-        "streams", "Access streams", text, {"gets": gets, "medians": medians, "ratios": ratios, "parts": parts}, where
-    )
+    data = {
+        "connections": CONNECTIONS,
+        "repeats": REPEATS,
+        "seconds": SECONDS,
+        "noted_per_second": MOST * 4,
+        "gets": gets,
+        "medians": medians,
+        "parts": parts,
+    }
+    write("streams", data, where)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,4 @@
-"""Uploads: the gateway's CPU per PUT beside nginx, which passes the same bodies on and verifies nothing.
-
-The origin reads bodies to their end and drops them. Larder verifies the signature and the SHA-256 of the body.
-"""
+"""Uploads: the gateway's CPU per PUT beside nginx, which passes the same bodies on and verifies nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from lab.benchmarks.load import raw_upload, write_script
-from lab.benchmarks.report import Ratio, machine, table, write
+from lab.benchmarks.report import Ratio, machine, write
 from lab.benchmarks.servers import Running, gateway, nginx_uploads, protocol_alone
 from lab.benchmarks.turns import cpu_per_request, in_turn, medians_of
 
@@ -62,15 +59,7 @@ def run() -> None:
         )
         for size, of in rounds.items()
     ]
-    rows = [
-        [size, f"{of['nginx']:.0f} µs", f"{of['larder']:.0f} µs", str(ratio)]
-        for (size, of), ratio in zip(medians.items(), ratios, strict=True)
-    ]
-    text = (
-        f"{__doc__}\nMedians of {REPEATS}, in turn; {CONNECTIONS} connections for the small ones, one for the large.\n\n"
-        + table(["body", "nginx", "Larder", "Larder / nginx"], rows)
-    )
-    write("uploads", "Uploads", text, {"medians": medians}, where, ratios)
+    write("uploads", {"repeats": REPEATS, "connections": CONNECTIONS, "medians": medians}, where, ratios)
 
 
 if __name__ == "__main__":

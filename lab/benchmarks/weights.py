@@ -1,8 +1,6 @@
 """Model weights from a warm gateway on the same machine: as open files of its cache, by GET, and by Run:ai Model Streamer.
 
-Beside them, local files, and the streamer's reads of the same files through nginx proxy_cache, which verifies nothing. Readers
-are processes of their own, and of another user than the gateway's where they open its files, as only such a user may. Each way
-reads all bytes into new buffers; everything is in the page cache. The streamer has an environment of its own (build/weights).
+The streamer has an environment of its own (build/weights).
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from lab.benchmarks.report import Ratio, machine, table, write
+from lab.benchmarks.report import Ratio, machine, write
 from lab.benchmarks.servers import ACCESS_KEY, BUCKET, SECRET_KEY, gateway, nginx_cache, origin
 from lab.benchmarks.turns import in_turn, medians_of
 from larder import Credentials, open_objects
@@ -144,12 +142,8 @@ def run() -> None:
         "model weights by Run:ai Model Streamer: through Larder / nginx, bytes per second",
         rates["Run:ai through Larder"], rates["Run:ai through nginx"], STREAMED, at_least=True,
     )  # fmt: skip
-    text = (
-        f"{__doc__}\n{FILES} files of {LENGTH // 1024**2} MiB; medians of {REPEATS} reads, in turn.\n\n"
-        + table(["way", "seconds", "GB/s"], [[way, f"{of:.2f}", f"{size / of:.2f}"] for way, of in medians.items()])
-        + f"\n\nopen_objects / local files: {opened}; Run:ai through Larder / through nginx: {streamed}"
-    )
-    write("weights", "Model weights", text, {"medians": medians}, where, [opened, streamed])
+    data = {"files": FILES, "length": LENGTH, "repeats": REPEATS, "medians": medians}
+    write("weights", data, where, [opened, streamed])
 
 
 if __name__ == "__main__":

@@ -1,11 +1,4 @@
-"""Warm GETs of 110 KiB by a gateway with two workers, beside one with a single worker, loaded by wrk over 16 connections.
-
-Two workers can answer twice as much only if each request costs no more than with one, and if cores are left for them. CPU per
-request shows the first on any machine; the throughput beside it is shared with wrk, which needs a good part of a core.
-
-On two cores, wrk shares a core with one of two workers, and both lose their caches to each other. So both gateways are measured
-on one core, too, with wrk on the other. That shows what the code of a second worker costs.
-"""
+"""Warm GETs of 110 KiB by a gateway with two workers, beside one with a single worker, loaded by wrk over 16 connections."""
 
 from __future__ import annotations
 
@@ -18,7 +11,7 @@ from pathlib import Path
 
 from lab.benchmarks.load import raw_request, run_wrk, write_script
 from lab.benchmarks.objects import make_many
-from lab.benchmarks.report import Ratio, machine, table, write
+from lab.benchmarks.report import Ratio, machine, write
 from lab.benchmarks.servers import Running, gateway, origin
 from lab.benchmarks.turns import cpu_per_request, in_turn, medians_of
 
@@ -54,14 +47,13 @@ def run() -> None:
     used, used_apart = medians_of(rounds), medians_of(alone)
     ratio = Ratio.compared("CPU of a warm GET: two workers / one", rounds["2"], rounds["1"], BUDGET)
     code = Ratio.compared("CPU of a warm GET: two workers / one, on one core", alone["2"], alone["1"], BUDGET)
-    rows = [[each, f"{used[each]:.0f} µs", f"{used_apart[each]:.0f} µs", f"{answered[each]:.0f}/s"] for each in used]
-    text = (
-        f"{__doc__}\nMedians of {REPEATS} runs of 1 s, in turn.\n\n"
-        + table(["workers", "CPU per request", "on one core", "requests"], rows)
-        + f"\n\nCPU, two / one: {ratio}; on one core: {code}; throughput, two / one: {answered['2'] / answered['1']:.2f}"
-    )
-    found = {"cpu_us": used, "cpu_us_on_one_core": used_apart, "requests_per_second": answered}
-    write("workers", "Two workers", text, found, where, [ratio, code])
+    data = {
+        "repeats": REPEATS,
+        "cpu_us": used,
+        "cpu_us_on_one_core": used_apart,
+        "requests_per_second": answered,
+    }
+    write("workers", data, where, [ratio, code])
 
 
 def _on_one_core(server: Running, script: Path) -> float:

@@ -8,6 +8,7 @@ import pytest
 from lab.benchmarks import __main__ as bench
 from lab.benchmarks import report
 from lab.benchmarks.report import Ratio
+from lab.pages import rendering
 
 BEFORE = Ratio("CPU of a read: Larder / nginx", 2.0, 2.5, deviation=0.1)
 RATE = Ratio("items per second: Larder / files", 0.8, 0.5, at_least=True, deviation=0.1)
@@ -16,13 +17,14 @@ RATE = Ratio("items per second: Larder / files", 0.8, 0.5, at_least=True, deviat
 @pytest.fixture
 def results(tmp_path, monkeypatch):
     """A folder for results instead of the repository's."""
-    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    monkeypatch.setattr(rendering, "RESULTS", tmp_path)
     return tmp_path
 
 
 def write(*ratios: Ratio, kernel: str = "a") -> None:
     """The result of one more run of a benchmark."""
-    report.write("reads", "Reads", "text", {}, {"measured": "now", "kernel": kernel}, ratios)
+    nothing: dict[str, object] = {"routes": {}, "budgets": {}, "goals": {}}
+    report.write("routes", nothing, {"measured": "now", "kernel": kernel}, ratios)
 
 
 @pytest.mark.parametrize(
@@ -66,8 +68,8 @@ def test_the_summary_has_the_run_before_beside_the_new_one(results):
     write(replace(BEFORE, value=2.4), RATE)
     rows = [line for line in (results / "README.md").read_text().splitlines() if line.startswith("| [")]
     assert rows == [
-        f"| [{BEFORE.what}](reads.md) | 2.40 ± 0.10 ≤ 2.5 | 2.00 (**worse now**) | - |",
-        f"| [{RATE.what}](reads.md) | 0.80 ± 0.10 ≥ 0.5 | 0.80 | - |",
+        f"| [{BEFORE.what}](routes.md) | 2.40 ± 0.10 ≤ 2.5 | 2.00 (**worse now**) | - |",
+        f"| [{RATE.what}](routes.md) | 0.80 ± 0.10 ≥ 0.5 | 0.80 | - |",
     ]
 
 
@@ -76,10 +78,10 @@ def test_the_figure_of_another_machine_stays_beside(results):
     for value, kernel in ((2.0, "a"), (3.0, "b"), (2.1, "a"), (2.2, "a")):
         write(replace(BEFORE, value=value), kernel=kernel)
     rows = [line for line in (results / "README.md").read_text().splitlines() if line.startswith("| [")]
-    assert rows == [f"| [{BEFORE.what}](reads.md) | 2.20 ± 0.10 ≤ 2.5 | 2.10 | 3.00 ± 0.10 **>** 2.5 |"]
-    assert f"- on b, now: {BEFORE.what}: 3.00\n" in (results / "reads.md").read_text()
+    assert rows == [f"| [{BEFORE.what}](routes.md) | 2.20 ± 0.10 ≤ 2.5 | 2.10 | 3.00 ± 0.10 **>** 2.5 |"]
+    assert f"- on b, now: {BEFORE.what}: 3.00\n" in (results / "routes.md").read_text()
     write(replace(BEFORE, value=2.9), kernel="b")
-    [figure] = report.judged("reads")
+    [figure] = report.judged("routes")
     assert (figure.before.value, figure.elsewhere.value) == (3.0, 2.2)
 
 
@@ -87,15 +89,15 @@ def test_the_end_names_missed_budgets_and_regressions(results):
     """The closing lines list missed budgets and regressions."""
     write(BEFORE)
     write(replace(BEFORE, value=2.7), RATE)
-    assert bench.closing({"reads": 90.0}) == [
-        "1 benchmarks took 1.5 minutes: reads 90 s",
+    assert bench.closing({"routes": 90.0}) == [
+        "1 benchmarks took 1.5 minutes: routes 90 s",
         "1 of 2 budgets are held, these are not:",
-        "  reads: CPU of a read: Larder / nginx: 2.70 ± 0.10 > 2.5",
+        "  routes: CPU of a read: Larder / nginx: 2.70 ± 0.10 > 2.5",
         "worse than in the run before:",
-        "  reads: CPU of a read: Larder / nginx: 2.00, now 2.70",
+        "  routes: CPU of a read: Larder / nginx: 2.00, now 2.70",
     ]
 
 
 def test_results_that_were_published_are_read():
     """The summary in the repository follows from the results in the repository."""
-    assert report.RESULTS.joinpath("README.md").read_text() == report.summary()
+    assert rendering.RESULTS.joinpath("README.md").read_text() == report.summary()
