@@ -7,7 +7,7 @@ import os
 import tempfile
 import time
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean
 
@@ -17,7 +17,7 @@ from gateway.sim.jobs.scenario import Scenario, parse_as
 from lab.evaluation.fleet import Fleet, fleet
 from lab.evaluation.jobs import Log, Training, s3_through, straight_to, through_fleet, together
 from lab.evaluation.origin import Data, Origin, origin
-from lab.evaluation.pages import machine, picture, table, write_section
+from lab.evaluation.pages import machine, picture, record
 
 TIME = 0.4
 """Seconds here per second of the paper."""
@@ -96,11 +96,6 @@ class Outcome:
     highest: float = 0.0
     reads: float = 0.0
 
-    @property
-    def spread(self) -> str:
-        """The ratio with its range, as in the table."""
-        return f"{self.ratio:.2f} ({self.lowest:.2f} to {self.highest:.2f})"
-
 
 def capacity(budget: int) -> float:
     """Bytes of the caches, for a size of the paper in binary gigabytes: only with these do the paper's own decisions fit."""
@@ -120,38 +115,26 @@ def run() -> None:
 
 
 def publish(real: dict[str, Outcome], where: str) -> None:
-    """Simulate, and write the page."""
+    """Simulate, record the figures, and write the section."""
     simulated = simulation(BEGIN, END)
-    rows = [
-        [
-            name,
-            f"{of.reads:.2f}",
-            f"{of.ratio:.2f}",
-            *_beside(of, simulated[name]),
-        ]
-        for name, of in real.items()
-    ]
-    columns = [
-        "cache",
-        "reads of the stores per item",
-        "real run",
-        "simulator",
-        "differs by",
-    ]
-    write_section(
-        "jobs",
-        "allocation",
-        "Twelve jobs on three datasets",
-        where,
-        _text(),
-        table(columns, rows),
-        f"Beside the simulator {_verdict(real, simulated)}",
-        _plot(real, simulated),
-    )
-
-
-def _beside(real: Outcome, simulated: Outcome) -> tuple[str, str]:
-    return simulated.spread, f"{real.ratio / simulated.ratio - 1:+.0%}"
+    _plot(real, simulated)
+    order, expected = (sorted(real, key=lambda name: of[name].ratio) for of in (real, simulated))
+    data = {
+        "kinds": [{"dataset": kind.dataset, "items": kind.data.items, "gigabytes": kind.size} for kind in KINDS],
+        "length": LENGTH,
+        "time": TIME,
+        "probe": PROBE,
+        "settle": SETTLE,
+        "fill": FILL,
+        "rest": REST,
+        "measure": MEASURE,
+        "seeds": SEEDS,
+        "real": {name: asdict(of) for name, of in real.items()},
+        "simulated": {name: asdict(simulated[name]) for name in real},
+        "same_order": order == expected,
+        "same_decisions": [name for name, of in real.items() if of.caching == simulated[name].caching],
+    }
+    record("evaluation/jobs/allocation", {"where": where, **data})
 
 
 def _jobs() -> list[Training]:
@@ -273,33 +256,7 @@ def _scenario(since: float, until: float) -> str:
     return "\n\n".join(tables)
 
 
-def _text() -> str:
-    sizes = ", ".join(f"{kind.dataset} {kind.data.items} items ({kind.size} GB)" for kind in KINDS)
-    return (
-        f"The paper's cluster (section 7.6) scaled down: {sizes}, items of {LENGTH // 1024} KiB, {TIME:g} s for each of the "
-        "paper's seconds. Four jobs of each kind compute as long as the paper's mini-batches take with a cache (Table 3); "
-        "each dataset has a store on which the four take the paper's time without one. Three gateways have caches of 100, 200 "
-        "and 700 GB, scaled. Throughput is the mean of the jobs' speedups over no cache in the same run.\n\n"
-        f"The manager probes every job for {PROBE} mini-batches within {SETTLE:g} s (`probe_batches`; all other settings are "
-        f"the defaults); then the stores have no limit for {FILL:g} s, so that all settles sooner; {REST:g} s later "
-        f"{MEASURE:g} s are measured. The simulator has the same numbers, policies and moments: the mean of {SEEDS} seeds, and "
-        "the lowest and highest. [Scenarios](scenarios.md) have the paper's own sizes."
-    )
-
-
-def _verdict(real: dict[str, Outcome], simulated: dict[str, Outcome]) -> str:
-    order = sorted(real, key=lambda name: real[name].ratio)
-    expected = sorted(real, key=lambda name: simulated[name].ratio)
-    worst = max(abs(of.ratio / simulated[name].ratio - 1) for name, of in real.items())
-    same = [name for name, of in real.items() if of.caching == simulated[name].caching]
-    return (
-        f"the order is {'the same' if order == expected else 'NOT the same'}, and they differ by "
-        f"{worst:.0%} at most{'' if worst <= 0.2 else ', more than 20 %'}; the decisions are the same for "
-        f"{', '.join(same) if same else 'none'}."
-    )
-
-
-def _plot(real: dict[str, Outcome], simulated: dict[str, Outcome]) -> str:
+def _plot(real: dict[str, Outcome], simulated: dict[str, Outcome]) -> None:
     figure, axes = pyplot().subplots(figsize=(6, 3.2))
     for place, (name, of) in enumerate(real.items()):
         axes.bar(place - 0.2, of.ratio, 0.38, color="#1b7f5c", label="real run" if not place else None)
@@ -308,4 +265,4 @@ def _plot(real: dict[str, Outcome], simulated: dict[str, Outcome]) -> str:
     axes.axhline(1, color="black", linewidth=0.5)
     axes.set_ylabel("throughput, relative to no cache")
     axes.legend(fontsize=8)
-    return picture("allocation", figure)
+    picture("allocation", figure)

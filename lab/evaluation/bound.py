@@ -19,7 +19,7 @@ from lab.evaluation import epoch_times
 from lab.evaluation.fleet import LOW, Fleet, fleet
 from lab.evaluation.jobs import Training, through_fleet
 from lab.evaluation.origin import Data, Origin, origin
-from lab.evaluation.pages import machine, numbers, picture, table, write
+from lab.evaluation.pages import machine, numbers, picture, record
 
 DATA = Data("bound", 960, 4 * 1024)
 BATCH = 8
@@ -119,33 +119,55 @@ def run() -> None:
 
 
 def publish(real: Real, placed: Placed, simulated: Simulated, times: epoch_times.Times | None, where: str) -> None:
-    """Write the page, without unmeasured parts."""
-    rows = [
-        [
-            case.name,
-            f"{share:g}",
-            f"{1 - share:.2f}",
-            f"{case.most(share):.3f}",
-            f"{reads:.3f}" if (reads := real[case.name].get(share)) is not None else "not measured",
-            *(f"{simulated[case.name][share][way]:.3f}" for way in WAYS),
-        ]
+    """Record the figures, and write the page, without unmeasured parts."""
+    _plot(real, simulated)
+    reads = [
+        {
+            "jobs": case.name,
+            "share": share,
+            "limit": case.most(share),
+            "real": real[case.name].get(share),
+            "simulated": simulated[case.name][share],
+        }
         for case in CASES
         for share in MEASURED
     ]
+    rows = [
+        [
+            of["jobs"],
+            f"{of['share']:g}",
+            f"{1 - of['share']:.2f}",
+            f"{of['limit']:.3f}",
+            "not measured" if of["real"] is None else f"{of['real']:.3f}",
+            *(f"{of['simulated'][way]:.3f}" for way in WAYS),
+        ]
+        for of in reads
+    ]
     columns = ["jobs", "c", "bound", "limit", "real gateway", "simulator", "static", "LRU", "Belady"]
-    text = f"{_text()} {numbers('bound', columns, rows)} has c = 0.8 and 0.95, too."
-    shown = [row for row in rows if float(row[1]) in SHOWN]
-    write(
-        "bound",
-        "Reads of the origin",
-        where,
-        text,
-        table(columns, shown),
-        _verdict(real, simulated),
-        _plot(real, simulated),
-        *_placed(placed),
-        *(("## Time of an epoch", *epoch_times.section(times)) if times else ()),
-    )
+    numbers("bound", columns, rows)
+    limits = {case.name: case for case in CASES}
+    data = {
+        "items": DATA.items,
+        "length": DATA.length,
+        "batch": BATCH,
+        "compute": COMPUTE,
+        "settle": SETTLE,
+        "epochs": EPOCHS,
+        "low_watermark": room(10**6) / 1e6,
+        "close": CLOSE,
+        "shown": SHOWN,
+        "reads": reads,
+        "placed": [
+            {
+                "place": place,
+                "jobs": jobs,
+                "reads": {share: {"read": read, "limit": limits[jobs].most(share)} for share, read in of.items()},
+            }
+            for (place, jobs), of in placed.items()
+        ],
+        "times": epoch_times.figures(times) if times else None,
+    }
+    record("evaluation/bound", {"where": where, **data})
 
 
 # --- real gateways
@@ -258,75 +280,10 @@ def _scenario(case: Case, share: float) -> str:
     return "\n\n".join(tables)
 
 
-# --- the page
+# --- the picture
 
 
-def _text() -> str:
-    return (
-        "An epoch reads every item, and the share *c* of them is in the cache when it begins. So 1 - *c* reads per item and "
-        "epoch are the least possible, for all jobs on the dataset together.\n\n"
-        f"{DATA.items} items of {DATA.length // 1024} KiB, one gateway with a cache of *c* times their size, jobs in processes "
-        f"of their own (`larder.Job` and `larder.Loader`, mini-batches of {BATCH}, {COMPUTE * 1e3:g} ms of computing), default "
-        f"settings. GETs are counted at the origin, from the end of the first job's epoch {SETTLE} to that of epoch {EPOCHS}. "
-        "Staggered jobs begin a quarter of an epoch apart; of three speeds the slowest computes four times as long as the "
-        "fastest, whose epochs count. The *limit* is the goal: 1.05 (1 - *c*) + 0.02 for one job, 1.05 (1 - *c*) + 0.05 in "
-        "step, 1.10 (1 - *c*) + 0.08 for the others.\n\n"
-        "The simulator has the same numbers and the shipped rules; its cache holds what a real one holds up to its low watermark "
-        f"({room(10**6) / 1e6:.1%}). *Static* keeps the first items, *Belady* evicts what is needed last; with these and LRU "
-        "each job reads in its own order, simulated with the same cache. Crosses in the picture: a build that rotated chunks, "
-        "as Quiver does."
-    )
-
-
-_BUSY = (
-    "On a busy machine nothing may arrive for 2 seconds, and then a batch loads other candidates beside those under way: read "
-    "such figures with the load below, and measure them again on a quiet machine."
-)
-
-
-def _verdict(real: Real, simulated: Simulated) -> str:
-    over = [
-        f"{case.name} at {share:g} ({reads:.3f}, limit {case.most(share):.3f})"
-        for case in CASES
-        for share, reads in real[case.name].items()
-        if reads > case.most(share)
-    ]
-    apart = {
-        (name, share): reads - simulated[name][share]["larder"]
-        for name, of in real.items()
-        for share, reads in of.items()
-    }
-    far = [f"{name} at {share:g} ({by:+.3f})" for (name, share), by in apart.items() if abs(by) > CLOSE]
-    limits = f"**Above the limit: {', '.join(over)}.** {_BUSY}" if over else "Every real run is within its limit."
-    if far:
-        return f"{limits} Real runs differ from the simulator by more than {CLOSE:g} reads per item: {', '.join(far)}."
-    (name, share), worst = max(apart.items(), key=lambda pair: abs(pair[1]))
-    return f"{limits} The real runs differ from the simulator by {worst:+.3f} reads per item at most ({name} at {share:g})."
-
-
-def _placed(placed: Placed) -> tuple[str, str, str]:
-    """The part of the page about fleets, and items in larger objects."""
-    limits = {case.name: case for case in CASES}
-    rows = [
-        [place, jobs, *(f"{reads:.3f} ({limits[jobs].most(share):.3f})" for share, reads in of.items())]
-        for (place, jobs), of in placed.items()
-    ]
-    over = [
-        f"{place}, {jobs} at {share:g} ({reads:.3f})"
-        for (place, jobs), of in placed.items()
-        for share, reads in of.items()
-        if reads > limits[jobs].most(share)
-    ]
-    return (
-        "## Fleets, and items in larger objects",
-        "The same on three gateways, each with a third of the cache, and with items that are ranges of four objects: their reads "
-        "are the bytes that GETs ask for, over an item's. Limits in brackets.",
-        table(["place", "jobs", *(f"c = {share:g}" for share in PLACED)], rows)
-        + ("\n\n**Above the limit: " + "; ".join(over) + ".**" if over else "\n\nAll are within their limits."),
-    )
-
-
-def _plot(real: Real, simulated: Simulated) -> str:
+def _plot(real: Real, simulated: Simulated) -> None:
     figure, panels = pyplot().subplots(1, len(CASES), figsize=(12, 3.4), sharey=True)
     for axes, case in zip(panels, CASES, strict=True):
         of = simulated[case.name]
@@ -344,4 +301,4 @@ def _plot(real: Real, simulated: Simulated) -> str:
     panels[0].set_ylabel("origin reads per item and epoch")
     panels[0].set_ylim(0, 3.5)
     panels[0].legend(fontsize=7)
-    return picture("bound", figure)
+    picture("bound", figure)

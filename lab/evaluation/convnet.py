@@ -5,8 +5,6 @@ One job, and jobs that train together with a seed each. On two cores the size is
 
 from __future__ import annotations
 
-import json
-import os
 import tempfile
 import time
 from collections.abc import Sequence
@@ -18,11 +16,11 @@ from typing import Any
 
 import torch
 
+from lab.evaluation.convnet_figures import figures
 from lab.evaluation.convnet_job import Epoch, Order, Setting
-from lab.evaluation.convnet_page import RESULTS, page
 from lab.evaluation.fleet import CREDENTIALS, LOW, fleet
 from lab.evaluation.origin import BUCKET, KEY, SECRET, Origin, origin
-from lab.evaluation.pages import machine
+from lab.evaluation.pages import load_and_cores, machine, record
 from lab.evaluation.trainers import TrainingProcess, training_process
 from larder import Client
 
@@ -102,18 +100,14 @@ class Course:
 
 def run() -> None:
     """Measure, and write the page."""
-    where, load, began = machine(), os.getloadavg()[0], time.monotonic()
+    where, load, began = machine(), load_and_cores(), time.monotonic()
     scale = LARGE if torch.cuda.is_available() else SMALL
     device, courses = measure(scale)
-    found = {
-        "where": f"{device}; torch {torch.__version__}; {where}; took {(time.monotonic() - began) / 60:.0f} min",
-        "load": load,
-        "scale": asdict(scale),
-        "ways": [asdict(way) for way in WAYS],
-        "courses": [asdict(course) for course in courses],
-    }
-    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
-    page(found)
+    where = f"{device}; torch {torch.__version__}; {where}; took {(time.monotonic() - began) / 60:.0f} min"
+    data = {"scale": asdict(scale), "ways": [asdict(way) for way in WAYS], "courses": [asdict(of) for of in courses]}
+    record(
+        "evaluation/convnet", {"where": where, **load, **figures(data["courses"], data["ways"], data["scale"]), **data}
+    )
 
 
 def measure(scale: Scale, ways: Sequence[Way] = WAYS) -> tuple[str, list[Course]]:

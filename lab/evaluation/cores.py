@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,9 +20,8 @@ from lab.benchmarks.objects import make_many
 from lab.benchmarks.servers import ACCESS_KEY, BUCKET, SECRET_KEY, Running, gateway
 from lab.evaluation.jobs import s3_client
 from lab.evaluation.origin import Origin, origin_of_files
-from lab.evaluation.pages import FOLDER, machine, picture, table, write
+from lab.evaluation.pages import machine, picture, record
 
-RESULTS = FOLDER / "cores.json"
 WORKERS = (1, 2, 4, 8)
 LENGTH, OBJECTS, BATCH, REQUESTS = 110 * 1024, 256, 256, 16
 CLIENTS, CONNECTIONS = 4, 16
@@ -35,7 +32,17 @@ SECONDS = 2
 def run() -> None:
     """Measure, and write the page."""
     where = machine()
-    found: dict[str, Any] = {"where": where, "cores": os.cpu_count(), "workers": {}}
+    found: dict[str, Any] = {
+        "where": where,
+        "cores": os.cpu_count(),
+        "objects": OBJECTS,
+        "length": LENGTH,
+        "clients": CLIENTS,
+        "connections": CONNECTIONS,
+        "seconds": SECONDS,
+        "batch": BATCH,
+        "workers": {},
+    }
     with tempfile.TemporaryDirectory(prefix="larder-cores-") as temporary:
         directory = Path(temporary)
         keys = make_many(directory / "objects", "object", OBJECTS, LENGTH)
@@ -46,8 +53,8 @@ def run() -> None:
                         name: _measure(server, script) for name, script in scripts.items()
                     }
                 print(workers, found["workers"][str(workers)], flush=True)
-    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
-    page(found)
+    _plot(found["workers"])
+    record("evaluation/cores", found)
 
 
 @contextmanager
@@ -88,34 +95,7 @@ def _measure(server: Running, script: Path) -> dict[str, float]:
     }
 
 
-def page(found: dict[str, Any]) -> None:
-    """Write the page."""
-    measured, one = found["workers"], found["workers"]["1"]
-    failed = sum(of["failed"] for each in measured.values() for of in each.values())
-    rows = [
-        [workers, *_cells(of["GET"], one["GET"], True), *_cells(of["batch"], one["batch"])]
-        for workers, of in measured.items()
-    ]
-    columns = ["workers", "GETs/s", "times one", "CPU each", "p99", "batch items/s", "times one", "CPU each"]
-    most = max(of["batch"]["items_per_second"] for of in measured.values())
-    text = (
-        f"{OBJECTS} objects of {LENGTH // 1024} KiB, all cached and in memory, on a machine with {found['cores']} cores. "
-        f"{CLIENTS} processes of wrk with {CONNECTIONS} connections each, {SECONDS} s for each figure; every request is signed "
-        f"and verified, and {failed} failed. A batch has {BATCH} items.\n\n"
-        f"wrk needs cores too, and loopback carries at most {most * LENGTH / 1e9:.1f} GB/s: the last steps show the limit of "
-        "gateway and wrk together on this machine. Why a single worker is slower than its share, and some of its answers late, "
-        f"with {CLIENTS * CONNECTIONS} connections was not looked into."
-    )
-    write("cores", "One gateway, more workers", found["where"], text, table(columns, rows), _plot(measured))
-
-
-def _cells(of: dict[str, float], one: dict[str, float], latency: bool = False) -> list[str]:
-    rate = of["items_per_second"]
-    cells = [f"{rate:.0f}", f"{rate / one['items_per_second']:.2f}", f"{of['cpu_us']:.0f} µs"]
-    return [*cells, f"{of['p99_ms']:.1f} ms"] if latency else cells
-
-
-def _plot(measured: dict[str, Any]) -> str:
+def _plot(measured: dict[str, Any]) -> None:
     figure, axes = pyplot().subplots(figsize=(6, 3.2))
     workers = [int(each) for each in measured]
     for name, label, colour in (("GET", "GETs", "#3b78a8"), ("batch", "items in batches", "#1b7f5c")):
@@ -127,11 +107,4 @@ def _plot(measured: dict[str, Any]) -> str:
     axes.set_xticks(workers)
     axes.set_ylim(bottom=0)
     axes.legend(fontsize=8)
-    return picture("cores", figure)
-
-
-if __name__ == "__main__":
-    if sys.argv[1:] == ["page"]:
-        page(json.loads(RESULTS.read_text()))
-    else:
-        run()
+    picture("cores", figure)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 from lab.evaluation.fleet import LOW, Fleet, fleet
 from lab.evaluation.jobs import Run, Training, s3_through, straight_to, through_fleet, together, without_job
 from lab.evaluation.origin import Data, Origin, origin
-from lab.evaluation.pages import table
 
 DATA = Data("timed", 480, 32 * 1024)
 BATCH = 8
@@ -76,37 +76,18 @@ def _epoch(store: Origin, running: Fleet, training: Training, way: Way) -> float
     return mean(log.epochs[WARM:])
 
 
-def section(times: Times) -> tuple[str, str, str]:
-    """The section of the page: the method, the figures, and whether they are within the limits."""
-    rows = [
-        [f"{share:g}", f"{1 - share:.2f}", *(_beside(seconds, times.without) for seconds in astuple(of))]
-        for share, of in times.cached.items()
-    ]
-    columns = ["c", "bound", "`larder.Job`", "the loader without a job", "plain S3 reads (boto3)"]
-    over = [
-        f"{share:g} ({of.job / times.without:.3f})"
-        for share, of in times.cached.items()
-        if of.job > MOST * (1 - share) * times.without
-    ]
-    slower = [f"{share:g}" for share, of in times.cached.items() if of.job > min(of.jobless, of.plain)]
-    return (
-        f"One job that computes nothing, {DATA.items} items of {DATA.length // 1024} KiB, a store that sends "
-        f"{BANDWIDTH / 1e6:g} MB/s; without a cache (boto3, four threads, from the store) an epoch takes {times.without:.1f} s. "
-        f"Through a gateway with an empty cache, {WARM} epochs come from the store without a limit; the mean of the next "
-        f"{EPOCHS} counts, as a share of the time without a cache.",
-        table(columns, rows),
-        (
-            f"**Longer than {MOST:g} (1 - *c*) of it: {', '.join(over)}.** "
-            if over
-            else f"All are within {MOST:g} (1 - *c*). "
-        )
-        + (
-            f"At c = {', '.join(slower)} an epoch with a job takes longer than the faster of the other two."
-            if slower
-            else "An epoch with a job is never longer than one of the others."
-        ),
-    )
-
-
-def _beside(seconds: float, without: float) -> str:
-    return f"{seconds / without:.3f} ({seconds:.1f} s)"
+def figures(times: Times) -> dict[str, Any]:
+    """The setting, and seconds of an epoch with their share of those without a cache."""
+    return {
+        "items": DATA.items,
+        "length": DATA.length,
+        "bandwidth": BANDWIDTH,
+        "without": times.without,
+        "warm": WARM,
+        "epochs": EPOCHS,
+        "most": MOST,
+        "cached": {
+            share: {way: {"seconds": seconds, "share": seconds / times.without} for way, seconds in vars(of).items()}
+            for share, of in times.cached.items()
+        },
+    }

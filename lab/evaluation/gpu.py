@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import platform
 import tempfile
 import threading
@@ -29,9 +28,9 @@ from PIL import Image
 
 from lab.evaluation.fleet import CREDENTIALS, Fleet, fleet
 from lab.evaluation.gpu_job import Answer, Files, Order, Setting
-from lab.evaluation.gpu_page import RESULTS, page, rows_of
+from lab.evaluation.gpu_picture import draw
 from lab.evaluation.origin import BUCKET, KEY, SECRET, Data, Origin, origin_of_files
-from lab.evaluation.pages import machine, table
+from lab.evaluation.pages import machine, record
 from lab.evaluation.trainers import Message, TrainingProcess, training_process
 from larder import Client
 from larder.digest.writer import Row
@@ -115,15 +114,14 @@ def run() -> None:
     """Measure, and write the page if there is a GPU."""
     if not torch.cuda.is_available():
         found = measure(SMALL)
-        for jobs in (1, SMALL.jobs):
-            sides = [side for side in found["sides"] if side["jobs"] == jobs]
-            print(table(*rows_of(sides, found["size"])), "\n", flush=True)
+        for side in found["sides"]:
+            print(f"{side['jobs']} jobs, {side['name']}: {side['rate']:.0f} samples/s", flush=True)
         print("no GPU: docs/evaluation/gpu.md stays as it is", flush=True)
         return
     where = f"{_software()}; {machine()}"
-    found = {"where": where, **measure(Scale())}
-    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
-    page(found)
+    found = measure(Scale())
+    draw(found["sides"])
+    record("evaluation/gpu", {"where": where, **found})
 
 
 def measure(scale: Scale) -> dict[str, Any]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from lab.evaluation.bound import BY_NEED, DATA, Case, measure, simulation
-from lab.evaluation.pages import machine, numbers, table, write
+from lab.evaluation.pages import machine, numbers, record
 
 SHARES = (0.1, 0.2, 0.5, 0.8)
 """Shares of the dataset that are cached."""
@@ -35,52 +35,29 @@ def run() -> None:
 
 
 def publish(simulated: Mapping[Place, dict[str, float]], real: Mapping[Place, float], where: str) -> None:
-    """Write the page."""
-    rows, shares, counted_shares = [], [], []
+    """Record the hits, and write the page."""
+    hits = []
     for case in CASES:
+        epochs = sum(1 / pace for pace in case.paces)
         for share in SHARES:
-            reads, counted = simulated[case.name, share], real.get((case.name, share))
-            least, epochs = reads["belady"], sum(1 / pace for pace in case.paces)
-            shares.append(share_of_hits(reads["larder"], least, epochs))
-            if counted is not None:
-                counted_shares.append(share_of_hits(counted, least, epochs))
-            rows.append(
-                [
-                    case.name,
-                    f"{share:g}",
-                    *(f"{1 - reads[way] / epochs:.1%}" for way in WAYS),
-                    f"{shares[-1]:.1%}",
-                    "-" if counted is None else f"{1 - counted / epochs:.1%}",
-                    "-" if counted is None else f"{share_of_hits(counted, least, epochs):.1%}",
-                ]
-            )
-    columns = ["jobs", "c", *WAYS.values(), "of MIN", "real gateway", "of MIN"]
-    text = f"{_text()} {numbers('known_orders', columns, rows)} has c = 0.1 and 0.8, too."
-    shown = [row for row in rows if float(row[1]) in MEASURED]
-    write("known_orders", "Known orders", where, text, table(columns, shown), _verdict(shares, counted_shares))
+            reads = {**simulated[case.name, share], "real": real.get((case.name, share))}
+            least = reads["belady"]
+            of = {way: None if read is None else 1 - read / epochs for way, read in reads.items()}
+            beside = {
+                f"{way} of MIN": share_of_hits(reads[way], least, epochs) for way in ("larder", "real") if of[way]
+            }
+            hits.append({"jobs": case.name, "share": share, **of, **beside})
+    shown = [*WAYS, "larder of MIN", "real", "real of MIN"]
+    rows = [
+        [of["jobs"], f"{of['share']:g}", *("-" if of.get(name) is None else f"{of[name]:.1%}" for name in shown)]
+        for of in hits
+    ]
+    numbers("known_orders", ["jobs", "c", *WAYS.values(), "of MIN", "real gateway", "of MIN"], rows)
+    data = {"items": DATA.items, "shown": MEASURED, "goal": GOAL, "hits": hits}
+    record("evaluation/known_orders", {"where": where, **data})
 
 
 def share_of_hits(reads: float, least: float, epochs: float) -> float:
     """Hits as a share of those of MIN. ``reads`` and ``least`` are per item and epoch of the first job, which has ``epochs`` in
     total."""
     return (epochs - reads) / (epochs - least)
-
-
-def _text() -> str:
-    return (
-        "Jobs with `substitute=1` follow their orders, each its own, and their homes compute these "
-        "([why](../decisions/0062-known-orders.md)). Hits of all jobs together over the cached share *c*, from the end of the "
-        f"first job's second epoch on; {DATA.items} items, mini-batches of 8, otherwise as on [bound](bound.md). *By need*: "
-        "homes do not know the orders. *MIN* evicts what is used last, given the orders of all jobs and their pace so far. At a "
-        "real gateway jobs are processes, and GETs are counted at the origin."
-    )
-
-
-def _verdict(shares: Sequence[float], real: Sequence[float]) -> str:
-    least, lowest = min(shares), min(real)
-    said = "The goal" if least >= GOAL else "**Below the goal.** It"
-    return (
-        f"{said} is {GOAL:.0%} of MIN's hits; simulated, the least is {least:.1%}, at real gateways {lowest:.1%}. There a busy "
-        "machine makes paces unsteady, and the first job's epochs count, whatever the others read meanwhile. A real cache fills "
-        "to its low watermark, 98.9 %."
-    )

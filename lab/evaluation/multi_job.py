@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from gateway.sim.figures import pyplot
 from lab.evaluation.fleet import fleet
 from lab.evaluation.jobs import Log, Training, straight_to, through_fleet, together
 from lab.evaluation.origin import Data, Origin, origin
-from lab.evaluation.pages import machine, picture, table, write_section
+from lab.evaluation.pages import machine, picture, record
 
 JOBS = (1, 2, 4, 7)
 DATA = Data("multi-job", 320, 32 * 1024)
@@ -35,36 +35,16 @@ def run() -> None:
     where = machine()
     with tempfile.TemporaryDirectory() as temporary, origin([DATA], BANDWIDTH) as store:
         outcomes = {jobs: measure(store, Path(temporary) / str(jobs), jobs) for jobs in JOBS}
-    rows = [
-        [
-            str(jobs),
-            f"{of.alone_reads:.2f}",
-            f"{of.reads:.3f}",
-            f"{of.alone_seconds:.1f} s",
-            f"{of.seconds:.1f} s",
-            f"{of.alone_seconds / of.seconds:.2f}",
-            "yes" if of.exact else "NO",
-        ]
-        for jobs, of in outcomes.items()
-    ]
-    columns = [
-        "jobs",
-        "origin reads per item, boto3",
-        "origin reads per item, fleet",
-        "epoch, boto3",
-        "epoch, fleet",
-        "times faster",
-        "every item once per job",
-    ]
-    write_section(
-        "jobs",
-        "multi_job",
-        "Several jobs on one dataset, cold cache",
-        where,
-        _text(outcomes),
-        table(columns, rows),
-        _plot(outcomes),
-    )
+    _plot(outcomes)
+    data = {
+        "items": DATA.items,
+        "length": DATA.length,
+        "bandwidth": BANDWIDTH,
+        "nodes": NODES,
+        "batch": BATCH,
+        "outcomes": {jobs: {**asdict(of), "faster": of.alone_seconds / of.seconds} for jobs, of in outcomes.items()},
+    }
+    record("evaluation/jobs/multi_job", {"where": where, **data})
 
 
 def measure(store: Origin, directory: Path, jobs: int) -> Outcome:
@@ -94,24 +74,7 @@ def _exact(logs: list[Log]) -> bool:
     return all(sorted(log.seen[0]) == list(range(DATA.items)) for log in logs)
 
 
-def _text(outcomes: dict[int, Outcome]) -> str:
-    worst = max(of.reads for of in outcomes.values())
-    verdict = (
-        "stay within 2 % of one read per item" if worst <= 1.02 else f"reach {worst:.3f} reads per item, more than 1.02"
-    )
-    most = max(JOBS)
-    factor = outcomes[most].alone_seconds / outcomes[most].seconds
-    single = outcomes[1].seconds / outcomes[1].alone_seconds
-    return (
-        f"{DATA.items} items of {DATA.length // 1024} KiB; an origin that sends {BANDWIDTH / 1e6:g} MB/s to all together; "
-        f"{NODES} gateways with empty caches, jobs spread over them, mini-batches of {BATCH}, no computing, default settings. "
-        "Beside them, in the same run, the same jobs without a cache: boto3 in four threads each.\n\n"
-        f"Through the fleet the origin's reads {verdict}; {most} jobs are {factor:.1f} times as fast as without it. One job, for "
-        f"which a cold cache can do nothing, takes {single:.2f} times as long as with boto3."
-    )
-
-
-def _plot(outcomes: dict[int, Outcome]) -> str:
+def _plot(outcomes: dict[int, Outcome]) -> None:
     figure, (left, right) = pyplot().subplots(1, 2, figsize=(8, 3.2))
     jobs = list(outcomes)
     left.plot(jobs, [of.alone_reads for of in outcomes.values()], "o-", color="#888888", label="boto3, no cache")
@@ -124,4 +87,4 @@ def _plot(outcomes: dict[int, Outcome]) -> str:
         axes.set_xlabel("jobs")
         axes.set_ylim(bottom=0)
     left.legend(fontsize=8)
-    return picture("multi_job", figure)
+    picture("multi_job", figure)

@@ -15,7 +15,7 @@ from gateway.sim.figures import pyplot
 from lab.evaluation.fleet import LOW, Fleet, fleet
 from lab.evaluation.jobs import Log, Run, Training, s3_through, straight_to, through_fleet, together
 from lab.evaluation.origin import Data, Origin, origin
-from lab.evaluation.pages import machine, picture, table, write_section
+from lab.evaluation.pages import machine, picture, record
 
 DATA = Data("loss", 960, 4 * 1024)
 BATCH, COMPUTE, JOBS, SHARE = 8, 0.08, 4, 0.5
@@ -71,16 +71,22 @@ def run() -> None:
             courses[name] = measure(store, Path(temporary) / way.__name__, way)
         store.limit(BANDWIDTH, LATENCY)
         without = together([straight_to(store, _training(number)) for number in range(JOBS)], ALONE)[0]
-    write_section(
-        "jobs",
-        "node_loss",
-        "The loss of a gateway, and the steps of a job",
-        where,
-        _text(),
-        table(["", "before", "after", "most reads in a second after it"], [_row(*of) for of in courses.items()]),
-        _plot(courses),
-        _steps(without, courses["Larder"]),
-    )
+    _plot(courses)
+    _steps(without, courses["Larder"])
+    data = {
+        "jobs": JOBS,
+        "items": DATA.items,
+        "length": DATA.length,
+        "share": SHARE,
+        "compute": COMPUTE,
+        "batch": BATCH,
+        "bandwidth": BANDWIDTH,
+        "lost": LOST,
+        "around": AROUND,
+        "steps": STEPS,
+        "courses": {name: _figures(course) for name, course in courses.items()},
+    }
+    record("evaluation/jobs/node_loss", {"where": where, **data})
 
 
 def measure(store: Origin, directory: Path, way: Way) -> Course:
@@ -113,21 +119,19 @@ def _training(number: int) -> Training:
     )
 
 
-def _row(name: str, course: Course) -> list[str]:
-    spans = ((LOST - AROUND, LOST), (LOST, LOST + AROUND))
-    cells = [f"{course.rate(*span):.1f} mini-batches/s, {course.reads_between(*span):.0f} reads/s" for span in spans]
-    return [name, *cells, f"{course.most_reads(LOST, LOST + AROUND):.0f}"]
+def _figures(course: Course) -> dict[str, float]:
+    """Mini-batches and reads per second before and after the loss."""
+    before, after = (LOST - AROUND, LOST), (LOST, LOST + AROUND)
+    return {
+        "before": course.rate(*before),
+        "reads_before": course.reads_between(*before),
+        "after": course.rate(*after),
+        "reads_after": course.reads_between(*after),
+        "most_reads": course.most_reads(*after),
+    }
 
 
-def _text() -> str:
-    return (
-        f"{JOBS} jobs read {DATA.items} items of {DATA.length // 1024} KiB through three gateways that hold {SHARE:.0%} of them, "
-        f"and compute {COMPUTE:g} s for a mini-batch of {BATCH}; the store sends {BANDWIDTH / 1e6:g} MB/s. After {LOST:.0f} s a "
-        f"gateway is killed with a third of the cache, and stays away. Compared are the {AROUND:.0f} s before and after."
-    )
-
-
-def _plot(courses: dict[str, Course]) -> str:
+def _plot(courses: dict[str, Course]) -> None:
     figure, (left, right) = pyplot().subplots(1, 2, figsize=(9, 3.2))
     for (name, course), colour in zip(courses.items(), (GREEN, BROWN), strict=True):
         seconds = range(int(LIMITED), int(END) - 2, 2)
@@ -137,10 +141,10 @@ def _plot(courses: dict[str, Course]) -> str:
         axes.axvline(LOST, color=GREY, linestyle=":")
         axes.set(xlabel="seconds (dotted: the loss)", ylabel=label, ylim=(0, None))
     left.legend(fontsize=8)
-    return picture("node_loss", figure)
+    picture("node_loss", figure)
 
 
-def _steps(without: Log, course: Course) -> str:
+def _steps(without: Log, course: Course) -> None:
     """A picture of consecutive mini-batches: when a job waits, and when it computes."""
     figure, axes = pyplot().subplots(2, 1, figsize=(9, 3.6), sharex=True)
     beside = (("from the store", without, 10.0), ("through Larder", course.logs[0], LIMITED + 5))
@@ -154,8 +158,4 @@ def _steps(without: Log, course: Course) -> str:
         axis.set(ylabel="mini-batch", title=name)
         axis.title.set_fontsize(9)
     axes[-1].set_xlabel("seconds (brown: waits; green: computes)")
-    figure.tight_layout()
-    return (
-        f"{STEPS} consecutive mini-batches of one of the four jobs, without a cache and before the loss, after Quiver's figures "
-        f"4 and 5:\n\n{picture('steps', figure)}"
-    )
+    picture("steps", figure)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import mean, median
+from typing import Any
 
 from gateway.policies.space.autocache import COMPUTE
 from gateway.policies.space.autoscale import ScaleSettings
@@ -20,7 +21,7 @@ from gateway.sim.pipelines import (
     simulate_pipeline,
     with_knee,
 )
-from lab.evaluation.pages import machine, numbers, picture, write_section
+from lab.evaluation.pages import machine, numbers, picture, record
 
 WORK = (0.0, 2e-5, 5e-5, 1e-4, 2e-4, 3e-4, 5e-4, 1e-3, 2e-3, 5e-3)
 """Seconds of work on an element: Figure 8's compute intensity."""
@@ -63,23 +64,10 @@ def run() -> None:
     """Simulate all of it, and write the page."""
     where = machine()
     points = sweep()
-    write_section(
-        "pipelines",
-        "pipelines",
-        "Simulated",
-        where,
-        _intro(),
-        "### Where to cache",
-        _modes(points),
-        "### How many workers",
-        _workers(),
-        "### The threshold",
-        _threshold(),
-        "### Four epochs",
-        _timeline(),
-        "### Two jobs",
-        _two_jobs(),
-    )
+    _threshold()
+    data = {"modes": _modes(points), "workers": _workers()}
+    data |= {"timeline": _timeline(), "jobs": _two_jobs()}
+    record("evaluation/pipelines/pipelines", {"where": where, "runs": SEEDS, "drift": DRIFT, **data})
 
 
 def sweep() -> list[SweepPoint]:
@@ -98,45 +86,34 @@ def _point(work: float, origin: float, size: int, share: float) -> SweepPoint:
     return SweepPoint(model, share, fixed, automatic.batch_time, automatic.cache)
 
 
-def _intro() -> str:
-    return """
-The decisions are the gateway's own (`gateway/policies/space`: `autocache`, `cache_mode`, `autoscale`), and so are the client's
-meters. Workers, queue, reads and the trainer are modelled (`gateway/sim/pipelines.py`), with 2 % of noise on each batch. A read
-from the cache takes 0.2 ms and 1 ns per byte; the gateway fits its read model to 200 reads with 10 % of noise.
-"""
-
-
 # --- Figure 8
 
 
-def _modes(points: Sequence[SweepPoint]) -> str:
+def _modes(points: Sequence[SweepPoint]) -> dict[str, Any]:
     worst = max(points, key=lambda point: point.ratio)
-    within = sum(point.ratio <= LIMIT for point in points)
     panels = [
         [point for point in points if (point.model.source, point.model.size, point.share) == (origin, 100_000, 1.0)]
         for origin in (ORIGINS[0], ORIGINS[-1])
     ]
-    chosen = ", ".join(f"{name} {sum(point.chosen == mode for point in points)}" for mode, name in MODES.items())
     partial = [point for point in points if point.share < 1]
-    return "\n\n".join(
-        [
-            f"Figure 8 over a grid: {len(WORK)} intensities x {len(ORIGINS)} times of the origin x {len(SIZES)} sizes x "
-            f"{len(ROOMS)} rooms, with the three modes fixed and with the automatic one. One worker and a trainer that does "
-            "nothing; the last of four epochs counts. Elements grow by 2.5. With a room below 1 only that share of the full "
-            "cache fits.",
-            f"The automatic mode is within 5 % of the cheapest at {within} of {len(points)} points; at worst it takes "
-            f"{worst.ratio:.3f} times as long ({1000 * worst.model.work:g} ms of work, {worst.model.size:,} bytes, room "
-            f"{worst.share:g}). Chosen: {chosen}. With room for a part only, {sum(p.chosen == SOURCE for p in partial)} of "
-            f"{len(partial)} points take the smaller source cache.",
-            _figure8(panels),
-            f"{_panels(panels)} has the milliseconds per batch of 20 in the picture: elements of 100 kB at the first mark, and "
-            "room for everything.",
-        ]
-    )
+    _figure8(panels)
+    _panels(panels)
+    return {
+        "intensities": len(WORK),
+        "origins": len(ORIGINS),
+        "sizes": len(SIZES),
+        "rooms": len(ROOMS),
+        "points": len(points),
+        "within": sum(point.ratio <= LIMIT for point in points),
+        "worst": {"ratio": worst.ratio, "work": worst.model.work, "size": worst.model.size, "room": worst.share},
+        "chosen": {name: sum(point.chosen == mode for point in points) for mode, name in MODES.items()},
+        "partial": len(partial),
+        "partial_source": sum(point.chosen == SOURCE for point in partial),
+    }
 
 
-def _panels(panels: Sequence[Sequence[SweepPoint]]) -> str:
-    return numbers(
+def _panels(panels: Sequence[Sequence[SweepPoint]]) -> None:
+    numbers(
         "pipelines-modes",
         ["origin, ms", "work, ms", *(f"{name}, ms" for name in MODES.values()), "automatic, ms", "chosen"],
         [
@@ -153,7 +130,7 @@ def _panels(panels: Sequence[Sequence[SweepPoint]]) -> str:
     )
 
 
-def _figure8(panels: Sequence[Sequence[SweepPoint]]) -> str:
+def _figure8(panels: Sequence[Sequence[SweepPoint]]) -> None:
     figure, drawn = pyplot().subplots(1, len(panels), figsize=(9, 3.5), sharey=True)
     for axes, points in zip(drawn, panels, strict=True):
         work = [1000 * point.model.work for point in points]
@@ -166,7 +143,7 @@ def _figure8(panels: Sequence[Sequence[SweepPoint]]) -> str:
         axes.set_xlabel("work per element, ms")
     drawn[0].set_ylabel("ms per batch")
     drawn[0].legend(fontsize=8)
-    return picture("pipelines-modes", figure)
+    picture("pipelines-modes", figure)
 
 
 # --- Figures 6 and 7
@@ -183,8 +160,8 @@ def _found(model: PipelineModel, threshold: float, seed: int) -> int:
     return simulate_pipeline(model, control, epochs=1, seed=seed).epochs[-1].workers
 
 
-def _workers() -> str:
-    rows = []
+def _workers() -> list[dict[str, Any]]:
+    rows, settled = [], []
     for target in KNEES:
         model = _trainer(target)
         short = replace(model, elements=10_000)
@@ -197,19 +174,13 @@ def _workers() -> str:
         near = sum(abs(each - best) <= 1 for each in found)
         times = [f"{1000 * each:.1f}" for each in curve]
         rows.append([f"{1000 * model.step:.1f}", *times, str(best), f"{min(found)}-{max(found)}", f"{near} of {SEEDS}"])
+        settled.append({"step": model.step, "knee": best, "least": min(found), "most": max(found)})
     columns = ["step, ms", *(str(workers) for workers in range(1, MOST + 1)), "knee", "found", "knee +- 1"]
-    summary = "; ".join(f"step {row[0]} ms: knee {row[-3]}, found {row[-2]}" for row in rows)
-    return "\n\n".join(
-        [
-            "Figure 6: milliseconds per batch with 1 to 8 workers, for three ingestion rates, and the number that the gateway "
-            f"finds with a threshold of 3 % in {SEEDS} runs. *Knee*: the fewest workers of which one more shortens a batch by "
-            "no more than the threshold.",
-            f"{numbers('pipelines-workers', columns, rows)}: {summary}.",
-        ]
-    )
+    numbers("pipelines-workers", columns, rows)
+    return settled
 
 
-def _threshold() -> str:
+def _threshold() -> None:
     contended = replace(_trainer(4), step=0.0, contention=0.3)
     models = [replace(model, drift=DRIFT) for model in (_trainer(4), _trainer(6), contended)]
     rows = []
@@ -220,26 +191,15 @@ def _threshold() -> str:
             row += [f"{knee(model, percent / 100)}", f"{median(found):g} ({min(found)}-{max(found)})"]
         rows.append(row)
     columns = ["threshold", "knee of 4", "found", "knee of 6", "found", "contended knee", "found"]
-    return "\n\n".join(
-        [
-            f"Figure 7: workers found by threshold, median and range of {SEEDS} runs. The time of 100 batches varies by "
-            f"{DRIFT:.0%} together, which a mean does not smooth. Workers of the last pipeline slow each other down by 30 % "
-            "each, as in the paper's SimCLR. A job with a clear knee is robust; the other finds fewer workers with a higher "
-            "threshold, and varies with a low one.",
-            numbers("pipelines-threshold", columns, rows) + " has them.",
-        ]
-    )
+    numbers("pipelines-threshold", columns, rows)
 
 
 # --- Figure 9
 
 
-def _timeline() -> str:
+def _timeline() -> dict[str, Any]:
     model = replace(with_knee(PipelineModel(0.004, elements=60_000), 12))
     result = simulate_pipeline(model, PipelineControl(), epochs=4)
-    decisions = ", ".join(
-        f"{MODES[decision.stage]} ({decision.reason.value}) after {at:.0f} s" for at, decision in result.decisions
-    )
     rows = [
         [
             str(number),
@@ -259,19 +219,19 @@ def _timeline() -> str:
         axes.axvline(at, color="green", linestyle="--", linewidth=1)
     axes.set_xlabel("seconds")
     axes.set_ylabel("workers")
+    picture("pipelines-timeline", figure)
+    numbers("pipelines-epochs", ["epoch", "mode", "seconds", "ms per batch", "workers at its end"], rows)
     first, last = result.epochs[0], result.epochs[-1]
-    saved = mean(epoch.workers for epoch in result.epochs[2:])
-    return "\n\n".join(
-        [
-            "Figure 9: a job with both marks. One worker profiles; workers are added once it is decided where to cache: "
-            f"{decisions}. The next epoch writes; each mode begins with one worker. An epoch takes "
-            f"{first.ended - first.began:.0f} s at first and {last.ended - last.began:.0f} s at the end, with {saved:g} workers "
-            f"instead of {max(workers)}. Yellow: compute; blue: put; green: get; dashed: the decision.",
-            picture("pipelines-timeline", figure),
-            numbers("pipelines-epochs", ["epoch", "mode", "seconds", "ms per batch", "workers at its end"], rows)
-            + " has the epochs.",
-        ]
-    )
+    return {
+        "decisions": [
+            {"mark": MODES[decision.stage], "reason": decision.reason.value, "after": at}
+            for at, decision in result.decisions
+        ],
+        "first": first.ended - first.began,
+        "last": last.ended - last.began,
+        "workers": mean(epoch.workers for epoch in result.epochs[2:]),
+        "most_workers": max(workers),
+    }
 
 
 # --- Figure 11
@@ -289,7 +249,7 @@ def jobs() -> dict[str, tuple[PipelineModel, PipelineRun]]:
     }
 
 
-def _two_jobs() -> str:
+def _two_jobs() -> dict[str, Any]:
     found = jobs()
     rows = [
         [
@@ -305,21 +265,13 @@ def _two_jobs() -> str:
         for number, epoch in enumerate(result.epochs)
     ]
     (_, second), (_, alone) = found["second"], found["alone"]
-    reason = second.decisions[0][1].reason.value
-    return "\n\n".join(
-        [
-            "Figure 11: two jobs with one pipeline; the second takes elements twice as fast, and begins when the first has "
-            f"stored the full cache. Its first heartbeat finds that ({reason}), so it only reads. *Alone*, the same job computes "
-            f"and writes first: its first two epochs take {_seconds(alone, 2):.0f} s instead of {_seconds(second, 2):.0f} s. "
-            "*Knee* is without noise, in the mode of the epoch.",
-            numbers(
-                "pipelines-jobs",
-                ["job", "epoch", "mode", "seconds", "ms per batch", "workers at its end", "knee"],
-                rows,
-            )
-            + " has the epochs.",
-        ]
-    )
+    columns = ["job", "epoch", "mode", "seconds", "ms per batch", "workers at its end", "knee"]
+    numbers("pipelines-jobs", columns, rows)
+    return {
+        "reason": second.decisions[0][1].reason.value,
+        "alone": _seconds(alone, 2),
+        "second": _seconds(second, 2),
+    }
 
 
 def _seconds(result: PipelineRun, epochs: int) -> float:

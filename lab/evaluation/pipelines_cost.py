@@ -9,7 +9,7 @@ from gateway.policies.space.autoscale import ScaleSettings
 from gateway.sim.cpu_rule import CpuTarget
 from gateway.sim.figures import pyplot
 from gateway.sim.pipelines import SOURCE, PipelineControl, PipelineModel, simulate_pipeline, with_knee
-from lab.evaluation.pages import machine, numbers, picture, table, write_section
+from lab.evaluation.pages import machine, numbers, picture, record
 
 EPOCHS = 10
 MOST = 16
@@ -61,53 +61,29 @@ def run() -> None:
     """Simulate all of it, and write the section."""
     where = machine()
     costs = {name: {rule: cost(model, mark, rule) for rule in RULES} for name, (model, mark) in _models().items()}
-    write_section(
-        "pipelines", "pipelines_cost", "What workers cost", where, _text(costs), _figure(costs), _table(costs)
-    )
-
-
-def _text(costs: dict[str, dict[str, RuleCost]]) -> str:
-    slow, contended = costs["ResNet-50, compute"], costs["SimCLR, compute"]
-    least = min(costs, key=lambda name: costs[name]["CPU"].cost / costs[name]["Larder"].cost)
-    return (
-        "After Figure 10, simulated. *CPU* is the rule of Kubernetes' HorizontalPodAutoscaler with its defaults and a target of "
-        f"80 % ([`cpu_rule.py`](../../gateway/sim/cpu_rule.py)). Means over {EPOCHS} epochs of 3,000 batches, the search for "
-        "workers included. The paper gives no times of its models; ours: a worker reads and computes for 8 and 4 ms per element "
-        "(ResNet-50), 2 and 20 ms (RetinaNet), 1 and 8 ms (SimCLR). Four and six workers keep the first two trainers busy; "
-        "SimCLR's workers slow each other down by 30 %.\n\n"
-        f"Workers that wait for their store are idle, so the CPU rule leaves ResNet-50 with {slow['CPU'].workers}: batches take "
-        f"{slow['CPU'].batch_time / slow['Larder'].batch_time:.1f} times as long as with Larder's {slow['Larder'].workers} "
-        "(paper: 4.1). SimCLR's are always busy: "
-        f"{contended['CPU'].worker_seconds / contended['Larder'].worker_seconds:.1f} times the worker seconds save "
-        f"{1 - contended['CPU'].batch_time / contended['Larder'].batch_time:.0%} of the time. *Cost* is that of trainer and "
-        f"workers relative to Larder's. A trainer costs {TRAINER} workers, as the paper's 4.1 times the time for 3.8 times the "
-        f"cost implies; so idle workers are cheap, and Larder's slow search costs more than it saves in {least}."
-    )
-
-
-def _table(costs: dict[str, dict[str, RuleCost]]) -> str:
-    def shown(rules: dict[str, RuleCost], rule: str) -> list[str]:
-        made = rules[rule]
-        return [
-            f"{1000 * made.batch_time:.1f}",
-            f"{made.worker_seconds:.0f}",
-            f"{made.cost / rules['Larder'].cost:.2f}",
-        ]
-
-    link = numbers(
-        "pipelines-cost",
-        ["model", "rule", "workers", "ms per batch", "worker s per epoch", "cost"],
+    _figure(costs)
+    rows = [
         [
-            [name, rule, str(rules[rule].workers), *shown(rules, rule)]
-            for name, rules in costs.items()
-            for rule in RULES
-        ],
-    )
-    rows = [[name, *("/".join(shown(rules, rule)) for rule in RULES)] for name, rules in costs.items()]
-    return f"Milliseconds per batch, worker seconds per epoch, and cost ({link}):\n\n{table(['model', *RULES], rows)}"
+            name,
+            rule,
+            str(of.workers),
+            f"{1000 * of.batch_time:.1f}",
+            f"{of.worker_seconds:.0f}",
+            f"{of.cost / rules['Larder'].cost:.2f}",
+        ]
+        for name, rules in costs.items()
+        for rule, of in rules.items()
+    ]
+    numbers("pipelines-cost", ["model", "rule", "workers", "ms per batch", "worker s per epoch", "cost"], rows)
+    data = {
+        "epochs": EPOCHS,
+        "trainer": TRAINER,
+        "costs": {name: {rule: of._asdict() for rule, of in rules.items()} for name, rules in costs.items()},
+    }
+    record("evaluation/pipelines/pipelines_cost", {"where": where, **data})
 
 
-def _figure(costs: dict[str, dict[str, RuleCost]]) -> str:
+def _figure(costs: dict[str, dict[str, RuleCost]]) -> None:
     figure, (times, seconds) = pyplot().subplots(1, 2, figsize=(10, 3.5))
     width = 0.8 / len(RULES)
     for number, (rule, colour) in enumerate(zip(RULES, COLOURS, strict=True)):
@@ -119,4 +95,4 @@ def _figure(costs: dict[str, dict[str, RuleCost]]) -> str:
         axes.set_xticks(range(len(costs)), [name.replace(", ", "\n") for name in costs], fontsize=6)
         axes.set_ylabel(title)
     times.legend(fontsize=7)
-    return picture("pipelines-cost", figure)
+    picture("pipelines-cost", figure)

@@ -5,7 +5,6 @@ After Cachew (ATC 2022), Figures 8 and 11.
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ import larder
 from gateway.sim.figures import pyplot
 from lab.evaluation.fleet import CREDENTIALS, Fleet, fleet
 from lab.evaluation.origin import Data, origin
-from lab.evaluation.pages import busy, machine, numbers, picture, table, write_section
+from lab.evaluation.pages import load_and_cores, machine, numbers, picture, record
 from lab.evaluation.paused import Working
 from larder.pipelines import Pipeline
 from larder.reading.source import Access
@@ -90,7 +89,7 @@ class Sharing:
 
 def run() -> None:
     """Measure, and write the page."""
-    where, load = machine(), os.getloadavg()[0]
+    where, load = machine(), load_and_cores()
     swept, ticks = Data("swept", SWEPT, 16), Data("shared", 400, 16)
     with (
         tempfile.TemporaryDirectory() as temporary,
@@ -101,19 +100,25 @@ def run() -> None:
         running.register(ticks)
         points = {seconds: _point(running, seconds) for seconds in POINTS}
         jobs = _two_jobs(running)
-    write_section(
-        "pipelines",
-        "pipelines_marks",
-        "Marks through a real gateway",
-        where,
-        _text(load),
-        "### The cheapest mode",
-        _sweep_text(points),
-        _sweep_plot(points),
-        "### Two real jobs",
-        _sharing_text(jobs),
-        _sharing_plot(jobs),
-    )
+    _sweep_plot(points)
+    _sharing_plot(jobs)
+    data = {
+        "decoded": DECODED,
+        "decode": DECODE,
+        "expanded": EXPANDED,
+        "cropped": CROPPED,
+        "workers": WORKERS,
+        "swept": SWEPT,
+        "timed": TIMED,
+        "rounds": ROUNDS,
+        "dear": DEAR,
+        "settled": SETTLED,
+        "near": NEAR,
+        "points": len(points),
+        "far": _sweep_figures(points),
+        "jobs": _sharing_figures(jobs),
+    }
+    record("evaluation/pipelines/pipelines_marks", {"where": where, **load, **data})
 
 
 def _point(running: Fleet, seconds: float) -> dict[str, Side]:
@@ -230,13 +235,6 @@ def _shrank(workers: Sequence[tuple[float, int]]) -> bool:
     return first < second == third + 1
 
 
-def _text(load: float) -> str:
-    return (
-        "A gateway, a Redis and an object store on one machine; the cache is warm. *Sleep stands for CPU* in workers and in the "
-        "training loop; reading and storing results is real work." + busy(load)
-    )
-
-
 def _seconds(sides: Mapping[str, Side]) -> dict[str, float]:
     return {name: median(side.seconds) for name, side in sides.items()}
 
@@ -247,31 +245,18 @@ def _slower(sides: Mapping[str, Side]) -> float:
     return median(one / other for one, other in zip(sides[AUTOMATIC].seconds, cheapest.seconds, strict=False))
 
 
-def _sweep_text(points: Mapping[float, Mapping[str, Side]]) -> str:
-    rows, far = [], 0
+def _sweep_figures(points: Mapping[float, Mapping[str, Side]]) -> int:
+    """Write the times; returns at how many points the automatic side is not near the cheapest fixed one."""
+    rows = []
     for seconds, sides in points.items():
-        times, ratio = _seconds(sides), _slower(sides)
-        far += ratio > 1 + NEAR
-        shown = [f"{times[name]:.2f} s" for name in sides]
-        rows.append([f"{1000 * seconds:g} ms", *shown, sides[AUTOMATIC].mode, f"{ratio:.2f}"])
+        shown = [f"{time:.2f} s" for time in _seconds(sides).values()]
+        rows.append([f"{1000 * seconds:g} ms", *shown, sides[AUTOMATIC].mode, f"{_slower(sides):.2f}"])
     columns = ["work", *FIXED, AUTOMATIC, "it chose", "automatic / cheapest"]
-    verdict = (
-        f"The automatic side is within {NEAR:.0%} of the cheapest fixed one at each point."
-        if not far
-        else f"The automatic side is NOT within {NEAR:.0%} of the cheapest fixed one at {far} of {len(points)} points."
-    )
-    return (
-        f"After Figure 8. An item becomes {DECODED // 1024} KiB at the first mark (*source*), after {DECODE:.0%} of the time of "
-        f"*work*, and {EXPANDED // 1024} KiB at the second (*full*); a last stage leaves {CROPPED // 1024} KiB. {WORKERS} "
-        f"workers; epochs of {SWEPT} elements. Sides take turns for {TIMED:g} seconds each and {ROUNDS} epochs at least; a "
-        f"fixed mode that takes more than {DEAR:g} times as long as the cheapest takes one turn. Times are medians, the ratio "
-        "the median over the turns. The automatic side is a job with results of its own, timed from "
-        f"{SETTLED:g} seconds after the epoch that stores.\n\n{numbers('pipelines_marks-modes', columns, rows)} has the "
-        f"times.\n\n{verdict}"
-    )
+    numbers("pipelines_marks-modes", columns, rows)
+    return sum(_slower(sides) > 1 + NEAR for sides in points.values())
 
 
-def _sweep_plot(points: Mapping[float, Mapping[str, Side]]) -> str:
+def _sweep_plot(points: Mapping[float, Mapping[str, Side]]) -> None:
     figure, axes = pyplot().subplots(figsize=(6, 3.5))
     for name in (*FIXED, AUTOMATIC):
         times = [_seconds(sides)[name] for sides in points.values()]
@@ -282,41 +267,25 @@ def _sweep_plot(points: Mapping[float, Mapping[str, Side]]) -> str:
     axes.set_ylabel("seconds of an epoch")
     axes.set_ylim(bottom=0)
     axes.legend(fontsize=8)
-    return picture("pipelines_marks-modes", figure)
+    picture("pipelines_marks-modes", figure)
 
 
-def _sharing_text(jobs: Mapping[str, Sharing]) -> str:
-    rows = [
-        [
-            name,
-            f"{1000 * MODELS[name]:.0f} ms",
-            found.reason,
-            str(found.computed),
-            str(found.read),
-            f"{AFTER * BATCH / MODELS[name]:.0f}",
-            str(found.workers[-1][1]),
-            "yes" if found.whole else "NO",
-        ]
-        for name, found in jobs.items()
-    ]
-    columns = [
-        "job",
-        "model",
-        "mark",
-        "computed",
-        "read",
-        "workers that keep it busy",
-        "found",
-        "every element came once",
-    ]
-    return (
-        "After Figure 11. Two jobs with one pipeline, which has a mark after its first stage. The second's model is twice as "
-        "fast; it begins when the first has settled. Workers are found from each job's own batches, and shown from the first "
-        "result that is read.\n\n" + table(columns, rows)
-    )
+def _sharing_figures(jobs: Mapping[str, Sharing]) -> dict[str, dict[str, Any]]:
+    return {
+        name: {
+            "model": MODELS[name],
+            "mark": job.reason,
+            "computed": job.computed,
+            "read": job.read,
+            "needed": AFTER * BATCH / MODELS[name],
+            "found": job.workers[-1][1],
+            "whole": job.whole,
+        }
+        for name, job in jobs.items()
+    }
 
 
-def _sharing_plot(jobs: Mapping[str, Sharing]) -> str:
+def _sharing_plot(jobs: Mapping[str, Sharing]) -> None:
     figure, axes = pyplot().subplots(figsize=(8, 3))
     for name, found in jobs.items():
         axes.step([at for at, _ in found.workers], [n for _, n in found.workers], where="post", label=f"{name} job")
@@ -324,4 +293,4 @@ def _sharing_plot(jobs: Mapping[str, Sharing]) -> str:
     axes.set_ylabel("workers")
     axes.set_ylim(bottom=0)
     axes.legend(fontsize=8)
-    return picture("pipelines_marks-sharing", figure)
+    picture("pipelines_marks-sharing", figure)

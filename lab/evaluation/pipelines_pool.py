@@ -10,7 +10,7 @@ from typing import Any
 
 import larder
 from lab.evaluation.input_sides import on_ray
-from lab.evaluation.pages import busy, machine, table, write_section
+from lab.evaluation.pages import load_and_cores, machine, record
 from larder.testing import MemorySource
 
 STARTS = 5
@@ -46,8 +46,7 @@ def begun(function: Callable[[Any], Any], pool: larder.WorkerPool | None) -> flo
 
 def run() -> None:
     """Measure it, and write the section."""
-    where, load = machine(), os.getloadavg()[0]
-    rows = []
+    where, load, starts = machine(), load_and_cores(), {}
     os.environ.update(ENVIRONMENT)
     with on_ray(2):
         for imports, function in FUNCTIONS.items():
@@ -55,17 +54,6 @@ def run() -> None:
             pool = larder.WorkerPool(1)
             cold = begun(function, pool)
             warm = [begun(function, pool) for _ in range(TAKEN)]
-            times = (
-                f"{median(own):.1f} s",
-                f"{cold:.1f} s",
-                f"{1000 * median(warm):.0f} ms",
-                f"{1000 * max(warm):.0f} ms",
-            )
-            rows.append([imports, *times])
-    text = (
-        "From the start of a pipeline with one actor of a Ray cluster on this machine to its first element: medians of "
-        f"{STARTS} with an actor of their own, and of {TAKEN} that take over that of a warm pool; *cold* starts the pool."
-        + busy(load)
-    )
-    columns = ["the function imports", "own actors", "pool, cold", "pool, warm", "slowest"]
-    write_section("pipelines", "pipelines_pool", "The start of workers on Ray", where, text, table(columns, rows))
+            starts[imports] = {"own": median(own), "cold": cold, "warm": median(warm), "slowest": max(warm)}
+    data = {"starts": STARTS, "taken": TAKEN, "seconds": starts}
+    record("evaluation/pipelines/pipelines_pool", {"where": where, **load, **data})

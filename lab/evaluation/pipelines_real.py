@@ -29,7 +29,7 @@ from gateway.sim.figures import pyplot
 from lab.evaluation.fleet import CREDENTIALS, Fleet, fleet
 from lab.evaluation.input_sides import BATCH, CROP, SIDE, SIDES, Cost, Facts
 from lab.evaluation.origin import BUCKET, origin_of_files
-from lab.evaluation.pages import busy, machine, numbers, picture, table, write_section
+from lab.evaluation.pages import load_and_cores, machine, numbers, picture, record
 from lab.evaluation.paused import WORK, paused
 from larder import Client, Job
 from larder.digest.writer import Row
@@ -92,28 +92,30 @@ class Found:
 
 def run() -> None:
     """Measure, and write the page."""
-    where, load = machine(), os.getloadavg()[0]
+    where, load = machine(), load_and_cores()
     with tempfile.TemporaryDirectory() as temporary, serving(Path(temporary)) as endpoint:
         costs = _costs(endpoint)
         curves = _curves(endpoint)
         found = {name: _found(endpoint, name, pause) for name, pause in RATES.items()}
         timeline = _timeline(endpoint, RATES["middle"])
-    write_section(
-        "pipelines",
-        "pipelines_real",
-        "Workers through a real gateway",
-        where,
-        _text(load),
-        "### Beside PyTorch and Ray Data",
-        _cost_table(costs),
-        "### Workers for three ingestion rates",
-        _knee_table(curves, found),
-        _knee_plot(curves, found),
-        _threshold_table(curves),
-        "### Four epochs of a real job",
-        _timeline_text(timeline),
-        _timeline_plot(timeline),
-    )
+    _knee_plot(curves, found)
+    _timeline_plot(timeline)
+    _thresholds(curves)
+    _timeline_epochs(timeline)
+    data = {
+        "work": WORK,
+        "photos": PHOTOS,
+        "size": SIZE,
+        "side": SIDE,
+        "crop": CROP,
+        "batch": BATCH,
+        "costs": _cost_figures(costs),
+        "knees": _knees(curves, found),
+        "draws": DRAWS,
+        "whole": timeline.whole,
+        "decisions": [{"after": at, "reason": reason} for at, reason in timeline.reasons],
+    }
+    record("evaluation/pipelines/pipelines_real", {"where": where, **load, **data})
 
 
 @contextmanager
@@ -273,49 +275,29 @@ def _means(curve: Mapping[int, Sequence[float]]) -> dict[int, float]:
     return {workers: sum(times) / len(times) for workers, times in curve.items()}
 
 
-def _text(load: float) -> str:
-    return (
-        "A gateway, a Redis and an object store on one machine; the cache is warm, and every side is a process of its own, one "
-        f"after the other. Where there are more workers than cores, *sleep stands for CPU*: a worker sleeps {WORK * 1000:.0f} ms "
-        "for each element, the training loop for as long as a model would compute." + busy(load)
-    )
+def _cost_figures(costs: Mapping[tuple[str, int], Cost]) -> dict[str, Any]:
+    beside = {n: costs["larder", n].seconds / costs["DataLoader", n].seconds for n in WORKERS}
+    return {
+        "workers": WORKERS,
+        "sides": {side: {of: costs[side, of]._asdict() for of in WORKERS if (side, of) in costs} for side in SIDES},
+        "beside_dataloader": beside,
+    }
 
 
-def _cost_table(costs: Mapping[tuple[str, int], Cost]) -> str:
-    cells = {place: f"{of.seconds:.2f}/{of.cpu:.2f}" for place, of in costs.items()}
-    rows = [[side, *(cells.get((side, workers), "-") for workers in WORKERS)] for side in SIDES]
-    columns = ["side", *map(str, WORKERS)]
-    lost = [f"{side} with {workers}" for (side, workers), of in costs.items() if not of.whole]
-    whole = f"Images were LOST by {', '.join(lost)}" if lost else "Every image came on each side"
-    ratios = ", ".join(
-        f"{costs['larder', workers].seconds / costs['DataLoader', workers].seconds:.2f} with {workers}"
-        for workers in WORKERS
-    )
-    return (
-        f"{PHOTOS} JPEGs of {SIZE[0]} x {SIZE[1]} pixels, decoded, resized to {SIDE} x {SIDE}, a random {CROP} x {CROP} of them, "
-        f"batches of {BATCH}, and a loop that only takes batches. All sides read with the same client, so only the workers and "
-        "the way back from them differ. Seconds of an epoch, and of the CPUs of all processes of a side, by workers:\n\n"
-        f"{table(columns, rows)}\n\n{whole}. Time of an epoch as a multiple of the DataLoader's: {ratios}."
-    )
+def _knees(curves: Mapping[str, Mapping[int, Sequence[float]]], found: Mapping[str, Found]) -> list[dict[str, Any]]:
+    means = {name: _means(curve) for name, curve in curves.items()}
+    return [
+        {
+            "step": RATES[name],
+            "seconds": {workers: of[workers] for workers in sorted(of)},
+            "knee": knee(of),
+            "found": found[name].settled,
+        }
+        for name, of in means.items()
+    ]
 
 
-def _knee_table(curves: Mapping[str, Mapping[int, Sequence[float]]], found: Mapping[str, Found]) -> str:
-    rows = []
-    for name, curve in curves.items():
-        means = _means(curve)
-        times = [f"{1000 * means[workers]:.0f}" for workers in sorted(means)]
-        rows.append([f"{1000 * RATES[name]:.0f} ms", *times, str(knee(means)), str(found[name].settled)])
-    columns = ["model", *(f"{workers}" for workers in range(1, MOST + 1)), "knee", "found"]
-    near = all(abs(knee(_means(curve)) - found[name].settled) <= 1 for name, curve in curves.items())
-    return (
-        "After Figure 6. Milliseconds per batch with 1 to 8 workers, for three models; *found* is what the gateway decided for a "
-        "job that began with one worker, with a threshold of 3 %.\n\n"
-        f"{table(columns, rows)}\n\n"
-        f"What was found is {'the knee or next to it' if near else 'NOT next to the knee'} for all three."
-    )
-
-
-def _knee_plot(curves: Mapping[str, Mapping[int, Sequence[float]]], found: Mapping[str, Found]) -> str:
+def _knee_plot(curves: Mapping[str, Mapping[int, Sequence[float]]], found: Mapping[str, Found]) -> None:
     figure, axes = pyplot().subplots(figsize=(6, 3.5))
     for name, curve in curves.items():
         means = _means(curve)
@@ -326,10 +308,10 @@ def _knee_plot(curves: Mapping[str, Mapping[int, Sequence[float]]], found: Mappi
     axes.set_ylabel("ms per batch")
     axes.set_ylim(bottom=0)
     axes.legend(fontsize=8)
-    return picture("pipelines_real-workers", figure)
+    picture("pipelines_real-workers", figure)
 
 
-def _threshold_table(curves: Mapping[str, Mapping[int, Sequence[float]]]) -> str:
+def _thresholds(curves: Mapping[str, Mapping[int, Sequence[float]]]) -> None:
     rows = []
     for threshold in THRESHOLDS:
         row = [f"{threshold:.0%}"]
@@ -337,29 +319,18 @@ def _threshold_table(curves: Mapping[str, Mapping[int, Sequence[float]]]) -> str
             all_of = sorted(decided(curve, threshold, seed) for seed in range(DRAWS))
             row.append(f"{all_of[DRAWS // 2]} ({all_of[DRAWS // 20]} to {all_of[-1 - DRAWS // 20]})")
         rows.append(row)
-    return (
-        f"After Figure 7. The shipped policy with other thresholds, {DRAWS} times each, on means of 100 batches drawn from those "
-        "measured above. Median, and 5 to 95 %.\n\n"
-        + numbers("pipelines_real-threshold", ["threshold", *(f"model: {name}" for name in curves)], rows)
-        + " has them."
-    )
+    numbers("pipelines_real-threshold", ["threshold", *(f"model: {name}" for name in curves)], rows)
 
 
-def _timeline_text(timeline: Found) -> str:
+def _timeline_epochs(timeline: Found) -> None:
     rows = [
         [str(number), f"{seconds:.1f} s", str(read), str(stored)]
         for number, (seconds, (read, stored)) in enumerate(zip(timeline.epochs, timeline.modes, strict=True))
     ]
-    decisions = "; ".join(f"after {at:.0f} s: {reason}" for at, reason in timeline.reasons) or "none"
-    text = (
-        "After Figure 9. A job with the middle model, whose pipeline has a mark after the work, begins with one worker. Every "
-        f"element came {'once' if timeline.whole else 'NOT ONCE'} in each epoch. Decisions about the mark: {decisions}."
-    )
-    columns = ["epoch", "time", "elements read at the mark", "stored"]
-    return f"{text}\n\n{numbers('pipelines_real-epochs', columns, rows)} has the epochs."
+    numbers("pipelines_real-epochs", ["epoch", "time", "elements read at the mark", "stored"], rows)
 
 
-def _timeline_plot(timeline: Found) -> str:
+def _timeline_plot(timeline: Found) -> None:
     figure, axes = pyplot().subplots(figsize=(8, 3))
     end = sum(timeline.epochs)
     axes.step(
@@ -372,4 +343,4 @@ def _timeline_plot(timeline: Found) -> str:
     axes.set_xlabel("seconds (dashed: epochs; green: decisions about the mark)")
     axes.set_ylabel("workers")
     axes.set_ylim(bottom=0)
-    return picture("pipelines_real-timeline", figure)
+    picture("pipelines_real-timeline", figure)

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -17,7 +17,7 @@ from gateway.sim.figures import pyplot
 from lab.evaluation.fleet import LOW, Fleet, fleet
 from lab.evaluation.jobs import Log, Training, through_fleet, together
 from lab.evaluation.origin import Data, Origin, origin
-from lab.evaluation.pages import machine, picture, table, write_section
+from lab.evaluation.pages import machine, picture, record
 
 READ = Data("read", 1600, 16 * 1024)
 COMPUTED = Data("computed", 1600, 8 * 1024)
@@ -84,38 +84,30 @@ def _limit(store: Origin) -> None:
 
 
 def publish(jobs: Sequence[Training], known: dict[str, dict[str, Outcome]], measured: Measured, where: str) -> None:
-    """Write the page."""
-    rows = [_row(room, job, known[room][job.name], *measured[job.name]) for room in ROOMS for job in jobs]
-    columns = [
-        "room for",
-        "job",
-        "part cached",
-        "without / with all cached",
-        "benefit by the manager",
-        "step predicted",
-        "step measured",
-        "differs by",
+    """Record the figures, and write the section."""
+    _plot(known, measured)
+    steps = [
+        {
+            "room": room,
+            "job": job.name,
+            **asdict(of := known[room][job.name]),
+            "ratio": measured[job.name][0] / measured[job.name][1],
+            "differs": of.predicted / of.step - 1,
+        }
+        for room in ROOMS
+        for job in jobs
     ]
-    write_section(
-        "jobs", "probing", "Probing", where, _text(), table(columns, rows), _verdict(known), _plot(known, measured)
-    )
-
-
-def _row(room: str, job: Training, of: Outcome, without: float, full: float) -> list[str]:
-    return [
-        room,
-        job.name,
-        f"{of.granted:.0%}",
-        f"{without / full:.2f}",
-        f"{of.benefit:.2f}" if of.benefit else "not known",
-        _milliseconds(of.predicted),
-        _milliseconds(of.step),
-        f"{of.predicted / of.step - 1:+.0%}",
-    ]
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{seconds * 1e3:.0f} ms"
+    data = {
+        "bandwidth": BANDWIDTH,
+        "io": IO,
+        "compute": COMPUTE,
+        "read": BATCH * READ.length / BANDWIDTH,
+        "computed": BATCH * COMPUTED.length / BANDWIDTH,
+        "settle": SETTLE,
+        "measure": MEASURE,
+        "steps": steps,
+    }
+    record("evaluation/jobs/probing", {"where": where, **data})
 
 
 def probed(running: Fleet, jobs: Sequence[Training]) -> dict[str, Outcome]:
@@ -170,30 +162,7 @@ def _step(running: Fleet, training: Training, caching: str) -> float:
     return median(log.steps()[SKIPPED : SKIPPED + STEPS])
 
 
-def _text() -> str:
-    return (
-        f"Two jobs on datasets of their own, three gateways, stores of {BANDWIDTH / 1e3:g} kB/s, default settings. One job "
-        f"computes {IO:g} s for a mini-batch that its store sends in {BATCH * READ.length / BANDWIDTH:.1f} s, the other "
-        f"{COMPUTE:g} s for one of {BATCH * COMPUTED.length / BANDWIDTH:.1f} s; each loads one ahead. Caches are cold, with room "
-        "for both datasets, or for half of the first. Beside the manager's benefit: the ratio of median steps of the same jobs, "
-        f"alone, without the cache and with all cached. Steps are predicted {SETTLE:g} s after the manager knows both jobs; "
-        f"measured is the mean of the next {MEASURE:g} s."
-    )
-
-
-def _verdict(known: dict[str, dict[str, Outcome]]) -> str:
-    apart = [abs(of.predicted / of.step - 1) for jobs in known.values() for of in jobs.values()]
-    within = "within 10 %" if max(apart) <= 0.1 else f"**not within 10 %, but {max(apart):.0%}**"
-    text, half = f"Predicted steps are {within} of the measured ones.", known["half of one"]
-    if half["compute-bound"].granted < half["io-bound"].granted:
-        return text
-    return (
-        f"{text} **The job that computes got the room for half of one**: on a busy machine its first mini-batches took long, "
-        "which counts until it is refused hits, after half an hour."
-    )
-
-
-def _plot(known: dict[str, dict[str, Outcome]], measured: Measured) -> str:
+def _plot(known: dict[str, dict[str, Outcome]], measured: Measured) -> None:
     figure, (left, right) = pyplot().subplots(1, 2, figsize=(9, 3.2))
     cases = [(room, name) for room, jobs in known.items() for name in jobs]
     outcomes = [known[room][name] for room, name in cases]
@@ -206,7 +175,7 @@ def _plot(known: dict[str, dict[str, Outcome]], measured: Measured) -> str:
     for axes in (left, right):
         axes.set_xticks(range(len(cases)), [f"{name},\nroom for {room}" for room, name in cases], fontsize=6)
         axes.legend(fontsize=8)
-    return picture("probing", figure)
+    picture("probing", figure)
 
 
 def _bars(axes: Any, first: Sequence[float], second: Sequence[float], labels: tuple[str, str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import mean
@@ -14,7 +14,7 @@ from gateway.sim.figures import pyplot
 from lab.evaluation.fleet import LOW, fleet
 from lab.evaluation.jobs import Log, Run, Training, s3_through, straight_to, through_fleet, together, without_job
 from lab.evaluation.origin import Data, Origin, origin
-from lab.evaluation.pages import machine, picture, table, write_section
+from lab.evaluation.pages import machine, picture, record
 from lab.evaluation.residency import EVERY, Residency, watched
 
 DATA = Data("small-cache", 1600, 8 * 1024)
@@ -63,19 +63,23 @@ def run() -> None:
             "the first items stay": compare_static(store, home / "static"),
             "no cache (boto3)": compare_none(store),
         }
-    base = others["no cache (boto3)"].rate
-    rows = [[name, f"{of.hits:.1%}", f"{of.rate:.2f}", f"{of.rate / base:.2f}"] for name, of in others.items()]
-    columns = ["four jobs with", "hit ratio", "mini-batches per second and job", "relative to no cache"]
-    write_section(
-        "jobs",
-        "small_cache",
-        "A cache of a fifth of the dataset",
-        where,
-        _setup(),
-        table(columns, rows),
-        _findings(story),
-        _plot(story),
-    )
+    _plot(story)
+    data = {
+        "items": DATA.items,
+        "length": DATA.length,
+        "fraction": FRACTION,
+        "bandwidth": BANDWIDTH,
+        "early": EARLY,
+        "compute": COMPUTE,
+        "batch": BATCH,
+        "join": JOIN,
+        "late": LATE,
+        "slow": SLOW,
+        "warm": WARM,
+        "ways": {name: asdict(of) for name, of in others.items()},
+        **_findings(story),
+    }
+    record("evaluation/jobs/small_cache", {"where": where, **data})
 
 
 def _trainings() -> list[Training]:
@@ -140,38 +144,25 @@ def _measured(logs: list[Log], since: float, until: float) -> Compared:
     return Compared(mean(log.hit_ratio(since, until) for log in logs), mean(log.rate(since, until) for log in logs))
 
 
-def _setup() -> str:
-    return (
-        f"{DATA.items} items of {DATA.length // 1024} KiB, three gateways whose caches together have room for {FRACTION:.0%} "
-        f"of them, an origin that sends {BANDWIDTH / 1e6:g} MB/s, default settings. {EARLY} jobs compute {COMPUTE:g} s for a "
-        f"mini-batch of {BATCH}; after {JOIN:g} s {LATE} more begin; one job takes {SLOW:g} times as long throughout. The table "
-        f"compares the first {EARLY} with the same jobs under other ways of caching, in the same run. LRU and the cache whose "
-        "first items stay (a loader without a job) begin full."
-    )
-
-
-def _findings(story: Story) -> str:
-    until = story.began + LAST
+def _findings(story: Story) -> dict[str, float]:
+    """Figures of the long run."""
+    warm, until = story.began + WARM, story.began + LAST
     late = [log for log in story.jobs if log.name.startswith("late")]
     early = [log for log in story.jobs if log.name.startswith("early")]
     slow = next(log for log in story.jobs if log.name == "slow")
-    settled = story.began + JOIN + WARM
-    return "\n".join(
-        [
-            f"- Once full, the caches held {story.residency.usual(story.began + WARM):.1%} of all items, and at most "
-            f"{story.residency.most:.1%}.",
-            f"- In their first {WARM:g} s {mean(log.hit_ratio(log.began, log.began + WARM) for log in late):.0%} of the late "
-            "jobs' items were hits: they began with what was in the cache.",
-            f"- With seven jobs each early one makes {mean(log.rate(settled, until) for log in early):.2f} mini-batches per "
-            f"second, with four {mean(log.rate(story.began + WARM, story.began + JOIN) for log in early):.2f}.",
-            f"- The slow job makes {slow.rate(story.began + WARM, until):.2f} per second, of "
-            f"{1 / (SLOW * COMPUTE):.2f} that it could; {slow.hit_ratio(story.began + WARM):.0%} of its items are hits, of the "
-            f"early jobs' {mean(log.hit_ratio(story.began + WARM, until) for log in early):.0%}.",
-        ]
-    )
+    return {
+        "held": story.residency.usual(warm),
+        "held_most": story.residency.most,
+        "late_hits": mean(log.hit_ratio(log.began, log.began + WARM) for log in late),
+        "rate_of_seven": mean(log.rate(story.began + JOIN + WARM, until) for log in early),
+        "rate_of_four": mean(log.rate(warm, story.began + JOIN) for log in early),
+        "slow_rate": slow.rate(warm, until),
+        "slow_hits": slow.hit_ratio(warm),
+        "early_hits": mean(log.hit_ratio(warm, until) for log in early),
+    }
 
 
-def _plot(story: Story) -> str:
+def _plot(story: Story) -> None:
     figure, axes = pyplot().subplots(figsize=(8, 4))
     times = [at - story.began for at in story.residency.times]
     axes.plot(times, story.residency.shares, color="#1b7f5c", label="share of the items in the caches")
@@ -187,4 +178,4 @@ def _plot(story: Story) -> str:
         colour = "#c0392b" if log.name == "slow" else "#3b78a8" if log.name.startswith("late") else "#c0732a"
         other.plot([at - story.began for at in log.times], range(1, len(log.times) + 1), color=colour, linewidth=0.8)
     other.set_ylabel("mini-batches (red: the slow job, blue: late ones)")
-    return picture("small_cache", figure)
+    picture("small_cache", figure)

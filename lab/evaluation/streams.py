@@ -89,16 +89,13 @@ def _intro() -> str:
 
 def _reference() -> str:
     orders = ", ".join(f"`{name}`" for name in ORDERS)
-    tables = [
-        ("[[prefixes]]", PrefixSpec),
-        ("[[clients]]", ClientSpec),
-        ("[[runs]]", ReadRunSpec),
-    ]
+    tables = {"[[prefixes]]": PrefixSpec, "[[clients]]": ClientSpec, "[[runs]]": ReadRunSpec}
     return (
         "`larder-gateway simulate` takes a TOML file with clients as well as one with jobs; `igtcache-table3` is built in. "
         "`title`, `text`, `seed`, `capacity`, `block`, `hit_bandwidth`, `hit_latency` and `listing` (whether the store may be "
         "listed) are at the top, `[origin]` is [that of jobs](scenarios.md#writing-a-scenario); then:\n\n"
-        f"{fields(tables)}\n\nAn `order` is one of {orders}. A `mode` is `none`, an eviction order, or `streams`, of which "
+        f"{table(['field', 'default', 'meaning'], fields(tables))}\n\n"
+        f"An `order` is one of {orders}. A `mode` is `none`, an eviction order, or `streams`, of which "
         "`without` leaves out `prefetch`, `eviction`, `lifetime` or `space`."
     )
 

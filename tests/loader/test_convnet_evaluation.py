@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from lab.evaluation.convnet_figures import Group, bound_of
 from lab.evaluation.convnet_job import Learner, Order, Setting, held_out, train
-from lab.evaluation.convnet_page import Group, bound_of
 from lab.evaluation.origin import BUCKET
 from lab.evaluation.shapes import CLASSES, FIGURES, Shapes, label, pixels
 from larder import Client, Credentials

@@ -1,14 +1,12 @@
-"""The evaluation that feeds a GPU: its loop on the CPU, its arithmetic, and its pages."""
+"""The evaluation that feeds a GPU: its loop on the CPU, and its arithmetic."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from lab.evaluation import convnet_page, cores, gpu_page, pages
 from lab.evaluation.gpu import NAME, summary, write_digests_of, write_picture
 from lab.evaluation.gpu_job import Answer, Order, Setting, Trainer, run
 from larder import Client, Credentials
@@ -88,14 +86,3 @@ def test_only_the_time_in_which_all_jobs_run_counts():
     assert outcome.busy == 0.75
     assert outcome.reads == 28 / (7 * 8)
     assert outcome.epochs == 1
-
-
-@pytest.mark.parametrize("page", [gpu_page, cores, convnet_page], ids=["gpu", "cores", "convnet"])
-def test_the_page_is_that_of_the_results(page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Rule: a page that another machine's results make is the one that was committed."""
-    committed = pages.FOLDER / page.RESULTS.with_suffix(".md").name
-    found = json.loads(page.RESULTS.read_text())
-    expected = committed.read_text()
-    monkeypatch.setattr(pages, "FOLDER", tmp_path)
-    page.page(found)
-    assert (tmp_path / committed.name).read_text() == expected
