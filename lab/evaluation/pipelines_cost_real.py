@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import larder
 from gateway.sim.cpu_rule import CpuRule, CpuTarget
 from lab.evaluation.fleet import CREDENTIALS
-from lab.evaluation.pages import machine, table, write_section
+from lab.evaluation.pages import machine, record
 from lab.evaluation.paused import Working
 from lab.evaluation.pipelines_cost import TRAINER
 from lab.evaluation.pipelines_real import serving
@@ -76,7 +76,16 @@ def run() -> None:
     where = machine()
     with TemporaryDirectory() as temporary, serving(Path(temporary)) as endpoint:
         costs = {name: _costs(endpoint, name, model) for name, model in MODELS.items()}
-    write_section("pipelines", "pipelines_cost_real", "What real workers cost", where, _text(costs), _table(costs))
+    data = {
+        "batches": SEARCHED,
+        "batch": BATCH,
+        "faster": FASTER,
+        "costs": {
+            name: {rule: {**of._asdict(), "cost": of.cost} for rule, of in rules.items()}
+            for name, rules in costs.items()
+        },
+    }
+    record("evaluation/pipelines/pipelines_cost_real", {"where": where, **data})
 
 
 def _costs(endpoint: str, name: str, model: Model) -> dict[str, RealCost]:
@@ -153,29 +162,3 @@ def _fixed(endpoint: str, model: Model, workers: int) -> RealCost:
     cost = _measured(batches, STEADY)
     pipeline.close()
     return cost
-
-
-def _text(costs: dict[str, dict[str, RealCost]]) -> str:
-    by_cpu, by_gateway = costs["ResNet-50"]["CPU"], costs["ResNet-50"]["Larder"]
-    return (
-        "The same rules with real workers, which sleep instead of waiting and computing, for twice the simulator's times: "
-        f"{SEARCHED} batches of {BATCH} from a warm cache, from one worker on; the CPU rule's times are divided by {FASTER}. "
-        f"It leaves ResNet-50 with {by_cpu.workers}: batches take {by_cpu.batch_time / by_gateway.batch_time:.1f} times as long "
-        f"as with Larder's {by_gateway.workers}, for {by_cpu.cost / by_gateway.cost:.1f} times the cost (paper: 4.1 and 3.8)."
-    )
-
-
-def _table(costs: dict[str, dict[str, RealCost]]) -> str:
-    rules = list(next(iter(costs.values())))
-    rows = [
-        [
-            name,
-            *(
-                f"{1000 * cost.batch_time:.0f}/{1000 * cost.worker_seconds:.0f}/{cost.workers}/"
-                f"{cost.cost / models['Larder'].cost:.2f}"
-                for cost in models.values()
-            ),
-        ]
-        for name, models in costs.items()
-    ]
-    return f"Milliseconds per batch, of workers per batch, workers at the end, and cost:\n\n{table(['model', *rules], rows)}"
