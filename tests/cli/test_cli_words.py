@@ -1,9 +1,10 @@
-"""Words that the command line does not know."""
+"""Words of the command line: those that it does not know, and the grammar of those that it does."""
 
 from __future__ import annotations
 
 import pytest
 
+from gateway import cli
 from gateway.cli import main
 from larder.cli import main as users_main
 
@@ -44,3 +45,19 @@ def test_the_users_command_proposes_too(words: list[str], said: str, capsys: pyt
         users_main(words)
     assert stop.value.code == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_command_makes_no_other_commands_grammar(monkeypatch, capsys):
+    """Rule: a command makes its own grammar only, because every start of a gateway would wait for those of all others."""
+    made = []
+
+    class Counted(cli.Parser):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            made.append(self.prog)
+
+    monkeypatch.setattr(cli, "Parser", Counted)
+    with pytest.raises(SystemExit):
+        cli.main(["serve", "--help"])
+    assert "--workers" in capsys.readouterr().out
+    assert made == ["larder-gateway", "larder-gateway serve", "larder-gateway help"]
