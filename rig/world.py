@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import random
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -92,7 +91,7 @@ class Origin:
 
 def content(size: int, seed: object = 0) -> bytes:
     """Bytes that are unique to the seed."""
-    return random.Random(f"{seed}/{size}").randbytes(size)
+    return hashlib.shake_128(f"{seed}/{size}".encode()).digest(size)
 
 
 def md5(body: bytes) -> str:
