@@ -70,6 +70,8 @@ class Store:
         self._settings = settings
         self._disk = disk
         self._space = SpaceMeter(settings, disk)
+        self._waiting = 0
+        """Bytes for which callers wait for the keeper."""
         self.accesses = Accesses()
         self._uses = Uses(self.accesses, self._flush)
         self.expect = self._uses.expect
@@ -479,12 +481,18 @@ class Store:
     async def _wait_for_keeper(self, size: int) -> bool:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _WAIT_FOR_KEEPER
-        await self._disk.write(lambda connection: blob_rows.want(connection, size))
-        while loop.time() < deadline:
-            await asyncio.sleep(_ASK_AGAIN)
-            if admits(await self._space.refresh(), size):
-                return True
-        return False
+        self._waiting += size
+        try:
+            # The keeper knows neither what this worker has reserved nor who else waits: it is asked for all of that together.
+            together = self._space.filling + self._waiting
+            await self._disk.write(lambda connection: blob_rows.want(connection, together))
+            while loop.time() < deadline:
+                await asyncio.sleep(_ASK_AGAIN)
+                if admits(await self._space.refresh(), size):
+                    return True
+            return False
+        finally:
+            self._waiting -= size
 
     def _flush(self) -> None:
         self._remove(())

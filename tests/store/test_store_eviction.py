@@ -284,6 +284,37 @@ async def test_a_worker_waits_for_the_keeper_to_make_the_room_it_needs(open_stor
     assert worker.status().bytes <= 7000
 
 
+async def test_a_worker_asks_for_room_beside_what_it_has_reserved(open_store):
+    """Rule: fills that the worker has begun, which the keeper does not know, keep their room."""
+    keeper = await open_store(capacity=10_000)
+    worker = await open_store(capacity=10_000)
+    assert await keeper.try_lock()
+    await fill(worker, 8)
+    worker.begin(1500)
+    waiting = asyncio.ensure_future(worker.make_room(1000))
+    while not waiting.done():
+        await keeper.sweep()
+    assert await waiting
+
+
+async def test_fills_that_wait_together_get_room_together(open_store):
+    """Rule: room for each of the fills that wait at once is made, not for the largest alone."""
+    keeper = await open_store(capacity=10_000)
+    worker = await open_store(capacity=10_000)
+    assert await keeper.try_lock()
+    await fill(worker, 9)
+
+    async def reserve() -> None:
+        assert await worker.make_room(1000)
+        worker.begin(1000)
+
+    filling = asyncio.gather(*(reserve() for _ in range(4)))
+    while not filling.done():
+        await keeper.sweep()
+    await filling
+    assert worker.status().filling == 4000
+
+
 async def test_room_that_is_asked_for_while_room_is_made_is_made_next(open_store, monkeypatch):
     """Rule: a request that arrives while the keeper makes room for another one waits for the next sweep, also a smaller one."""
     keeper = await open_store(capacity=10_000)
