@@ -23,11 +23,16 @@ def assert_index_equals_disk(root: Path) -> None:
     try:
         rows = dict(connection.execute("SELECT lower(hex(digest)), size FROM blobs").fetchall())
         pools = connection.execute(
-            "SELECT id, bytes, blobs, fresh FROM pools WHERE blobs OR id = 0 ORDER BY id"
+            "SELECT id, bytes, blobs, fresh, elements FROM pools WHERE blobs OR id = 0 ORDER BY id"
         ).fetchall()
+        counted = "count(*), coalesce(sum(size * (rank < 0)), 0), coalesce(sum(elements), 0)"
         charged = connection.execute(
-            "SELECT 0, coalesce(sum(size), 0), count(*), coalesce(sum(size * (rank < 0)), 0) FROM blobs "
-            "UNION ALL SELECT pool, sum(size), count(*), sum(size * (rank < 0)) FROM blobs GROUP BY pool ORDER BY 1"
+            f"SELECT 0, coalesce(sum(size), 0), {counted} FROM blobs "  # noqa: S608 - of this function
+            f"UNION ALL SELECT pool, sum(size), {counted} FROM blobs GROUP BY pool ORDER BY 1"
+        ).fetchall()
+        miscounted = connection.execute(
+            "SELECT digest, elements FROM blobs WHERE elements <> max(1, (SELECT count(DISTINCT start << 32 | length) "
+            "FROM object_blocks WHERE object_blocks.digest = blobs.digest))"
         ).fetchall()
         loose = connection.execute(
             "SELECT (SELECT count(*) FROM blobs WHERE NOT item AND digest NOT IN (SELECT digest FROM object_blocks)), "
@@ -40,4 +45,5 @@ def assert_index_equals_disk(root: Path) -> None:
         connection.close()
     assert rows == files_of(root)
     assert pools == charged, "pools as counted, pools as charged"
+    assert miscounted == [], "pages with another number of elements"
     assert loose == (0, 0, 0, 0, 0), "blobs, ties without blob, objects, ties without object, grants"

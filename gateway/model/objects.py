@@ -33,6 +33,14 @@ class BlobRef(NamedTuple):
     crc32: int
 
 
+class BlobPart(NamedTuple):
+    """A part of a blob: its first byte, its bytes, and their CRC-32."""
+
+    start: int
+    length: int
+    crc32: int
+
+
 @dataclass(frozen=True, slots=True)
 class ObjectRecord:
     """One row of the index: an object and the facts common to all its blocks.

@@ -2,8 +2,10 @@
 
 A result is an element at a mark, as the client encoded it. It is named by its tenant, the fingerprint of the functions before
 the mark, the content of the dataset's registration (digests and locations of all items: functions may see an item's key) and the
-index of the item. All but the index make up a *collection*. A result is stored like an object of one block. Its origin has an
-empty name, which no configured origin can have, so no S3 request leads to it.
+index of the item. All but the index make up a *collection*. A collection is stored like an object whose blocks are its results. Its
+origin has an empty name, which no configured origin can have, so no S3 request leads to it.
+
+The results of a PUT are written to *pages*: blobs with the bytes of many results, one after the other.
 
 The body of a PUT has the index form of a batch answer (``frames.py``): entries, elements, end record. An entry with a status
 other than OK has no bytes; it ends the sender's claim.
@@ -12,10 +14,11 @@ other than OK has no bytes; it ends the sender's claim.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
+from typing import NamedTuple
 from zlib import crc32
 
 from gateway.model.errors import LarderError
@@ -26,6 +29,8 @@ MOST_RESULTS = 1024
 """Results of one request."""
 MOST_BYTES = 64 * 1024**2
 """Bytes of elements in one request or answer."""
+PAGE = 4 * 1024**2
+"""Bytes of the largest page with several results. A page is verified, and leaves the cache, as a whole."""
 LONGEST_BODY = PREAMBLE.size + MOST_RESULTS * ENTRY.size + MOST_BYTES + END.size
 """Bytes."""
 MOST_VERSIONS = 1000
@@ -68,6 +73,13 @@ class ReceivedResult:
     data: memoryview | None
 
 
+class Element(NamedTuple):
+    """A result in memory."""
+
+    data: memoryview
+    crc32: int
+
+
 @dataclass(frozen=True, slots=True)
 class Collection:
     """The results of one mark over one registration. ``content`` identifies the items and their locations, in hex."""
@@ -102,10 +114,33 @@ def is_owner(text: str) -> bool:
     return _OWNER.fullmatch(text) is not None
 
 
-def result_key(collection: str, index: int) -> ObjectKey:
-    """The key that a result is stored under."""
+def collection_key(collection: str) -> ObjectKey:
+    """The key that the results of a collection are stored under."""
     pool, _, content = collection.partition("/")
-    return ObjectKey(_ORIGIN, pool, f"{content}/{index}")
+    return ObjectKey(_ORIGIN, pool, content)
+
+
+def earlier_key(collection: str, index: int) -> ObjectKey:
+    """The key under which releases before pages stored a result, as an object of its own."""
+    key = collection_key(collection)
+    return key._replace(key=f"{key.key}/{index}")
+
+
+def pages_of(sizes: Mapping[int, int]) -> list[list[int]]:
+    """The results of each page: at most ``PAGE`` bytes, unless one result has more.
+
+    Args:
+        sizes: bytes by index, in the order of the request.
+    """
+    pages: list[list[int]] = []
+    room = 0
+    for index, size in sizes.items():
+        if not pages or size > room:
+            pages.append([])
+            room = PAGE
+        pages[-1].append(index)
+        room -= size
+    return pages
 
 
 def result_place(pool: str) -> ObjectKey:

@@ -19,7 +19,7 @@ from gateway.store.index import blob_rows, names, objects
 from gateway.store.index.blob_rows import Counts
 from gateway.store.index.database import Operation
 from gateway.store.index.names import CachedName
-from gateway.store.index.objects import PrefixTotals, Recorded
+from gateway.store.index.objects import Forgotten, PrefixTotals, Recorded
 from gateway.store.shared.generations import Mark
 
 Settle = Callable[[Recorded, Counts | None], object]
@@ -177,18 +177,18 @@ class Forgetter:
                 self._generations.distrust(key)
             self._generations.bump(key)
 
-    async def _forget_pages(self, page: Operation[tuple[int, list[bytes]]]) -> int:
+    async def _forget_pages(self, page: Operation[Forgotten]) -> int:
         self._generations.bump_all()
         # Only the remaining rows have the keys below a prefix; evicted objects have none.
         self._generations.evicted.clear()
         forgotten = 0
         try:
             while True:
-                removed, loose = await self._disk.write(page)
-                if not removed:
+                done = await self._disk.write(page)
+                forgotten += done.objects
+                self._settle(Recorded(None, tuple(done.loose)), None)
+                if not done.more:
                     break
-                forgotten += removed
-                self._settle(Recorded(None, tuple(loose)), None)
         except DiskFault:
             self._generations.distrust_all()
         finally:

@@ -12,7 +12,7 @@ from gateway.store.disk import Disk
 from gateway.store.evictor import Evictor
 from gateway.store.files.failures import attempt, succeeds
 from gateway.store.index import objects, pool_rows, score_rows
-from gateway.store.index.pool_rows import PoolRow
+from gateway.store.index.pool_rows import PoolRow, Walked
 
 _AT_ONCE = 10_000
 """Blobs of retired pools that move in one transaction."""
@@ -56,7 +56,7 @@ class Pools:
         """Fill level of the pool with this name; ``None`` without such a pool, or while the index cannot be read."""
         return await attempt(self._disk.look, partial(score_rows.level, name=pool), None)
 
-    async def charge_below(self, place: ObjectKey, after: str, limit: int) -> str | None:
+    async def charge_below(self, place: ObjectKey, after: Walked, limit: int) -> Walked | None:
         """See ``pool_rows.charge_below``; returns ``after`` if the index fails."""
         return await attempt(
             self._disk.write,

@@ -1,8 +1,8 @@
 """Results of pipelines on this node's disk: stored and opened many at a time.
 
-A result is an object of one block (store/index/result_rows.py), so it is evicted, verified and counted like every blob. Only its
-numbers differ: elements are small, and come by the hundred. So the files of a PUT are written in one thread step and recorded in
-one transaction; those of a GET are found by one query and opened in one step.
+The results of a PUT are written to pages, each a blob, in one thread step, and recorded in one transaction. A page is evicted,
+verified and counted like every blob: if a byte of it is wrong, all of its results are dropped, and clients compute them again. The
+results of a GET are found by one query, and their pages opened in one step (docs/decisions/0070).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from functools import partial
 from typing import Protocol
 
 from gateway.model.errors import BlobGone, DiskUnavailable
-from gateway.model.objects import BlobRef
-from gateway.model.results import PutResult, result_key
+from gateway.model.objects import BlobPart, BlobRef
+from gateway.model.results import Element, PutResult, collection_key, pages_of
 from gateway.policies.watermarks import Watermarks, spare
 from gateway.store.disk import Disk
 from gateway.store.files.failures import DiskFault, attempt
@@ -24,7 +24,7 @@ from gateway.store.files.threads import closer
 from gateway.store.index import result_rows
 from gateway.store.index.blob_rows import BlobRow, Counts, Kept
 from gateway.store.index.objects import Recorded
-from gateway.store.index.result_rows import NewResult, ResultLimits
+from gateway.store.index.result_rows import NewPage, ResultLimits, StoredResult
 from gateway.store.items import ItemFile, close_files, file_of, open_blobs
 from gateway.store.opening import Opener
 from gateway.store.space import SpaceMeter
@@ -64,21 +64,21 @@ class ResultBlobs:
 
     # --- reading
 
-    async def find(self, collection: str, indices: Iterable[int]) -> dict[int, BlobRow]:
-        """The rows of those results that are stored, by index; none while the index cannot be read."""
+    async def find(self, collection: str, indices: Iterable[int]) -> dict[int, StoredResult]:
+        """The places of those results that are stored, by index; none while the index cannot be read."""
         look = partial(result_rows.find, collection=collection, indices=list(indices))
-        return await attempt(self._disk.look, look, dict[int, BlobRow]())
+        return await attempt(self._disk.look, look, dict[int, StoredResult]())
 
-    async def open(self, rows: Mapping[int, BlobRow]) -> dict[int, ItemFile]:
-        """The verified files of results, by index, without missing or corrupt ones. The caller closes them."""
-        files: dict[int, ItemFile] = {}
+    async def open(self, stored: Iterable[StoredResult]) -> dict[bytes, ItemFile]:
+        """The verified files of results by digest, without missing or corrupt ones. The caller closes them."""
+        rows, files = {one.blob.digest: one.blob for one in stored}, dict[bytes, ItemFile]()
         boot = self._disk.directory.boot if self._disk.readable else -1
-        verified = {index: row.digest for index, row in rows.items() if row.boot == boot}
+        verified = {digest: digest for digest, row in rows.items() if row.boot == boot}
         try:
             await open_blobs(self._disk, verified, partial(self._keep_verified, rows, files))
-            for index in rows.keys() - files.keys():
-                if (file := await self._verified(rows[index])) is not None:
-                    files[index] = file
+            for digest in rows.keys() - files.keys():
+                if (file := await self._verified(rows[digest])) is not None:
+                    files[digest] = file
         except DiskFault:
             return files
         except BaseException:
@@ -88,15 +88,15 @@ class ResultBlobs:
 
     @staticmethod
     def _keep_verified(
-        rows: Mapping[int, BlobRow], files: dict[int, ItemFile], opened: Iterable[tuple[int, int]]
+        rows: Mapping[bytes, BlobRow], files: dict[bytes, ItemFile], opened: Iterable[tuple[bytes, int]]
     ) -> None:
         """Keep the files that have not changed since they were verified."""
-        for index, fd in opened:
+        for digest, fd in opened:
             if fd < 0:
                 continue
-            row, status = rows[index], os.fstat(fd)
+            row, status = rows[digest], os.fstat(fd)
             if (status.st_size, status.st_mtime_ns) == (row.size, row.mtime_ns):
-                files[index] = ItemFile(fd, row.size, row.crc32, status.st_ino)
+                files[digest] = ItemFile(fd, row.size, row.crc32, status.st_ino)
             else:
                 closer.close_files([fd])
 
@@ -109,38 +109,34 @@ class ResultBlobs:
     # --- writing
 
     async def put(
-        self, collection: str, elements: Mapping[int, memoryview], largest: int, *, replace: bool = False
+        self, collection: str, elements: Mapping[int, Element], largest: int, *, replace: bool = False
     ) -> dict[int, PutResult]:
         """Store elements by index; returns the outcome of each. Never raises because the disk fails.
 
         Args:
             collection: name of their collection.
-            elements: bytes by index.
+            elements: by index.
             largest: bytes of the largest result that is stored.
             replace: whether to replace stored results.
         """
-        sizes = {index: len(data) for index, data in elements.items()}
+        sizes = {index: len(one.data) for index, one in elements.items()}
         try:
             limits = ResultLimits(largest, max(0, spare(self._space.current(), _WITHOUT_EVICTION)), replace)
             look = partial(result_rows.outlook, collection=collection, sizes=sizes, limits=limits)
             outcomes = await self._disk.look(look)
-            wanted = [index for index, result in outcomes.items() if result is PutResult.STORED]
-            return {**outcomes, **(await self._store(collection, wanted, elements, limits))}
+            wanted = {index: elements[index] for index, result in outcomes.items() if result is PutResult.STORED}
+            return {**outcomes, **(await self._store(collection, wanted, limits))}
         except (DiskFault, DiskUnavailable):
             return dict.fromkeys(elements, PutResult.UNAVAILABLE)
 
     async def _store(
-        self, collection: str, wanted: list[int], elements: Mapping[int, memoryview], limits: ResultLimits
+        self, collection: str, wanted: Mapping[int, Element], limits: ResultLimits
     ) -> dict[int, PutResult]:
-        generations = self._disk.generations
-        valid = {
-            index: partial(generations.holds, key, generations.of(key))
-            for index in wanted
-            for key in (result_key(collection, index),)
-        }
-        refs = await self._written(wanted, elements)
-        new = [NewResult(index, self._host.kept(ref), valid[index]) for index, ref in refs.items()]
-        size = sum(ref.size for ref in refs.values())
+        generations, key = self._disk.generations, collection_key(collection)
+        valid = partial(generations.holds, key, generations.of(key))
+        pages = await self._written(wanted)
+        refs = [page.kept.ref for page in pages]
+        size = sum(ref.size for ref in refs)
         # These bytes are on disk but not in the index yet, so they must not count as free.
         self._space.filling += size
         try:
@@ -148,29 +144,57 @@ class ResultBlobs:
                 partial(
                     result_rows.put,
                     collection=collection,
-                    results=new,
+                    pages=pages,
                     limits=limits,
+                    still_valid=valid,
                     capacity=self._space.capacity,
                     now=self._disk.now,
                 )
             )
         except DiskFault:
-            self._host.settle(Recorded(None, tuple(ref.digest for ref in refs.values())), None)
+            self._host.settle(Recorded(None, tuple(ref.digest for ref in refs)), None)
             raise
         finally:
             self._space.filling -= size
         self._host.settle(Recorded(None, tuple(done.loose)), done.counts)
         return {**dict.fromkeys(wanted, PutResult.UNAVAILABLE), **done.results}
 
-    async def _written(self, wanted: list[int], elements: Mapping[int, memoryview]) -> dict[int, BlobRef]:
-        """Write elements until the disk has no room; returns their blobs."""
-        blobs: dict[int, GrowingBlob] = {}
+    async def _written(self, wanted: Mapping[int, Element]) -> list[NewPage]:
+        """Write pages until the disk has no room."""
+        pages = [_Page(wanted, indices) for indices in pages_of({i: len(one.data) for i, one in wanted.items()})]
+        blobs: list[GrowingBlob] = []
         try:
             with suppress(DiskUnavailable):
-                for index in wanted:
-                    blobs[index] = await self._host.create(len(elements[index]))
-            pairs = [(blob, elements[index]) for index, blob in blobs.items()]
-            return dict(zip(blobs, await commit_all(self._host, pairs), strict=True)) if pairs else {}
+                for page in pages:
+                    blobs.append(await self._host.create(page.size))
+            pairs = [(blob, page.pieces) for blob, page in zip(blobs, pages, strict=False)]
+            refs = await commit_all(self._host, pairs) if pairs else []
+            return [NewPage(self._host.kept(ref), page.parts) for ref, page in zip(refs, pages, strict=False)]
         finally:
-            for blob in blobs.values():
+            for blob in blobs:
                 blob.end()
+
+
+class _Page:
+    """Some elements, one after the other. Equal ones are there once, as those that a filter drops are all equal.
+
+    Attributes:
+        pieces: its bytes.
+        parts: the places of the elements, by index.
+        size: bytes.
+    """
+
+    def __init__(self, elements: Mapping[int, Element], indices: Iterable[int]) -> None:
+        self.pieces: list[memoryview] = []
+        self.parts: dict[int, BlobPart] = {}
+        self.size = 0
+        places: dict[tuple[int, int], tuple[BlobPart, memoryview]] = {}
+        for index in indices:
+            data, crc = elements[index]
+            part, same = places.get((crc, len(data)), (None, data))
+            if part is None or bytes(same) != bytes(data):
+                part = BlobPart(self.size, len(data), crc)
+                places.setdefault((crc, len(data)), (part, data))
+                self.pieces.append(data)
+                self.size += len(data)
+            self.parts[index] = part

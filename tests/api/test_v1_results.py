@@ -126,7 +126,8 @@ def test_the_first_result_stays(running: Running, shared: Stock, mark: str) -> N
 
 @pytest.mark.parametrize("other", [b"of equal size: B", b"another size"], ids=["equal size", "another size"])
 def test_a_result_is_replaced_when_told_so(running: Running, shared: Stock, mark: str, other: bytes) -> None:
-    """Rule: with ``replace=1`` every worker serves the new element, and the old file is deleted. A repetition changes nothing."""
+    """Rule: with ``replace=1`` every worker serves the new element, and a file of which nothing is left is deleted. A repetition
+    changes nothing."""
     first, six, seven, other = (one + mark.encode() for one in (b"of equal size: A", b"six", b"seven", other))
     cache = running.config.parent / "cache"
     assert stored(put(running, shared, mark, {5: first, 6: six})) == ["stored", "stored"]
@@ -135,6 +136,8 @@ def test_a_result_is_replaced_when_told_so(running: Running, shared: Stock, mark
         assert stored(put(running, shared, mark, {5: other, 7: seven}, more="&replace=1")) == ["stored", "stored"]
         for _ in range(8):  # connections go to either worker
             assert read(running, shared, mark, [5, 6, 7]) == {5: other, 6: six, 7: seven}
+    assert len(files_of(cache)) == before + 1
+    assert stored(put(running, shared, mark, {6: b"new " + six}, more="&replace=1")) == ["stored"]
     wait_until(lambda: len(files_of(cache)) == before + 1, 30, "the removal of the old file")
     assert stored(put(running, shared, mark, {5: first})) == ["known"]
 
@@ -311,7 +314,7 @@ def test_results_survive_a_kill(origin: FakeOrigin, tmp_path: Path, mark: str) -
     with gateway(settings, tmp_path) as second:
         made.register(second)
         assert read(second, made, mark, range(10)) == elements
-        assert second.metric("larder_verified_blobs_total") >= 10
+        assert second.metric("larder_verified_blobs_total") >= 1  # their page
 
 
 def test_other_places_are_other_results(origin: FakeOrigin, running: Running, tmp_path: Path, mark: str) -> None:

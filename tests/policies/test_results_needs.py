@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.model.results import PutResult, result_key
+from gateway.model.results import PutResult, collection_key, earlier_key
 from gateway.policies.items.datasets import CachingMode
 from gateway.policies.items.results import judged
 from gateway.policies.pools import RESULTS, pools_of_key, results_pool
@@ -112,7 +112,8 @@ def test_datasets_come_first_and_the_rest_is_left_to_streams() -> None:
 def test_results_enter_the_pool_of_their_fingerprint() -> None:
     """Rule: the pool follows from the key that a result is stored under, and differs between tenants."""
     name = results_pool("t", "d", "f")
-    assert pools_of_key(result_key(f"{name.removeprefix(RESULTS)}/0123456789abcdef", 7)) == (name,)
+    collection = f"{name.removeprefix(RESULTS)}/0123456789abcdef"
+    assert pools_of_key(collection_key(collection)) == pools_of_key(earlier_key(collection, 7)) == (name,)
     assert name != results_pool("u", "d", "f")
 
 

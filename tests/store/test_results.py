@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from zlib import crc32
 
-from gateway.model.results import Collection, PutResult
+from gateway.model.results import Collection, Element, PutResult
 from gateway.policies.pools import Pool, results_pool, with_default
 from gateway.store.store import Store
 
@@ -30,7 +31,8 @@ def elements(count: int, first: int = 0, size: int = SIZE) -> dict[int, memoryvi
 
 async def put(store: Store, collection: Collection, given: Mapping[int, memoryview], **more: bool) -> list[PutResult]:
     """What becomes of each element."""
-    done = await store.results.put(collection.name, given, CAPACITY, **more)
+    sent = {index: Element(data, crc32(data)) for index, data in given.items()}
+    done = await store.results.put(collection.name, sent, CAPACITY, **more)
     return [done[index] for index in given]
 
 

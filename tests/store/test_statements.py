@@ -84,15 +84,12 @@ LISTS: dict[str, Callable[[sqlite3.Connection, int], object]] = {
     "versions": lambda connection, count: objects.versions(connection, keys(count)),
     "charge": lambda connection, count: pool_rows.charge(connection, digests(count), DEFAULT, 1.0),
     "note_uses": lambda connection, count: pool_rows.note_uses(connection, uses(count), 1.0),
-    "charge_below": lambda connection, count: pool_rows.charge_below(connection, PLACE, "", 1.0, count),
 }
 
 
 @pytest.mark.parametrize("name", LISTS)
 def test_lists_of_any_length_take_few_statements(connection: Remembering, name: str) -> None:
     """Each statement with a list exists in as many lengths as there are powers of two up to the longest list."""
-    if name == "charge_below":
-        insert_objects(connection, MOST)
     connection.statements.clear()
     for count in range(1, MOST + 1, 7):
         LISTS[name](connection, count)

@@ -20,6 +20,7 @@ from gateway.policies.pools import (
     with_default,
 )
 from gateway.store.index import pool_rows
+from gateway.store.index.pool_rows import Walked
 from gateway.store.store import Store
 from rig.consistency import assert_index_equals_disk
 from tests.stores import FakeClock, key_of, put
@@ -83,7 +84,7 @@ async def test_what_was_here_is_charged_page_by_page(open_store, root: Path) -> 
     record = await store.lookup(key_of("a/0"))
     assert record is not None
     await store.pools.charge([(await store.blocks(record.row_id, 0, 0))[0].digest], "dataset:d")
-    place, last, pages = stream_place(BELOW), "", 0
+    place, last, pages = stream_place(BELOW), Walked(), 0
     while (after := await store.pools.charge_below(place, last, 2)) is not None:
         last, pages = after, pages + 1
     assert pages == 2
@@ -105,7 +106,7 @@ async def steps_of_a_page(store: Store, limit: int) -> int:
 
     def look(connection: Connection) -> None:
         connection.set_progress_handler(count, 1)
-        pool_rows.charge_below(connection, stream_place(BELOW), "", 1.0, limit)
+        pool_rows.charge_below(connection, stream_place(BELOW), Walked(), 1.0, limit)
         connection.set_progress_handler(None, 1)
 
     await store._disk.write(look)

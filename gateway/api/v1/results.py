@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from gateway.api.v1.batch import check_rights, parse_indices
 from gateway.api.v1.batch_body import headers_of
 from gateway.edge.asgi import send_json
-from gateway.engine.items.results import FoundResults, ResultClaim, ResultRequest, Results
+from gateway.engine.items.results import FilePart, FoundResults, ResultClaim, ResultRequest, Results
 from gateway.fleet.jobs.result_claims import LONGEST
 from gateway.model.datasets import ApiError
 from gateway.model.errors import BrokenBody, LarderError
@@ -40,7 +40,6 @@ from gateway.server.cycle import Piece
 from gateway.server.received import room_for
 from gateway.server.send import send_pieces
 from gateway.store.datasets.opened import Registration
-from gateway.store.items import ItemFile
 
 LONGEST_WAIT = 30.0
 """Seconds of the longest wait for results that others compute."""
@@ -202,9 +201,9 @@ async def send_results(scope: Scope, send: Send, results: FoundResults, indices:
             element = results.elements.get(index)
             if element is None:
                 entries.append(FrameEntry(position, index, 0, 0, ItemFlag.NONE, results.statuses[index]))
-            elif isinstance(element, ItemFile):
+            elif isinstance(element, FilePart):
                 entries.append(FrameEntry(position, index, element.size, element.crc32))
-                pieces.append((element.fd, 0, element.size, element.inode))
+                pieces.append((element.file.fd, element.start, element.size, element.file.inode))
             else:
                 entries.append(FrameEntry(position, index, len(element.data), element.crc32))
                 pieces.append(bytes(element.data))

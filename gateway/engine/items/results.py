@@ -37,14 +37,15 @@ from gateway.model.results import (
     LONGEST_BODY,
     MOST_BYTES,
     Collection,
+    Element,
     MalformedResults,
     PutResult,
     ReceivedResult,
+    collection_key,
     read_results,
-    result_key,
 )
 from gateway.store.datasets.opened import Registration
-from gateway.store.index.blob_rows import BlobRow
+from gateway.store.index.result_rows import StoredResult
 from gateway.store.items import ItemFile, close_files
 from gateway.store.store import Store
 
@@ -69,10 +70,12 @@ class ResultClaim(NamedTuple):
     wait: float = 0.0
 
 
-class RemoteElement(NamedTuple):
-    """An element that another node sent."""
+class FilePart(NamedTuple):
+    """An element in an open file: its first byte, its bytes, and their CRC-32."""
 
-    data: memoryview
+    file: ItemFile
+    start: int
+    size: int
     crc32: int
 
 
@@ -115,15 +118,16 @@ class ResultRequest:
 class FoundResults:
     """The available results, by index; all others have a status. Its holder closes it."""
 
-    elements: dict[int, ItemFile | RemoteElement] = field(default_factory=dict)
+    elements: dict[int, FilePart | Element] = field(default_factory=dict)
     statuses: dict[int, ItemStatus] = field(default_factory=dict)
+    files: list[ItemFile] = field(default_factory=list)
 
     @property
     def missing(self) -> list[int]:
         """The results that are not stored."""
         return [index for index, status in self.statuses.items() if status is ItemStatus.NOT_RESIDENT]
 
-    def add(self, elements: Mapping[int, ItemFile | RemoteElement], indices: Iterable[int]) -> None:
+    def add(self, elements: Mapping[int, FilePart | Element], indices: Iterable[int]) -> None:
         """Add elements. Those of ``indices`` without an element are not stored."""
         self.elements.update(elements)
         self.statuses.update((index, ItemStatus.NOT_RESIDENT) for index in indices if index not in elements)
@@ -132,7 +136,8 @@ class FoundResults:
 
     def close(self) -> None:
         """Close the files."""
-        close_files([one for one in self.elements.values() if isinstance(one, ItemFile)])
+        close_files(self.files)
+        self.files.clear()
         self.elements.clear()
 
 
@@ -208,6 +213,7 @@ class Results:
             *(self._from(node, request, indices[positions], room) for node, positions in parts),
         )
         for answer in answers:
+            found.files += answer.files
             found.add(answer.elements, ())
             found.statuses.update(answer.statuses)
 
@@ -222,21 +228,26 @@ class Results:
         """The results that this node has; at least one, and as many as ``room`` bytes allow."""
         found = FoundResults()
         rows = await self._store.results.find(collection, indices)
-        chosen: dict[int, BlobRow] = {}
+        chosen: dict[int, StoredResult] = {}
         for index, row in rows.items():
-            if chosen and row.size > room:
+            if chosen and row.part.length > room:
                 found.statuses[index] = ItemStatus.LATER
             else:
                 chosen[index] = row
-                room -= row.size
-        files = await self._store.results.open(chosen)
-        found.add(files, [index for index in indices if index not in found.statuses])
-        now = time.time()
+                room -= row.part.length
+        files = await self._store.results.open(chosen.values())
+        found.files += files.values()
+        elements = {
+            index: FilePart(file, *row.part)
+            for index, row in chosen.items()
+            if (file := files.get(row.blob.digest)) is not None
+        }
+        found.add(elements, [index for index in indices if index not in found.statuses])
+        now, key = time.time(), collection_key(collection)
         for index in indices:
             if found.statuses.get(index) is not ItemStatus.LATER:
-                digest = rows[index].digest if index in files else b""
-                read = Access(result_key(collection, index), 0, digest, bool(digest), now, _NOBODY)
-                self._store.accesses.record(read)
+                digest = rows[index].blob.digest if index in elements else b""
+                self._store.accesses.record(Access(key, index, digest, bool(digest), now, _NOBODY))
         return found
 
     async def _from(self, node: Node, request: ResultRequest, indices: NDArray[np.uint32], room: int) -> FoundResults:
@@ -251,7 +262,7 @@ class Results:
         wanted = indices.tolist()
         for one in entries:
             if one.data is not None and one.position < len(wanted) and wanted[one.position] == one.index:
-                found.elements[one.index] = RemoteElement(one.data, one.crc32)
+                found.elements[one.index] = Element(one.data, one.crc32)
             elif one.status is ItemStatus.LATER:
                 found.statuses[one.index] = ItemStatus.LATER
         found.add(found.elements, [index for index in wanted if index not in found.statuses])
@@ -287,7 +298,11 @@ class Results:
         elements = {one.index: one for one in entries if one.data is not None}
         indices = np.array(list(elements), np.uint32)
         mine, parts = self._by_home(request, indices)
-        here = {index: one.data for index in mine.tolist() if (one := elements[index]).data is not None}
+        here = {
+            index: Element(one.data, one.crc32)
+            for index in mine.tolist()
+            if (one := elements[index]).data is not None
+        }
         answers = await asyncio.gather(
             self._put_here(request, collection, here),
             *(self._to(node, request, [elements[index] for index in indices[at].tolist()]) for node, at in parts),
@@ -307,7 +322,7 @@ class Results:
         return [done[one.index] for one in entries]
 
     async def _put_here(
-        self, request: ResultRequest, collection: str, elements: Mapping[int, memoryview]
+        self, request: ResultRequest, collection: str, elements: Mapping[int, Element]
     ) -> dict[int, PutResult]:
         if not self._settings.enabled:
             return dict.fromkeys(elements, PutResult.FULL)
@@ -352,7 +367,7 @@ def _refused(entry: ReceivedResult) -> PutResult:
 
 def _count(found: FoundResults) -> tuple[int, int]:
     """Count the requested elements and their bytes."""
-    sizes = [one.size if isinstance(one, ItemFile) else len(one.data) for one in found.elements.values()]
+    sizes = [one.size if isinstance(one, FilePart) else len(one.data) for one in found.elements.values()]
     metrics.RESULTS.labels("read").inc(len(sizes))
     metrics.RESULT_BYTES.labels("read").inc(sum(sizes))
     statuses = list(found.statuses.values())

@@ -41,5 +41,5 @@ def held_of(pools: Iterable[PoolRow]) -> dict[str, PoolReport]:
 def report_of(row: PoolRow) -> PoolReport:
     """A pool as nodes report it."""
     return PoolReport(
-        row.ledger.size, row.blobs, row.pool.target, row.hits, row.misses, row.evicted_bytes, row.ghost_hits
+        row.ledger.size, row.elements, row.pool.target, row.hits, row.misses, row.evicted_bytes, row.ghost_hits
     )

@@ -27,6 +27,7 @@ from gateway.policies.pools import OF_KEYS, STREAM, Pool, dataset_pool, place_of
 from gateway.policies.space.plan import Plan, node_pools
 from gateway.policies.watermarks import low_mark
 from gateway.store.datasets.content import Content
+from gateway.store.index.pool_rows import Walked
 from gateway.store.store import Store
 
 _EVERY = 10
@@ -78,7 +79,7 @@ class PoolAssignments:
         self._defined: tuple[Pool, ...] = ()
         self._given: Mapping[str, bool] = {}
         self._charged: dict[str, _Charged] = {}
-        self._walks: dict[str, str] = {}
+        self._walks: dict[str, Walked] = {}
         self._unsettled = True
         self._more = False
         self._turns = 0
@@ -122,7 +123,7 @@ class PoolAssignments:
         # Blobs of datasets may have to change pools only if the datasets with pools have changed.
         changed = given != self._given or _of_datasets(orders) != _of_datasets(before)
         self._walks = {name: after for name, after in self._walks.items() if name in orders}
-        self._walks |= {name: "" for name in orders if name.startswith(OF_KEYS) and orders[name] != before.get(name)}
+        self._walks |= {name: Walked() for name in orders if name.startswith(OF_KEYS) and orders[name] != before.get(name)}
         self._unsettled = self._unsettled or before.items() - orders.items() != set()
         self._defined, self._given = wanted, given
         if changed:

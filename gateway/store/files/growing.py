@@ -320,12 +320,12 @@ class GrowingBlob:
         self._host.published(ref, self.blob, self.reserved, item=item)
 
 
-async def commit_all(host: BlobHost, blobs: Sequence[tuple[GrowingBlob, memoryview]]) -> list[BlobRef]:
+async def commit_all(host: BlobHost, blobs: Sequence[tuple[GrowingBlob, Sequence[memoryview]]]) -> list[BlobRef]:
     """Commit many small blobs in one step, because a step costs a thread switch, more than writing a small file.
 
     Args:
         host: the store of all the blobs.
-        blobs: each with all of its bytes, of which none are written yet.
+        blobs: each with all of its bytes, in pieces, of which none are written yet.
 
     Raises:
         DiskUnavailable: a blob could not be written. Files that already have names have no row.
@@ -333,7 +333,7 @@ async def commit_all(host: BlobHost, blobs: Sequence[tuple[GrowingBlob, memoryvi
 
     def write() -> list[_Written]:
         with disk_faults():
-            return [blob._complete(data, None) for blob, data in blobs]
+            return [blob._complete(b"".join(pieces), None) for blob, pieces in blobs]
 
     done = await host.on_disk(write)
     for (blob, _), written in zip(blobs, done, strict=True):

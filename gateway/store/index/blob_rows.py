@@ -22,6 +22,12 @@ from gateway.store.index.victims import EvictionGoal, victims
 
 _STEADY, _STEADY_AT = "steady:", "steady-at:"
 """Prefixes of names in ``meta`` for datasets whose residents replace each other: their bytes, and when these were noted."""
+_COUNT = (
+    "UPDATE blobs SET elements = (SELECT count(DISTINCT start << 32 | length) FROM object_blocks "
+    "WHERE object_blocks.digest = blobs.digest) WHERE "
+)
+COUNT_ELEMENTS = f"{_COUNT} digest IN (SELECT digest FROM object_blocks WHERE start IS NOT NULL)"
+"""Counts the elements of all pages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +123,16 @@ def fit(connection: Connection, sizes: Mapping[bytes, int], capacity: int) -> bo
     return not new or counts(connection).size + sum(sizes[digest] for digest in new) <= capacity
 
 
-def entered(blob: Kept, mtime_ns: int, entry: Entering, *, item: bool = False) -> NewBlob:
+def entered(blob: Kept, mtime_ns: int, entry: Entering, *, item: bool = False, elements: int = 1) -> NewBlob:
     """A blob about to enter a pool, with the modification time of its file."""
     boot = blob.boot if mtime_ns == blob.mtime_ns else 0
-    return NewBlob(blob.ref.digest, blob.ref.size, blob.ref.crc32, mtime_ns, boot, entry, item)
+    return NewBlob(blob.ref.digest, blob.ref.size, blob.ref.crc32, mtime_ns, boot, entry, item, elements)
+
+
+def count_elements(connection: Connection, digests: Sequence[bytes]) -> None:
+    """Count the elements of these blobs again if they are pages, because some have been replaced."""
+    statement = f"{_COUNT} digest = ? AND EXISTS (SELECT 1 FROM object_blocks WHERE digest = blobs.digest AND start >= 0)"
+    connection.executemany(statement, [(digest,) for digest in dict.fromkeys(digests)])
 
 
 def counts(connection: Connection) -> Counts:

@@ -9,13 +9,13 @@ An index of a newer version is left alone: this version can neither read it nor 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from sqlalchemy import Connection
 
 from gateway.policies.health.breaker import FailureKind
 from gateway.store.files.failures import DiskFault
-from gateway.store.index.schema import DEFAULT_POOL, NODE, SCHEMA_VERSION, create_schema, driver_of, pools, rollback
+from gateway.store.index.schema import DEFAULT_POOL, NODE, PART, SCHEMA_VERSION, create_schema, driver_of, pools, rollback
 
 
 def migrate(connection: Connection, born: int) -> None:
@@ -83,5 +83,23 @@ def _from_3(connection: Connection) -> None:
         connection.exec_driver_sql(f"ALTER TABLE {table} ADD COLUMN seal BIGINT")
 
 
-_STEPS: dict[int, Callable[[Connection], None]] = {2: _from_2, 3: _from_3}
+def _from_4(connection: Connection) -> None:
+    """Ties to parts of blobs. What is stored has none; each blob counts as one element."""
+    _add(connection, "object_blocks", dict.fromkeys(PART, "BIGINT"))
+    _add(connection, "blobs", {"elements": "INTEGER NOT NULL DEFAULT 1"})
+    _add(connection, "pools", {"elements": "BIGINT NOT NULL DEFAULT 0"})
+    connection.exec_driver_sql("UPDATE pools SET elements = blobs")
+    for trigger in ("blob_added", "blob_removed", "blob_moved"):
+        connection.exec_driver_sql(f"DROP TRIGGER IF EXISTS {trigger}")
+
+
+def _add(connection: Connection, table: str, columns: Mapping[str, str]) -> None:
+    """Add columns, except those of a table that an earlier step has created as it is now."""
+    known = {row[1] for row in connection.exec_driver_sql(f"PRAGMA table_info({table})")}
+    for name, kind in columns.items():
+        if name not in known:
+            connection.exec_driver_sql(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
+
+
+_STEPS: dict[int, Callable[[Connection], None]] = {2: _from_2, 3: _from_3, 4: _from_4}
 """Migration steps, by the version that they start from."""

@@ -28,6 +28,8 @@ _DROP_UNTIED = (
     "AND NOT EXISTS (SELECT 1 FROM object_blocks b WHERE b.digest = blobs.digest)"
 )
 _PAGE = 500
+MOST_TIES = 20_000
+"""Ties that one transaction deletes or follows: a collection of results has as many as its dataset has items."""
 _LAST = 0x10FFFF
 _SURROGATES = range(0xD800, 0xE000)
 
@@ -56,6 +58,14 @@ class PrefixTotals(NamedTuple):
     def plus(self, other: PrefixTotals) -> PrefixTotals:
         """The sum of both totals."""
         return PrefixTotals(self.objects + other.objects, self.bytes + other.bytes)
+
+
+class Forgotten(NamedTuple):
+    """The number of deleted objects, the digests of blobs deleted with them, and whether some objects may be left."""
+
+    objects: int
+    loose: list[bytes]
+    more: bool
 
 
 encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -200,21 +210,39 @@ def forget(connection: Connection, keys: Sequence[ObjectKey]) -> list[bytes]:
     return drop_untied(connection, delete(connection, row_ids))
 
 
-def forget_page(connection: Connection, place: ObjectKey, exact: bool) -> tuple[int, list[bytes]]:
-    """Delete up to 500 objects below a prefix, or if ``exact`` the object with that key; returns their number, and the digests
-    of blobs deleted with them."""
+def forget_page(connection: Connection, place: ObjectKey, exact: bool) -> Forgotten:
+    """Delete up to 500 objects below a prefix, or if ``exact`` the object with that key; of their ties, see ``MOST_TIES``."""
     within, bounds = _at(place.key) if exact else _below(place.key)
     rows = connection.execute(
         f"SELECT id FROM objects WHERE origin = ? AND bucket = ? AND {within} ORDER BY key LIMIT ?",  # noqa: S608
         (place.origin, place.bucket, *bounds, _PAGE),
     ).fetchall()
-    return len(rows), delete_rows(connection, [row[0] for row in rows])
+    return _forget_some(connection, [row[0] for row in rows])
 
 
-def forget_origin_page(connection: Connection, origin: str) -> tuple[int, list[bytes]]:
+def forget_origin_page(connection: Connection, origin: str) -> Forgotten:
     """Like ``forget_page``, for all objects of an origin."""
     rows = connection.execute("SELECT id FROM objects WHERE origin = ? LIMIT ?", (origin, _PAGE)).fetchall()
-    return len(rows), delete_rows(connection, [row[0] for row in rows])
+    return _forget_some(connection, [row[0] for row in rows])
+
+
+def _forget_some(connection: Connection, row_ids: Sequence[int]) -> Forgotten:
+    """Delete objects until ``MOST_TIES`` ties are deleted; of one that has more, some ties."""
+    digests, left = list[bytes](), MOST_TIES
+    for done, row_id in enumerate(row_ids):
+        ties = connection.execute(
+            "SELECT no, digest FROM object_blocks WHERE object_id = ? ORDER BY no LIMIT ?", (row_id, left)
+        ).fetchall()
+        digests += [digest for _, digest in ties]
+        if len(ties) == left:
+            connection.execute("DELETE FROM object_blocks WHERE object_id = ? AND no <= ?", (row_id, ties[-1][0]))
+            more = connection.execute("SELECT 1 FROM object_blocks WHERE object_id = ?", (row_id,)).fetchone()
+            if more is None:
+                connection.execute("DELETE FROM objects WHERE id = ?", (row_id,))
+            return Forgotten(done + (more is None), drop_untied(connection, digests), more=True)
+        left -= len(ties)
+        connection.execute("DELETE FROM objects WHERE id = ?", (row_id,))
+    return Forgotten(len(row_ids), drop_untied(connection, digests), more=len(row_ids) == _PAGE)
 
 
 def origin_mark(connection: Connection, origin: str) -> int | None:
@@ -236,10 +264,15 @@ def delete_rows(connection: Connection, row_ids: Sequence[int]) -> list[bytes]:
 
 
 def delete_slots(connection: Connection, slots: Sequence[int]) -> list[bytes]:
-    """Delete every object whose key is in one of these slots; returns the digests of blobs deleted with them."""
+    """Delete every object whose key is in one of these slots; returns the digests of blobs deleted with them.
+
+    Results of pipelines stay: no write changes them.
+    """
     ids: list[int] = []
     for slot in slots:
-        ids += [row[0] for row in connection.execute("SELECT id FROM objects WHERE slot = ?", (slot,))]
+        ids += [
+            row[0] for row in connection.execute("SELECT id FROM objects WHERE slot = ? AND origin <> ''", (slot,))
+        ]
     return delete_rows(connection, ids)
 
 
@@ -308,7 +341,7 @@ def held(connection: Connection, place: ObjectKey, exact: bool) -> PrefixTotals:
     """The totals of the objects below a prefix, or if ``exact`` of the object with that key."""
     within, bounds = _at(place.key) if exact else _below(place.key)
     row = connection.execute(
-        "SELECT count(DISTINCT o.id), coalesce(sum(blobs.size), 0) FROM objects o "  # noqa: S608
+        "SELECT count(DISTINCT o.id), coalesce(sum(coalesce(b.length, blobs.size)), 0) FROM objects o "  # noqa: S608
         "JOIN object_blocks b ON b.object_id = o.id JOIN blobs ON blobs.digest = b.digest "
         f"WHERE o.origin = ? AND o.bucket = ? AND {within}",
         (place.origin, place.bucket, *bounds),

@@ -29,6 +29,7 @@ from gateway.policies.pools import (
     order_named,
     pools_of_key,
 )
+from gateway.store.index.objects import MOST_TIES
 from gateway.store.index.schema import DEFAULT_POOL, NODE, listed
 from gateway.store.shared.accesses import Folded
 
@@ -40,7 +41,7 @@ _NOBODY = OriginIdentity("", "")
 _NONE: Mapping[bytes, float] = MappingProxyType({})
 _COLUMNS = (
     "id, name, eviction, target, minimum, bytes, fresh, ghosts, fresh_ghosts, adapted, retired, "
-    "blobs, hits, misses, ghost_hits, evicted_blobs, evicted_bytes"
+    "blobs, hits, misses, ghost_hits, evicted_blobs, evicted_bytes, elements"
 )
 
 
@@ -58,6 +59,7 @@ class PoolRow:
     ghost_hits: int
     evicted_blobs: int
     evicted_bytes: int
+    elements: int
 
     @property
     def order(self) -> EvictionOrder:
@@ -84,7 +86,10 @@ class Entering(NamedTuple):
 
 
 class NewBlob(NamedTuple):
-    """A blob about to enter. ``item``: it is stored as an item. ``mtime_ns`` and ``boot``: see ``blob_rows.BlobRow``."""
+    """A blob about to enter. ``item``: it is stored as an item. ``mtime_ns`` and ``boot``: see ``blob_rows.BlobRow``.
+
+    ``elements``: the parts that something is tied to; 1 if it is wanted as a whole.
+    """
 
     digest: bytes
     size: int
@@ -93,9 +98,10 @@ class NewBlob(NamedTuple):
     boot: int
     entry: Entering
     item: bool = False
+    elements: int = 1
 
 
-def _row(row: tuple[int, str, str, int, int, int, int, int, int, float, int, int, int, int, int, int, int]) -> PoolRow:
+def _row(row: tuple[int, str, str, int, int, int, int, int, int, float, int, int, int, int, int, int, int, int]) -> PoolRow:
     number, name, order, target, minimum, size, fresh, ghosts, fresh_ghosts, adapted, retired, *counters = row
     pool = Pool(name, target, order, minimum)
     return PoolRow(number, pool, Ledger(target, size, fresh, ghosts, fresh_ghosts, adapted), bool(retired), *counters)
@@ -219,45 +225,56 @@ def demote(connection: Connection, digests: Sequence[bytes]) -> None:
         )
 
 
-def charge_below(connection: Connection, place: ObjectKey, after: str, now: float, limit: int) -> str | None:
+class Walked(NamedTuple):
+    """How far objects have been looked at: the key, and the last of its ties if there are more; -1 if all were."""
+
+    key: str = ""
+    number: int = -1
+
+
+def charge_below(connection: Connection, place: ObjectKey, after: Walked, now: float, limit: int) -> Walked | None:
     """Move the blobs of objects below a prefix to the pools of their streams; blobs of datasets stay.
 
     Args:
+        connection: inside a transaction.
         place: origin and bucket, with the prefix as its key.
-        after: key after which to begin.
+        after: where to begin.
         now: seconds since the epoch.
-        limit: maximum number of objects.
+        limit: maximum number of objects; of ties, see ``MOST_TIES``.
 
     Returns:
-        The last key processed; ``None`` at the end.
+        Where to go on; ``None`` at the end.
     """
+    following = ">" if after.number < 0 else ">="
     objects = connection.execute(
-        "SELECT id, key FROM objects WHERE origin = ? AND bucket = ? AND key >= ? AND key > ? ORDER BY key LIMIT ?",
-        (place.origin, place.bucket, place.key, after, limit),
+        "SELECT id, key FROM objects WHERE origin = ? AND bucket = ? AND key >= ? "  # noqa: S608
+        f"AND key {following} ? ORDER BY key LIMIT ?",
+        (place.origin, place.bucket, place.key, after.key, limit),
     ).fetchall()
     keys = {number: key for number, key in objects if key.startswith(place.key)}
     rows = pools(connection)
     numbers = _numbers(rows)
-    movable = [number for number, row in rows.items() if row.pool.name == DEFAULT or row.pool.name.startswith(OF_KEYS)]
-    moved: dict[str, list[bytes]] = {}
-    pool_marks, padded_pools = listed(movable)
-    for page in _pages(list(keys)):
-        marks, padded = listed(page)
-        held = connection.execute(
-            # CROSS: from the objects to their blobs; otherwise SQLite compares every blob of the pools with every object of the
-            # page.
-            "SELECT object_id, digest, pool FROM object_blocks CROSS JOIN blobs USING (digest) "  # noqa: S608
-            f"WHERE object_id IN ({marks}) AND pool IN ({pool_marks})",
-            (*padded, *padded_pools),
-        )
-        for number, digest, pool in held:
-            names = pools_of_key(place._replace(key=keys[number]))
-            name = next((name for name in names if name in numbers), DEFAULT)
-            if numbers[name] != pool:
-                moved.setdefault(name, []).append(digest)
+    movable = {number for number, row in rows.items() if row.pool.name == DEFAULT or row.pool.name.startswith(OF_KEYS)}
+    moved: dict[str, dict[bytes, None]] = {}
+    left, reached = MOST_TIES, Walked(objects[-1][1]) if len(keys) == limit else None
+    for row_id, key in keys.items():
+        ties = connection.execute(
+            "SELECT no, digest, pool FROM object_blocks CROSS JOIN blobs USING (digest) "
+            "WHERE object_id = ? AND no > ? ORDER BY no LIMIT ?",
+            (row_id, after.number if key == after.key else -1, left),
+        ).fetchall()
+        names = pools_of_key(place._replace(key=key))
+        name = next((name for name in names if name in numbers), DEFAULT)
+        for _, digest, pool in ties:
+            if pool in movable and numbers[name] != pool:
+                moved.setdefault(name, {})[digest] = None
+        left -= len(ties)
+        if not left:
+            reached = Walked(key, ties[-1][0])
+            break
     for name, digests in moved.items():
-        charge(connection, digests, name, now)
-    return objects[-1][1] if len(keys) == limit else None
+        charge(connection, list(digests), name, now)
+    return reached
 
 
 def lowest(connection: Connection, name: str, limit: int) -> list[tuple[bytes, int]]:
@@ -288,10 +305,11 @@ def enter(connection: Connection, new: NewBlob, now: float) -> None:
     facts = BlobFacts(row.ledger, new.size, known[1] if stays else None, new.entry.reads, ghost, new.entry.score)
     rank = row.order.rank(new.entry.access, facts, now)
     connection.execute(
-        "INSERT INTO blobs (digest, size, crc32, rank, mtime_ns, boot, item, pool) VALUES (?, ?, ?, ?, ?, ?, ?, ?) "
+        "INSERT INTO blobs (digest, size, crc32, rank, mtime_ns, boot, item, pool, elements) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) "
         "ON CONFLICT (digest) DO UPDATE SET rank = excluded.rank, pool = excluded.pool, mtime_ns = excluded.mtime_ns, "
-        "boot = excluded.boot, item = max(item, excluded.item)",
-        (new.digest, new.size, new.crc32, rank, new.mtime_ns, new.boot, new.item, row.id),
+        "boot = excluded.boot, item = max(item, excluded.item), elements = max(elements, excluded.elements)",
+        (new.digest, new.size, new.crc32, rank, new.mtime_ns, new.boot, new.item, row.id, new.elements),
     )
     if row.remembers:
         if ghost is not None:
@@ -382,16 +400,19 @@ class Miscount(NamedTuple):
     size: int
     blobs: int
     fresh: int
+    elements: int
 
 
 def miscount(connection: Connection) -> list[Miscount]:
     """The pools with wrong counts. A single statement, so that all values are from one moment."""
     rows = connection.execute(
-        "WITH held AS (SELECT pool, sum(size) AS size, count(*) AS blobs, sum(size * (rank < 0)) AS fresh FROM blobs "
-        "GROUP BY pool UNION ALL SELECT 0, sum(size), count(*), sum(size * (rank < 0)) FROM blobs), "
+        "WITH held AS (SELECT pool, sum(size) AS size, count(*) AS blobs, sum(size * (rank < 0)) AS fresh, "
+        "sum(elements) AS elements FROM blobs GROUP BY pool "
+        "UNION ALL SELECT 0, sum(size), count(*), sum(size * (rank < 0)), sum(elements) FROM blobs), "
         "wrong AS (SELECT pools.id, coalesce(held.size, 0) - bytes AS size, coalesce(held.blobs, 0) - pools.blobs AS blobs, "
-        "coalesce(held.fresh, 0) - pools.fresh AS fresh FROM pools LEFT JOIN held ON held.pool = pools.id) "
-        "SELECT id, size, blobs, fresh FROM wrong WHERE size <> 0 OR blobs <> 0 OR fresh <> 0"
+        "coalesce(held.fresh, 0) - pools.fresh AS fresh, coalesce(held.elements, 0) - pools.elements AS elements "
+        "FROM pools LEFT JOIN held ON held.pool = pools.id) "
+        "SELECT id, size, blobs, fresh, elements FROM wrong WHERE size <> 0 OR blobs <> 0 OR fresh <> 0 OR elements <> 0"
     )
     return [Miscount(*row) for row in rows]
 
@@ -399,8 +420,11 @@ def miscount(connection: Connection) -> list[Miscount]:
 def correct(connection: Connection, differences: Iterable[Miscount]) -> None:
     """Add the differences found by ``miscount``; counts by other workers since then are kept."""
     connection.executemany(
-        "UPDATE pools SET bytes = bytes + ?, blobs = blobs + ?, fresh = fresh + ? WHERE id = ?",
-        [(difference.size, difference.blobs, difference.fresh, difference.pool) for difference in differences],
+        "UPDATE pools SET bytes = bytes + ?, blobs = blobs + ?, fresh = fresh + ?, elements = elements + ? WHERE id = ?",
+        [
+            (difference.size, difference.blobs, difference.fresh, difference.elements, difference.pool)
+            for difference in differences
+        ],
     )
 
 

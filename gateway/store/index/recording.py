@@ -10,27 +10,29 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from sqlite3 import Connection
+from types import MappingProxyType
 from typing import NamedTuple
 
 from gateway.model.access import Access
 from gateway.model.keys import ObjectKey, OriginIdentity
-from gateway.model.objects import ObjectMeta, ObjectRecord
+from gateway.model.objects import BlobPart, ObjectMeta, ObjectRecord
 from gateway.policies.eviction.order import BlobFacts
 from gateway.store.index import blob_rows, objects, pool_rows
 from gateway.store.index.blob_rows import Counts, Kept
 from gateway.store.index.objects import Recorded
 from gateway.store.index.pool_rows import Entering, NewBlob
 from gateway.store.index.schema import ROWS, insert
-from gateway.store.index.seals import grant_seal, tie_seal
+from gateway.store.index.seals import WHOLE, grant_seal, tie_seal
 
 _ANYBODY = OriginIdentity("", "")
 """The reader of a fill is recorded with the access that missed, and not with the blob."""
 _OBJECTS = (
     "objects (origin, bucket, key, slot, etag, size, last_modified, headers, checksums, block_size, seal, confirmed_at)"
 )
-_BLOBS = "blobs (digest, size, crc32, rank, mtime_ns, boot, item, pool)"
-_TIES = "object_blocks (object_id, no, digest, seal)"
-_TIE = "INSERT OR REPLACE INTO object_blocks (object_id, no, digest, seal) VALUES (?, ?, ?, ?)"
+_BLOBS = "blobs (digest, size, crc32, rank, mtime_ns, boot, item, pool, elements)"
+_TIES = "object_blocks (object_id, no, digest, seal, start, length, crc32)"
+_TIE = f"INSERT OR REPLACE INTO {_TIES} VALUES (?, ?, ?, ?, ?, ?, ?)"
+_WHOLES: Mapping[int, BlobPart] = MappingProxyType({})
 _GRANTS = "grants (object_id, identity, granted_at, seal)"
 
 
@@ -38,6 +40,7 @@ class Recording(NamedTuple):
     """The input of ``record`` for one object.
 
     ``used_at`` is the blocks' last use, which may be long after ``confirmed_at``. ``still_valid`` is called in the transaction.
+    ``parts``: by number, if the blocks are parts of their blobs.
     """
 
     key: ObjectKey
@@ -48,6 +51,7 @@ class Recording(NamedTuple):
     grants: Mapping[str, float]
     used_at: float
     still_valid: Callable[[], bool]
+    parts: Mapping[int, BlobPart] = _WHOLES
 
     def refused(self, *loose: bytes) -> Recorded:
         """The result if nothing was written; the recording's blobs and ``loose`` may lack rows."""
@@ -77,23 +81,28 @@ class _Arrived(NamedTuple):
         """Bytes of the blobs, by digest."""
         return {block.ref.digest: block.ref.size for block, _ in self.present.values()}
 
-    def ties(self, row_id: int) -> list[tuple[int, int, bytes, int]]:
+    def ties(self, row_id: int) -> list[tuple[object, ...]]:
         """The rows that tie its blocks to the object."""
         refs = [(number, block.ref) for number, (block, _) in self.present.items()]
+        part_of = self.recording.parts.get
         return [
-            (row_id, number, ref.digest, tie_seal(row_id, number, ref.digest, ref.size, ref.crc32))
-            for number, ref in refs
+            (row_id, number, digest, tie_seal(row_id, number, digest, size, crc, part := part_of(number, WHOLE)), *part)
+            for number, (digest, size, crc) in refs
         ]
 
     def blobs(self) -> list[NewBlob]:
         """Its blobs about to enter a pool."""
-        key, used_at = self.recording.key, self.recording.used_at
-        return [
-            blob_rows.entered(
-                block, mtime_ns, Entering(Access(key, number, block.ref.digest, False, used_at, _ANYBODY))
-            )
-            for number, (block, mtime_ns) in self.present.items()
-        ]
+        key, used_at, parts = self.recording.key, self.recording.used_at, self.recording.parts
+        numbers: dict[bytes, list[int]] = {}
+        for number, (block, _) in self.present.items():
+            numbers.setdefault(block.ref.digest, []).append(number)
+        blobs = []
+        for digest, those in numbers.items():
+            block, mtime_ns = self.present[those[0]]
+            entering = Entering(Access(key, those[0], digest, False, used_at, _ANYBODY))
+            elements = len({parts[number][:2] for number in those}) if parts else 1
+            blobs.append(blob_rows.entered(block, mtime_ns, entering, elements=elements))
+        return blobs
 
 
 def record(
@@ -185,10 +194,12 @@ def _present(recording: Recording) -> dict[int, tuple[Kept, int]]:
 
     Files are evicted under the write lock that this transaction holds, so they cannot vanish before the commit.
     """
-    blocks = {}
+    blocks, times = {}, dict[bytes, int | None]()
     for number, block in recording.blocks.items() if recording.still_valid() else ():
-        mtime_ns = _mtime_of(block)
-        if mtime_ns is not None:
+        digest = block.ref.digest
+        if digest not in times:
+            times[digest] = _mtime_of(block)
+        if (mtime_ns := times[digest]) is not None:
             blocks[number] = (block, mtime_ns)
     return blocks
 
@@ -232,7 +243,10 @@ def _enter(connection: Connection, blobs: Sequence[NewBlob], held: Collection[by
         rank = row.order.rank(
             new.entry.access, BlobFacts(row.ledger, new.size, reads=new.entry.reads, score=new.entry.score), now
         )
-        together[new.digest] = (new.digest, new.size, new.crc32, rank, new.mtime_ns, new.boot, new.item, row.id)
+        together[new.digest] = (
+            *(new.digest, new.size, new.crc32, rank, new.mtime_ns, new.boot),
+            *(new.item, row.id, new.elements),
+        )
     insert(connection, _BLOBS, tuple(together.values()))
     for new in rest:
         pool_rows.enter(connection, new, now)
@@ -263,6 +277,8 @@ def _extend(connection: Connection, old: ObjectRecord, arrived: _Arrived, now: f
     for blob in arrived.blobs():
         pool_rows.enter(connection, blob, now)
     connection.executemany(_TIE, arrived.ties(row.row_id))
+    if recording.parts:
+        blob_rows.count_elements(connection, replaced)
     for identity, granted_at in recording.grants.items():
         objects.grant(connection, row.row_id, identity, granted_at)
     return Recorded(row, tuple(objects.drop_untied(connection, replaced)))

@@ -23,8 +23,8 @@ from typing import Any
 
 from gateway.model.keys import ObjectKey
 from gateway.store.files.failures import disk_faults
-from gateway.store.index import seals
-from gateway.store.index.schema import DEFAULT_POOL
+from gateway.store.index import blob_rows, seals
+from gateway.store.index.schema import DEFAULT_POOL, PART
 
 _PAGE = 512
 _PREFIX = 7
@@ -37,7 +37,7 @@ _OBJECTS = (
     "SELECT id, origin, bucket, key, {seal}, confirmed_at, slot, etag, size, last_modified, headers, checksums, block_size "
     "FROM objects WHERE id > ? ORDER BY id LIMIT ?"
 )
-_TIES = "SELECT no, digest, {seal} FROM object_blocks WHERE object_id = ?"
+_TIES = "SELECT no, digest, {seal}, {part} FROM object_blocks WHERE object_id = ?"
 _GRANTS = "SELECT identity, granted_at, {seal} FROM grants WHERE object_id = ?"
 _BLOBS = "SELECT digest, size, crc32, rank, mtime_ns, boot, item FROM blobs WHERE digest > ? ORDER BY digest LIMIT ?"
 
@@ -48,7 +48,9 @@ _OBJECT = (
     "confirmed_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)"
 )
 _FORGET = "DELETE FROM objects WHERE origin = ? AND bucket = ? AND key = ?"
-_TIE = "INSERT OR REPLACE INTO object_blocks (object_id, no, digest, seal) VALUES (?, ?, ?, ?)"
+_TIE = (
+    "INSERT OR REPLACE INTO object_blocks (object_id, no, digest, seal, start, length, crc32) VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
 _GRANT = "INSERT OR REPLACE INTO grants (object_id, identity, granted_at, seal) VALUES (?, ?, ?, ?)"
 _DROP_UNTIED = (
     "DELETE FROM blobs WHERE item = 0 "
@@ -89,6 +91,8 @@ class _Copying:
         connection.execute("SELECT count(*) FROM sqlite_master").fetchall()
         sealed = self._all("SELECT 1 FROM pragma_table_info('objects') WHERE name = 'seal'", ())
         self._seal = "seal" if sealed else "NULL"
+        parts = self._all("SELECT 1 FROM pragma_table_info('object_blocks') WHERE name = 'start'", ())
+        self._part = ", ".join(PART) if parts else "NULL, NULL, NULL"
 
     def blobs(self) -> Iterator[Row]:
         """The sound rows of blobs, by digest."""
@@ -109,16 +113,16 @@ class _Copying:
             else:
                 self.lost += 1
 
-    def ties(self, row_id: int, blob_of: Callable[[bytes], Row | None]) -> list[tuple[int, bytes, int, int]]:
-        """The sound ties of an object to blobs that ``blob_of`` knows: number, digest, size and CRC-32."""
+    def ties(self, row_id: int, blob_of: Callable[[bytes], Row | None]) -> list[tuple[int, bytes, int, int, Row]]:
+        """The sound ties of an object to blobs that ``blob_of`` knows: number, digest, size and CRC-32, and the part."""
         ties = []
-        for number, digest, seal in self._all(_TIES.format(seal=self._seal), (row_id,)):
+        for number, digest, seal, *part in self._all(_TIES.format(seal=self._seal, part=self._part), (row_id,)):
             if (blob := blob_of(digest) if seals.is_digest(digest) else None) is None:
                 self.lost += not seals.is_digest(digest)
                 continue
             size, crc = blob
-            if seals.tie_is_sound(row_id, number, digest, size, crc, seal):
-                ties.append((number, digest, size, crc))
+            if seals.tie_is_sound(row_id, number, digest, size, crc, seal, tuple(part)):
+                ties.append((number, digest, size, crc, tuple(part)))
             else:
                 self.lost += 1
         return ties
@@ -298,11 +302,13 @@ def _copy(reader: _Copying, target: sqlite3.Connection) -> Salvaged:
         # Of two rows with one key, the damaged tree hid the earlier one from deletion.
         objects += 1 - target.execute(_FORGET, key).rowcount
         new_id = target.execute(_OBJECT, (*key, *values, seals.object_seal(key, values))).lastrowid or 0
-        for number, digest, size, crc in ties:
-            target.execute(_TIE, (new_id, number, digest, seals.tie_seal(new_id, number, digest, size, crc)))
+        for number, digest, size, crc, part in ties:
+            seal = seals.tie_seal(new_id, number, digest, size, crc, part)
+            target.execute(_TIE, (new_id, number, digest, seal, *part))
         for identity, granted_at in reader.grants(row_id):
             target.execute(_GRANT, (new_id, identity, granted_at, seals.grant_seal(new_id, identity, granted_at)))
     target.execute(_DROP_UNTIED)
+    target.execute(blob_rows.COUNT_ELEMENTS)
     (blobs,) = target.execute("SELECT count(*) FROM blobs").fetchone()
     return Salvaged(blobs, objects, reader.lost)
 

@@ -9,6 +9,9 @@ Every blob is charged to one of ``pools`` and has a rank in its eviction order (
 ``NODE`` counts all blobs. Triggers keep the counts in ``pools``, inside the transaction that changes ``blobs`` or ``ghosts``, so
 they are right whichever worker writes. ``ghosts`` are evicted blobs that a pool's order remembers.
 
+A tie with ``start``, ``length`` and ``crc32`` is of a part of its blob: an element of a page of results (result_rows.py). The
+``elements`` of a blob are the parts that something is tied to, 1 for other blobs.
+
 ``seal`` is the checksum of a row (seals.py).
 
 SQLite in WAL mode with synchronous=NORMAL may lose the last transactions at a power failure, never its
@@ -48,7 +51,9 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from gateway.policies.pools import DEFAULT
 
 T = TypeVar("T")
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
+PART = ("start", "length", "crc32")
+"""The columns of a tie to a part of a blob; null in other ties."""
 NODE, DEFAULT_POOL = 0, 1
 """Ids of pools: all blobs together, and ``policies.pools.DEFAULT``."""
 
@@ -70,6 +75,7 @@ blobs = Table(
     Column("boot", BigInteger, nullable=False),
     Column("item", Integer, nullable=False, server_default="0"),
     Column("pool", Integer, nullable=False, server_default=str(DEFAULT_POOL)),
+    Column("elements", Integer, nullable=False, server_default="1"),
     Index("blobs_by_rank", "pool", "rank"),
     sqlite_with_rowid=False,
 )
@@ -101,6 +107,7 @@ object_blocks = Table(
     Column("no", Integer, primary_key=True),
     Column("digest", LargeBinary, nullable=False),
     Column("seal", BigInteger),
+    *(Column(name, BigInteger) for name in PART),
     Index("object_blocks_by_digest", "digest"),
     sqlite_with_rowid=False,
 )
@@ -131,7 +138,7 @@ pools = Table(
     ),
     *(
         Column(name, BigInteger, nullable=False, server_default="0")
-        for name in ("hits", "misses", "ghost_hits", "evicted_blobs", "evicted_bytes")
+        for name in ("hits", "misses", "ghost_hits", "evicted_blobs", "evicted_bytes", "elements")
     ),
 )
 
@@ -152,18 +159,18 @@ ghosts = Table(
 meta = Table("meta", metadata, Column("name", Text, primary_key=True), Column("value", BigInteger, nullable=False))
 
 _ADD = (
-    "UPDATE pools SET bytes = bytes + NEW.size, blobs = blobs + 1, fresh = fresh + NEW.size * (NEW.rank < 0) "
-    "WHERE id IN ({pools}); "
+    "UPDATE pools SET bytes = bytes + NEW.size, blobs = blobs + 1, elements = elements + NEW.elements, "
+    "fresh = fresh + NEW.size * (NEW.rank < 0) WHERE id IN ({pools}); "
 )
 _SUBTRACT = (
-    "UPDATE pools SET bytes = bytes - OLD.size, blobs = blobs - 1, fresh = fresh - OLD.size * (OLD.rank < 0) "
-    "WHERE id IN ({pools}); "
+    "UPDATE pools SET bytes = bytes - OLD.size, blobs = blobs - 1, elements = elements - OLD.elements, "
+    "fresh = fresh - OLD.size * (OLD.rank < 0) WHERE id IN ({pools}); "
 )
 _TRIGGERS = (
     f"CREATE TRIGGER IF NOT EXISTS blob_added AFTER INSERT ON blobs BEGIN {_ADD.format(pools=f'{NODE}, NEW.pool')}END",
     f"CREATE TRIGGER IF NOT EXISTS blob_removed AFTER DELETE ON blobs BEGIN {_SUBTRACT.format(pools=f'{NODE}, OLD.pool')}END",
-    "CREATE TRIGGER IF NOT EXISTS blob_moved AFTER UPDATE OF pool, rank ON blobs "
-    "WHEN OLD.pool <> NEW.pool OR (OLD.rank < 0) <> (NEW.rank < 0) BEGIN "
+    "CREATE TRIGGER IF NOT EXISTS blob_moved AFTER UPDATE OF pool, rank, elements ON blobs "
+    "WHEN OLD.pool <> NEW.pool OR (OLD.rank < 0) <> (NEW.rank < 0) OR OLD.elements <> NEW.elements BEGIN "
     f"{_SUBTRACT.format(pools=f'{NODE}, OLD.pool')}{_ADD.format(pools=f'{NODE}, NEW.pool')}END",
     "CREATE TRIGGER IF NOT EXISTS ghost_added AFTER INSERT ON ghosts BEGIN UPDATE pools SET "
     "ghosts = ghosts + NEW.size, fresh_ghosts = fresh_ghosts + NEW.size * NEW.fresh WHERE id = NEW.pool; END",

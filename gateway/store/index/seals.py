@@ -11,6 +11,7 @@ A failed check raises ``DiskFault`` CORRUPT: the index is condemned, and salvage
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 from zlib import crc32
 
 from gateway.model.keys import ObjectKey
@@ -19,6 +20,8 @@ from gateway.store.files.failures import DiskFault
 
 _DIGEST = 32
 _LARGEST = 2**63
+WHOLE = (None, None, None)
+"""The place and CRC-32 of a tie to a whole blob."""
 ObjectValues = tuple[int, str, int, str, str, str | None, int]
 """Slot, ETag, size, last_modified, headers, checksums and block size, as they are in the row."""
 
@@ -28,9 +31,15 @@ def object_seal(key: ObjectKey, values: Sequence[object]) -> int:
     return crc32(repr((key.origin, key.bucket, key.key, *values)).encode())
 
 
-def tie_seal(row_id: int, number: int, digest: bytes, size: int, crc: int) -> int:
-    """The checksum of the row that ties a blob, with its size and CRC-32, to an object."""
-    return crc32(digest, crc32(b"%d %d %d %d" % (row_id, number, size, crc)))
+def tie_seal(
+    row_id: int, number: int, digest: bytes, size: int, crc: int, part: tuple[Any, ...] = WHOLE
+) -> int:
+    """The checksum of the row that ties a blob, with its size and CRC-32, to an object.
+
+    ``part``: the first byte, the bytes and the CRC-32 of the part that is meant.
+    """
+    seal = crc32(digest, crc32(b"%d %d %d %d" % (row_id, number, size, crc)))
+    return seal if part == WHOLE else crc32(b"%d %d %d" % part, seal)
 
 
 def grant_seal(row_id: int, identity: str, granted_at: float) -> int:
@@ -51,12 +60,22 @@ def object_is_sound(key: ObjectKey, values: Sequence[object], confirmed_at: obje
     )
 
 
-def tie_is_sound(row_id: int, number: object, digest: object, size: object, crc: object, seal: object) -> bool:
+def tie_is_sound(
+    row_id: int,
+    number: object,
+    digest: object,
+    size: object,
+    crc: object,
+    seal: object,
+    part: tuple[Any, ...] = WHOLE,
+) -> bool:
     """Whether the row that ties a blob to an object, and the blob's size and CRC-32, are as they were written."""
     if type(number) is not int or type(size) is not int or type(crc) is not int or type(digest) is not bytes:
         return False
+    if part != WHOLE and (seal is None or not all(type(value) is int and value >= 0 for value in part)):
+        return False
     right = number >= 0 and size >= 0 and crc >= 0 and len(digest) == _DIGEST
-    return right and (seal is None or seal == tie_seal(row_id, number, digest, size, crc))
+    return right and (seal is None or seal == tie_seal(row_id, number, digest, size, crc, part))
 
 
 def grant_is_sound(row_id: int, identity: object, granted_at: object, seal: object) -> bool:
