@@ -27,7 +27,7 @@ def assert_index_equals_disk(root: Path) -> None:
         ).fetchall()
         counted = "count(*), coalesce(sum(size * (rank < 0)), 0), coalesce(sum(elements), 0)"
         charged = connection.execute(
-            f"SELECT 0, coalesce(sum(size), 0), {counted} FROM blobs "  # noqa: S608 - of this function
+            f"SELECT 0, coalesce(sum(size), 0), {counted} FROM blobs "
             f"UNION ALL SELECT pool, sum(size), {counted} FROM blobs GROUP BY pool ORDER BY 1"
         ).fetchall()
         miscounted = connection.execute(

@@ -2,7 +2,7 @@
 
 A result is an element at a mark, as the client encoded it. It is named by its tenant, the fingerprint of the functions before
 the mark, the content of the dataset's registration (digests and locations of all items: functions may see an item's key) and the
-index of the item. All but the index make up a *collection*. A collection is stored like an object whose blocks are its results. Its
+index of the item. All but the index make up a *collection*, which is stored like an object whose blocks are its results. Its
 origin has an empty name, which no configured origin can have, so no S3 request leads to it.
 
 The results of a PUT are written to *pages*: blobs with the bytes of many results, one after the other.

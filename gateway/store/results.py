@@ -1,8 +1,8 @@
 """Results of pipelines on this node's disk: stored and opened many at a time.
 
-The results of a PUT are written to pages, each a blob, in one thread step, and recorded in one transaction. A page is evicted,
-verified and counted like every blob: if a byte of it is wrong, all of its results are dropped, and clients compute them again. The
-results of a GET are found by one query, and their pages opened in one step (docs/decisions/0070).
+The results of a PUT are written to pages, each a blob, in one thread step, and recorded in one transaction. A page is evicted
+and verified like every blob: if a byte of it is wrong, all of its results are dropped, and clients compute them again. A GET
+finds its results by one query, and opens their pages in one step (docs/decisions/0070).
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class ResultBlobs:
         try:
             with suppress(DiskUnavailable):
                 for page in pages:
-                    blobs.append(await self._host.create(page.size))
+                    blobs.append(await self._host.create(page.size))  # noqa: PERF401 - those before a failure count
             pairs = [(blob, page.pieces) for blob, page in zip(blobs, pages, strict=False)]
             refs = await commit_all(self._host, pairs) if pairs else []
             return [NewPage(self._host.kept(ref), page.parts) for ref, page in zip(refs, pages, strict=False)]

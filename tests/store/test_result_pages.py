@@ -27,8 +27,10 @@ from gateway.model.results import (
     pool_of,
     result_place,
 )
+from gateway.policies.health.breaker import FailureKind
 from gateway.policies.pools import Pool, results_pool, with_default
 from gateway.store import results
+from gateway.store.files.failures import DiskFault
 from gateway.store.index import objects, pool_rows, result_rows
 from gateway.store.index.migrations import migrate
 from gateway.store.index.pool_rows import Walked
@@ -141,7 +143,7 @@ async def test_a_replaced_element_leaves_its_page(open_store, root: Path) -> Non
 
 
 async def test_a_page_that_no_longer_fits_is_refused(open_store, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule: if the plan takes space away while a page is written, all of its elements are refused, as all its bytes would count."""
+    """Rule: if the plan takes space away while a page is written, all of its elements are refused: all its bytes would count."""
     store = await open_store()
     await have(store, 5 * SIZE)
     commit = results.commit_all
@@ -330,8 +332,10 @@ async def test_salvage_keeps_elements(open_store, root: Path, tmp_path: Path) ->
     index.close()
 
 
-async def test_large_collections_are_forgotten_in_steps(open_store, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule: a transaction deletes a bounded number of ties; in the end nothing of the collection is left, and other objects are."""
+async def test_large_collections_are_forgotten_in_steps(
+    open_store, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule: a transaction deletes a bounded number of ties; in the end nothing of the collection is left, but other objects."""
     monkeypatch.setattr(objects, "MOST_TIES", 4)
     store = await open_store()
     await put(store, "a", b"abc")
@@ -347,7 +351,9 @@ async def test_large_collections_are_forgotten_in_steps(open_store, root: Path, 
     assert_index_equals_disk(root)
 
 
-async def test_large_collections_change_their_pool_in_steps(open_store, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_collections_change_their_pool_in_steps(
+    open_store, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rule: a new pool gets the pages that were there, a bounded number of ties at a time."""
     monkeypatch.setattr(pool_rows, "MOST_TIES", 3)
     store = await open_store()
@@ -370,3 +376,20 @@ async def test_a_forgotten_key_takes_no_results_along(open_store, root: Path) ->
     slots = slots_of(collection_key(A.name))
     assert await store._disk.write(lambda connection: objects.delete_slots(connection, slots)) == []
     assert await read(store, [1]) == elements([1])
+
+
+async def test_a_failing_disk_stores_nothing(open_store, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: if the index fails after a page is written, its elements are answered as unavailable, and the file is removed."""
+    store = await open_store()
+    recorded = result_rows.put
+
+    def failing(*_args: object, **_named: object) -> None:
+        raise DiskFault(FailureKind.NO_SPACE, "no room for rows")
+
+    monkeypatch.setattr(result_rows, "put", failing)
+    assert await store_all(store, elements([1, 2])) == [PutResult.UNAVAILABLE] * 2
+    monkeypatch.setattr(result_rows, "put", recorded)
+    assert await store.try_lock()
+    await store.recover()
+    assert files_of(root) == {}
+    assert await read(store, [1, 2]) == {}

@@ -299,9 +299,7 @@ class Results:
         indices = np.array(list(elements), np.uint32)
         mine, parts = self._by_home(request, indices)
         here = {
-            index: Element(one.data, one.crc32)
-            for index in mine.tolist()
-            if (one := elements[index]).data is not None
+            index: Element(one.data, one.crc32) for index in mine.tolist() if (one := elements[index]).data is not None
         }
         answers = await asyncio.gather(
             self._put_here(request, collection, here),

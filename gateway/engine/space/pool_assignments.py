@@ -123,7 +123,9 @@ class PoolAssignments:
         # Blobs of datasets may have to change pools only if the datasets with pools have changed.
         changed = given != self._given or _of_datasets(orders) != _of_datasets(before)
         self._walks = {name: after for name, after in self._walks.items() if name in orders}
-        self._walks |= {name: Walked() for name in orders if name.startswith(OF_KEYS) and orders[name] != before.get(name)}
+        self._walks |= {
+            name: Walked() for name in orders if name.startswith(OF_KEYS) and orders[name] != before.get(name)
+        }
         self._unsettled = self._unsettled or before.items() - orders.items() != set()
         self._defined, self._given = wanted, given
         if changed:

@@ -26,7 +26,7 @@ _COUNT = (
     "UPDATE blobs SET elements = (SELECT count(DISTINCT start << 32 | length) FROM object_blocks "
     "WHERE object_blocks.digest = blobs.digest) WHERE "
 )
-COUNT_ELEMENTS = f"{_COUNT} digest IN (SELECT digest FROM object_blocks WHERE start IS NOT NULL)"
+COUNT_ELEMENTS = f"{_COUNT} digest IN (SELECT digest FROM object_blocks WHERE start IS NOT NULL)"  # noqa: S608
 """Counts the elements of all pages."""
 
 
@@ -131,8 +131,8 @@ def entered(blob: Kept, mtime_ns: int, entry: Entering, *, item: bool = False, e
 
 def count_elements(connection: Connection, digests: Sequence[bytes]) -> None:
     """Count the elements of these blobs again if they are pages, because some have been replaced."""
-    statement = f"{_COUNT} digest = ? AND EXISTS (SELECT 1 FROM object_blocks WHERE digest = blobs.digest AND start >= 0)"
-    connection.executemany(statement, [(digest,) for digest in dict.fromkeys(digests)])
+    pages = "EXISTS (SELECT 1 FROM object_blocks WHERE digest = blobs.digest AND start >= 0)"
+    connection.executemany(f"{_COUNT} digest = ? AND {pages}", [(digest,) for digest in dict.fromkeys(digests)])
 
 
 def counts(connection: Connection) -> Counts:

@@ -15,7 +15,16 @@ from sqlalchemy import Connection
 
 from gateway.policies.health.breaker import FailureKind
 from gateway.store.files.failures import DiskFault
-from gateway.store.index.schema import DEFAULT_POOL, NODE, PART, SCHEMA_VERSION, create_schema, driver_of, pools, rollback
+from gateway.store.index.schema import (
+    DEFAULT_POOL,
+    NODE,
+    PART,
+    SCHEMA_VERSION,
+    create_schema,
+    driver_of,
+    pools,
+    rollback,
+)
 
 
 def migrate(connection: Connection, born: int) -> None:

@@ -270,9 +270,7 @@ def delete_slots(connection: Connection, slots: Sequence[int]) -> list[bytes]:
     """
     ids: list[int] = []
     for slot in slots:
-        ids += [
-            row[0] for row in connection.execute("SELECT id FROM objects WHERE slot = ? AND origin <> ''", (slot,))
-        ]
+        ids += [row[0] for row in connection.execute("SELECT id FROM objects WHERE slot = ? AND origin <> ''", (slot,))]
     return delete_rows(connection, ids)
 
 
@@ -288,11 +286,11 @@ def delete(connection: Connection, row_ids: Iterable[int]) -> list[bytes]:
 
 def tied(connection: Connection, row_id: int, numbers: Iterable[int]) -> list[bytes]:
     """The digests of some blocks of an object."""
-    digests: list[bytes] = []
-    for number in numbers:
-        rows = connection.execute("SELECT digest FROM object_blocks WHERE object_id = ? AND no = ?", (row_id, number))
-        digests += [row[0] for row in rows]
-    return digests
+    rows = connection.execute(
+        "SELECT digest FROM object_blocks WHERE object_id = ? AND no IN (SELECT value FROM json_each(?))",
+        (row_id, json.dumps(list(numbers))),
+    )
+    return [row[0] for row in rows]
 
 
 def drop_untied(connection: Connection, digests: Iterable[bytes]) -> list[bytes]:

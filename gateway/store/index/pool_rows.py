@@ -101,7 +101,9 @@ class NewBlob(NamedTuple):
     elements: int = 1
 
 
-def _row(row: tuple[int, str, str, int, int, int, int, int, int, float, int, int, int, int, int, int, int, int]) -> PoolRow:
+def _row(
+    row: tuple[int, str, str, int, int, int, int, int, int, float, int, int, int, int, int, int, int, int],
+) -> PoolRow:
     number, name, order, target, minimum, size, fresh, ghosts, fresh_ghosts, adapted, retired, *counters = row
     pool = Pool(name, target, order, minimum)
     return PoolRow(number, pool, Ledger(target, size, fresh, ghosts, fresh_ghosts, adapted), bool(retired), *counters)

@@ -31,7 +31,7 @@ _OBJECTS = (
 )
 _BLOBS = "blobs (digest, size, crc32, rank, mtime_ns, boot, item, pool, elements)"
 _TIES = "object_blocks (object_id, no, digest, seal, start, length, crc32)"
-_TIE = f"INSERT OR REPLACE INTO {_TIES} VALUES (?, ?, ?, ?, ?, ?, ?)"
+_TIE = f"INSERT OR REPLACE INTO {_TIES} VALUES (?, ?, ?, ?, ?, ?, ?)"  # noqa: S608
 _WHOLES: Mapping[int, BlobPart] = MappingProxyType({})
 _GRANTS = "grants (object_id, identity, granted_at, seal)"
 

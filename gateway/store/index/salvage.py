@@ -48,9 +48,7 @@ _OBJECT = (
     "confirmed_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)"
 )
 _FORGET = "DELETE FROM objects WHERE origin = ? AND bucket = ? AND key = ?"
-_TIE = (
-    "INSERT OR REPLACE INTO object_blocks (object_id, no, digest, seal, start, length, crc32) VALUES (?, ?, ?, ?, ?, ?, ?)"
-)
+_TIE = "INSERT OR REPLACE INTO object_blocks (object_id, no, digest, seal, start, length, crc32) VALUES (?, ?, ?, ?, ?, ?, ?)"
 _GRANT = "INSERT OR REPLACE INTO grants (object_id, identity, granted_at, seal) VALUES (?, ?, ?, ?)"
 _DROP_UNTIED = (
     "DELETE FROM blobs WHERE item = 0 "

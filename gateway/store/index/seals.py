@@ -31,9 +31,7 @@ def object_seal(key: ObjectKey, values: Sequence[object]) -> int:
     return crc32(repr((key.origin, key.bucket, key.key, *values)).encode())
 
 
-def tie_seal(
-    row_id: int, number: int, digest: bytes, size: int, crc: int, part: tuple[Any, ...] = WHOLE
-) -> int:
+def tie_seal(row_id: int, number: int, digest: bytes, size: int, crc: int, part: tuple[Any, ...] = WHOLE) -> int:
     """The checksum of the row that ties a blob, with its size and CRC-32, to an object.
 
     ``part``: the first byte, the bytes and the CRC-32 of the part that is meant.
