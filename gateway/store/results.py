@@ -71,7 +71,7 @@ class ResultBlobs:
 
     async def open(self, stored: Iterable[StoredResult]) -> dict[bytes, ItemFile]:
         """The verified files of results by digest, without missing or corrupt ones. The caller closes them."""
-        rows, files = {one.blob.digest: one.blob for one in stored}, dict[bytes, ItemFile]()
+        rows, files = {result.blob.digest: result.blob for result in stored}, dict[bytes, ItemFile]()
         boot = self._disk.directory.boot if self._disk.readable else -1
         verified = {digest: digest for digest, row in rows.items() if row.boot == boot}
         try:
@@ -119,7 +119,7 @@ class ResultBlobs:
             largest: bytes of the largest result that is stored.
             replace: whether to replace stored results.
         """
-        sizes = {index: len(one.data) for index, one in elements.items()}
+        sizes = {index: len(element.data) for index, element in elements.items()}
         try:
             limits = ResultLimits(largest, max(0, spare(self._space.current(), _WITHOUT_EVICTION)), replace)
             look = partial(result_rows.outlook, collection=collection, sizes=sizes, limits=limits)
@@ -161,7 +161,8 @@ class ResultBlobs:
 
     async def _written(self, wanted: Mapping[int, Element]) -> list[NewPage]:
         """Write pages until the disk has no room."""
-        pages = [_Page(wanted, indices) for indices in pages_of({i: len(one.data) for i, one in wanted.items()})]
+        sizes = {index: len(element.data) for index, element in wanted.items()}
+        pages = [_Page(wanted, indices) for indices in pages_of(sizes)]
         blobs: list[GrowingBlob] = []
         try:
             with suppress(DiskUnavailable):
@@ -191,8 +192,8 @@ class _Page:
         places: dict[tuple[int, int], tuple[BlobPart, memoryview]] = {}
         for index in indices:
             data, crc = elements[index]
-            part, same = places.get((crc, len(data)), (None, data))
-            if part is None or bytes(same) != bytes(data):
+            part, present = places.get((crc, len(data)), (None, data))
+            if part is None or bytes(present) != bytes(data):
                 part = BlobPart(self.size, len(data), crc)
                 places.setdefault((crc, len(data)), (part, data))
                 self.pieces.append(data)

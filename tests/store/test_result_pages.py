@@ -142,6 +142,16 @@ async def test_a_replaced_element_leaves_its_page(open_store, root: Path) -> Non
     assert_index_equals_disk(root)
 
 
+async def test_a_full_pool_takes_replacements_in_any_order(open_store) -> None:
+    """Rule: a page of which every element is replaced makes room for them, in whatever order they come."""
+    store = await open_store()
+    await have(store, 3 * SIZE)
+    await store_all(store, elements([1, 2, 3]))
+    other = {index: data[::-1] for index, data in elements([3, 1, 2]).items()}
+    assert await store_all(store, other, replace=True) == [PutResult.STORED] * 3
+    assert await held(store) == (3, 3 * SIZE)
+
+
 async def test_a_page_that_no_longer_fits_is_refused(open_store, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rule: if the plan takes space away while a page is written, all of its elements are refused: all its bytes would count."""
     store = await open_store()

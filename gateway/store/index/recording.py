@@ -97,10 +97,10 @@ class _Arrived(NamedTuple):
         for number, (block, _) in self.present.items():
             numbers.setdefault(block.ref.digest, []).append(number)
         blobs = []
-        for digest, those in numbers.items():
-            block, mtime_ns = self.present[those[0]]
-            entering = Entering(Access(key, those[0], digest, False, used_at, _ANYBODY))
-            elements = len({parts[number][:2] for number in those}) if parts else 1
+        for digest, named in numbers.items():
+            block, mtime_ns = self.present[named[0]]
+            entering = Entering(Access(key, named[0], digest, False, used_at, _ANYBODY))
+            elements = len({parts[number][:2] for number in named}) if parts else 1
             blobs.append(blob_rows.entered(block, mtime_ns, entering, elements=elements))
         return blobs
 

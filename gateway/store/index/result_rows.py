@@ -157,13 +157,15 @@ def _judged(
     if not limits.replace:
         return judged(sizes, known, room, limits.largest)
     # A page leaves the pool only if all of its results are replaced.
-    freed = _freed(connection, known, row.id)
+    freed = _freed(connection, {index: known[index] for index in sizes if index in known}, row.id)
     while True:
         outcomes = judged(
-            sizes, (), room, limits.largest, {those[0]: known[those[0]].blob.size for those in freed.values()}
+            sizes, (), room, limits.largest, {indices[0]: known[indices[0]].blob.size for indices in freed.values()}
         )
         kept = [
-            digest for digest, those in freed.items() if any(outcomes[index] is not PutResult.STORED for index in those)
+            digest
+            for digest, indices in freed.items()
+            if any(outcomes[index] is not PutResult.STORED for index in indices)
         ]
         if not kept:
             return outcomes
@@ -180,9 +182,9 @@ def _freed(connection: Connection, known: Mapping[int, StoredResult], pool: int)
     for index, stored in known.items():
         pages.setdefault(stored.blob.digest, []).append(index)
     return {
-        digest: those
-        for digest, those in pages.items()
-        if connection.execute(_LEAVES, (digest, pool, len(those))).fetchone()
+        digest: indices
+        for digest, indices in pages.items()
+        if connection.execute(_LEAVES, (digest, pool, len(indices))).fetchone()
     }
 
 
@@ -218,7 +220,7 @@ def put(
     recorded = recording.record(connection, new, capacity, now)
     loose = [digest for done, _ in recorded for digest in done.loose]
     loose += {page.kept.ref.digest for page in pages} - {page.kept.ref.digest for page in chosen if page.parts}
-    stored = [index for one, (done, _) in zip(new, recorded, strict=True) if done.record for index in one.blocks]
+    stored = [index for page, (done, _) in zip(new, recorded, strict=True) if done.record for index in page.blocks]
     earlier = [index for index in stored if index in known and known[index].earlier]
     loose += objects.forget(connection, [earlier_key(collection, index) for index in earlier])
     for index in outcomes.keys() - stored:
