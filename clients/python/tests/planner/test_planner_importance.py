@@ -227,13 +227,11 @@ def test_a_list_of_an_older_release_goes_on():
     plan.update(np.arange(40), loss_of(np.arange(40)))
     plan.begin(1)
     state = plan.state_dict()
-    del state["mixed"]
+    del state["ranks"]
     older = ImportancePlan(40, DrawRule(0.5), guard=False)
     older.load_state_dict(state)
     weights = plan._scores.weights(1)
-    assert (
-        older.rest().tolist() == draw(weights, 40, DrawRule(0.5), 1.0, "importance", 0, 1, mixed=False).order.tolist()
-    )
+    assert older.rest().tolist() == draw(weights, 40, DrawRule(0.5), 1.0, "importance", 0, 1, ranks=0).order.tolist()
     older.update(older.rest()[:8], loss_of(older.rest()[:8]))
     again = ImportancePlan(40, DrawRule(0.5), guard=False)
     again.load_state_dict(older.state_dict())

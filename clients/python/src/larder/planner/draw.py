@@ -15,8 +15,8 @@ states the acceptable price, the share u of unseen items, and the list is the be
 2. The remaining floor(uN) entries are repeats of the T most important items, drawn from the multinomial over their weights
    (SHADE, FAST 2023, section 4.2.1, PADS). T is so small that they come ``repeats`` times on average, and at most half of the
    distinct ones.
-3. All entries are shuffled, so that those of the T most important items are spread evenly over the epoch: an entry of these is
-   mostly a hit, any other one mostly a miss, so mini-batches wait equally long (`_mixed`).
+3. Within each kind the order is random, and entries of the T most important items alternate evenly with the others, in every
+   rank's share: an entry of the first kind is mostly a hit, one of the second mostly a miss, so mini-batches wait equally long.
 
 With u = 0 this is a shuffle of all items. With a cache that holds at least those T items, h = c + u: the bound is met.
 ``unseen=None`` is PADS as in the paper, N draws from the multinomial over all scores: since scores differ little, it leaves about
@@ -38,8 +38,6 @@ from larder.planner.permutation import permutation, raw
 
 MAX_UNSEEN = 0.9
 """Largest share of items that may stay unseen."""
-_NEAR = np.uint64(7)
-"""Prime, so that no usual number of ranks meets the same places of all neighbourhoods."""
 REPEATS = 4.0
 """Default of ``DrawRule.repeats``: with u = 0.525, a cache of 17.5 % holds all repeated items, and one of 20 % hits 72.5 %."""
 
@@ -94,7 +92,7 @@ def draw(
     rule: DrawRule,
     level: float = 1.0,
     *purpose: str | int,
-    mixed: bool = True,
+    ranks: int = 1,
 ) -> Drawn:
     """Draw the list of an epoch, a pure function of the arguments.
 
@@ -104,7 +102,8 @@ def draw(
         rule: how it is drawn.
         level: part of the share ``rule.unseen`` that is used, from 0 (every item at least once) to 1.
         purpose: names the draw: seed and epoch.
-        mixed: whether the most important items are spread evenly; older releases shuffled all entries.
+        ranks: how many take shares of the list, each every ``ranks``-th entry; divides ``length``. 0: older releases shuffled
+            all entries.
     """
     weights = np.maximum(weights, 1)
     if rule.unseen is None and level > 0:
@@ -112,11 +111,11 @@ def draw(
         return Drawn(ids.astype(np.uint32), _shares(weights, length))
     distinct = len(weights) - math.floor((rule.unseen or 0.0) * level * len(weights))
     distinct = max(distinct, min(len(weights), 2))  # at least one item for repeats, and one for the other items
-    return _covering(weights, length, distinct, rule.repeats, *purpose, mixed=mixed)
+    return _covering(weights, length, distinct, rule.repeats, *purpose, ranks=ranks)
 
 
 def _covering(
-    weights: NDArray[np.uint16], length: int, distinct: int, repeats: float, *purpose: str | int, mixed: bool
+    weights: NDArray[np.uint16], length: int, distinct: int, repeats: float, *purpose: str | int, ranks: int
 ) -> Drawn:
     """``distinct`` items once, and repeats of the most important ones."""
     extra = length - distinct
@@ -130,28 +129,22 @@ def _covering(
     if extra:
         again = _multinomial(weights[first], extra, *purpose, "repeats")
         expected[first] += _shares(weights[first], extra)
-    if not (mixed and extra):
+    if not (ranks and extra):
         entries = np.concatenate([first, others[chosen], first[again]])
         return Drawn(entries[permutation(length, *purpose, "order")], expected)
-    entries = np.concatenate([first, first[again], others[chosen]])
-    return Drawn(entries[_mixed(top + extra, length, *purpose)], expected)
+    order = np.empty(length, np.uint32)
+    important = _alternating(top + extra, length, ranks, int(raw(1, *purpose, "phase")[0]) % length)
+    order[important] = np.concatenate([first, first[again]])[permutation(top + extra, *purpose, "often")]
+    order[~important] = others[chosen][permutation(len(chosen), *purpose, "once")]
+    return Drawn(order, expected)
 
 
-def _mixed(often: int, length: int, *purpose: str | int) -> NDArray[np.intp]:
-    """A random order of ``length`` entries in which any stretch has nearly its share of the first ``often`` ones.
-
-    Each of the two kinds is shuffled, and its entries get a random place in equal parts of the epoch, one in each part. Then any
-    ``_NEAR`` neighbours are shuffled: a rank takes every ``world``-th entry, and would otherwise often meet the same kind.
-    """
-    jitter = (raw(length, *purpose, "places") >> np.uint64(11)) * 2.0**-53
-    places = np.empty(length)
-    for start, stop, name in ((0, often, "often"), (often, length, "once")):
-        order = permutation(stop - start, *purpose, name)
-        places[start + order] = (np.arange(stop - start) + jitter[start:stop]) / max(1, stop - start)
-    near = (np.arange(length, dtype=np.uint64) // _NEAR << np.uint64(32)) + (
-        raw(length, *purpose, "near") >> np.uint64(32)
-    )
-    return np.asarray(np.argsort(places, kind="stable")[np.argsort(near, kind="stable")])
+def _alternating(count: int, length: int, ranks: int, phase: int) -> NDArray[np.bool_]:
+    """Marks ``count`` of ``length`` places, so that any stretch of a rank's share has its part of them, within one; ``phase`` is
+    below ``length``."""
+    parts = np.arange(length + 1, dtype=np.uint64) * np.uint64(count) + np.uint64(phase)
+    marks: NDArray[np.bool_] = np.diff(parts // np.uint64(length)) > 0
+    return marks.reshape(ranks, -1).T.ravel()
 
 
 def _systematic(

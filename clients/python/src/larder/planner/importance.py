@@ -83,7 +83,7 @@ class ImportancePlan:
         self._own = np.zeros(0, np.uint32)  # the items of the part
         self._taken = 0  # entries of the list that all ranks had trained when the share was made
         self._steps = 0  # updates in the epoch
-        self._mixed = True
+        self._ranks = 0  # among which the list was dealt; 0 by older releases
         self._share = np.zeros(0, np.uint32)
         self._at = 0
         self._world = 1
@@ -129,8 +129,9 @@ class ImportancePlan:
         self._accuracies.close()
         if self._guard and self._accuracies.lost:
             self.level = 0.0
-        self.epoch, self._taken, self._at, self._steps, self._mixed = epoch, 0, 0, 0, True
+        self.epoch, self._taken, self._at, self._steps = epoch, 0, 0, 0
         self._part = RankPart(rank, world) if apart and world > 1 else None
+        self._ranks = 1 if self._part else world
         self._basis = self._scores.weights(epoch, self._batch if self._guard else 0)
         self._draw(world)
         return self.rest(rank, world)
@@ -223,7 +224,7 @@ class ImportancePlan:
 
     def contribution(self) -> Contribution:
         """The scores that this rank learned in the current epoch."""
-        facts = repr((self.seed, self.epoch, self.rule, self.level, self._steps, self._mixed)).encode()
+        facts = repr((self.seed, self.epoch, self.rule, self.level, self._steps, self._ranks)).encode()
         fingerprint = blake2b(facts + self._basis.tobytes(), digest_size=16).hexdigest()
         ids, values = self._scores.of_epoch(max(self.epoch, 0))
         curve, reported = self._curve, self._accuracies.reported
@@ -304,7 +305,7 @@ class ImportancePlan:
             "taken": self._trained,
             "steps": self._steps,
             "length": 0 if self.drawn is None else len(self.drawn.order),
-            "mixed": self._mixed,
+            "ranks": self._ranks,
             "part": None if self._part is None else list(self._part),
             "batch": self._batch,
             "curve": [curve.means, curve.loss, curve.weight],
@@ -339,7 +340,7 @@ class ImportancePlan:
                 "_batch": int(state["batch"]),
                 "_taken": int(state["taken"]),
                 "_steps": int(state.get("steps", 0)),
-                "_mixed": bool(state.get("mixed", False)),
+                "_ranks": int(state.get("ranks", 0)),
                 "_part": None if part is None else RankPart(*map(int, part)),
                 "_curve": LossCurve(*state["curve"]),
                 "_accuracies": AccuracyCurve(best, last, reported),
@@ -370,7 +371,7 @@ class ImportancePlan:
             self._own = np.sort(members)
             weights, purpose = weights[self._own], (*purpose, self._part.rank)
         length = length or -(-self.items // world) * (1 if self._part else world)
-        self.drawn = draw(weights, length, self.rule, self.level, *purpose, mixed=self._mixed)
+        self.drawn = draw(weights, length, self.rule, self.level, *purpose, ranks=self._ranks)
 
 
 def _require_possible(items: int, length: int, loaded: Mapping[str, Any]) -> None:
@@ -381,6 +382,9 @@ def _require_possible(items: int, length: int, loaded: Mapping[str, Any]) -> Non
     least = 0 if loaded["epoch"] == NEVER else items if part is None else -(-items // part.world)
     if loaded["epoch"] < NEVER:
         raise ValueError(f"there is no epoch {loaded['epoch']}")
+    ranks = loaded["_ranks"]
+    if not 0 <= ranks <= _MOST_RANKS or (ranks and length % ranks):
+        raise ValueError(f"a list of {length} entries was not dealt to {ranks} ranks")
     if not least <= length < 2 * items + _MOST_RANKS:
         raise ValueError(f"a list of {length} entries is none of {items} items")
     if not 0 <= loaded["_taken"] <= length + _MOST_RANKS or loaded["_steps"] < 0:
