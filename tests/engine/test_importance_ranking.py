@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from gateway.engine.space.importance_ranking import ImportanceLinks, ImportanceRanking
@@ -15,6 +16,7 @@ from gateway.engine.space.job_readers import JobReaders
 from gateway.engine.space.preload import Preloader, Reader
 from gateway.engine.space.read_tally import ReadTally
 from gateway.model.importance import decode
+from gateway.model.reader import ReadingJob
 from gateway.policies.eviction.importance import Importance
 from gateway.policies.items.datasets import CachingMode
 from gateway.policies.items.importance import DRAW, FIRST_INTERVAL, LIFETIME, SHORTEST_INTERVAL, JobWeight
@@ -118,6 +120,20 @@ async def test_scores_of_a_job_that_the_plan_does_not_know_are_forgotten_soon(no
     node.send(1)
     assert await node.after(59) == {JOB}
     assert await node.after(2) == set()
+
+
+async def test_every_worker_counts_the_reads_of_a_list_from_its_arrival(node: Node) -> None:
+    """Rule: a read takes a draw of its item at once, also on a worker that looked for lists just before another got it."""
+    content, path = node.data.registration.content, node.home / "larder-0-abc"
+    other = ItemScores(ScoreTables(path), node.shelf.bench.store.pools, lambda: node.plan)
+    reader = ReadingJob("t", "train", 1)
+    other.drawn(content, reader, np.array([2], np.uint32))
+    part = decode(Part(1, 0, {}, {2: 3, 4: 1}, items=ITEMS).body, ITEMS)
+    node.tables.receive(JOB, content.id, ITEMS, part, 1, DIRECT, node.now)
+    other.drawn(content, reader, np.array([2, 2, 4, 5], np.uint32))
+    table = node.tables.of_job(content.id, ITEMS, JOB)
+    assert table is not None
+    assert (table.draws[2], table.draws.sum()) == (1, 1)
 
 
 async def test_an_item_without_a_row_is_ranked_once_it_has_one(node: Node) -> None:

@@ -88,12 +88,15 @@ class ItemScores:
         return needed(jobs, len(indices))
 
     def drawn(self, content: Content, reader: ReadingJob | None, indices: NDArray[np.uint32]) -> None:
-        """Record that a job reads items, each of which takes one of the item's draws."""
+        """Record that a job reads items, each of which takes one of the item's draws.
+
+        Not by ``_known``: another worker may have received the list just now.
+        """
         if reader is None:
             return
-        for table in self._tables(content):
-            if table.job == f"{reader.tenant}/{reader.job}":
-                table.drawn(indices)
+        table = self.tables.of_job(content.id, content.items, f"{reader.tenant}/{reader.job}")
+        if table is not None:
+            table.drawn(indices)
 
     async def admits(self, content: Content, index: int) -> bool:
         """Whether an item's need permits storing it, if it is not cached."""

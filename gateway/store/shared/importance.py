@@ -214,6 +214,14 @@ class ScoreTables:
         self._open = {name: table for name, table in self._open.items() if not name.startswith(prefix)} | tables
         return sorted((table for table in tables.values() if table.whole and table.scored), key=lambda table: table.job)
 
+    def of_job(self, dataset: str, items: int, job: str) -> JobTable | None:
+        """The table of one job, also without scores; ``None`` if it has sent nothing."""
+        path = self._path(dataset, job)
+        table = self._mapped(path, items)
+        if table is not None:
+            self._open[path.name] = table
+        return table
+
     def drop(self, dataset: str, job: str) -> None:
         """Forget a job's scores."""
         self._path(dataset, job).unlink(missing_ok=True)
