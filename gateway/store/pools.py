@@ -64,6 +64,13 @@ class Pools:
             after,
         )
 
+    async def charge_object(self, key: ObjectKey, span: tuple[int, int] | None, pool: str) -> None:
+        """See ``pool_rows.charge_object``."""
+        await succeeds(
+            self._disk.write,
+            lambda connection: pool_rows.charge_object(connection, key, span, pool, self._disk.now()),
+        )
+
     async def held_below(self, place: ObjectKey, limit: int) -> int:
         """See ``objects.held_below``; 0 while the index cannot be read."""
         return await attempt(self._disk.read, partial(objects.held_below, place=place, limit=limit), 0)

@@ -36,6 +36,7 @@ class StuckLoads(WarmObjects):
         identity: OriginIdentity,
         span: Span = None,
         kind: LoadClass = LoadClass.WARMUP,
+        pool: str = "",
     ) -> Warmed:
         """Note it."""
         self.asked.append((key.key, span))

@@ -59,7 +59,7 @@ class TimedStore:
         return hit
 
     async def load(
-        self, key: ObjectKey, _tenant: str, _identity: OriginIdentity, span: Span, _kind: LoadClass
+        self, key: ObjectKey, _tenant: str, _identity: OriginIdentity, span: Span, _kind: LoadClass, _pool: str
     ) -> Warmed:
         """See ``WarmObjects``."""
         self._note(key.key if span is None else f"{key.key}#{span[0] // BLOCK}")

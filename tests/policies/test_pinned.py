@@ -62,13 +62,14 @@ def test_a_prefix_without_space_gives_first() -> None:
 
 
 def test_streams_in_a_pinned_prefix_have_no_pools() -> None:
-    """Rule: an object of a pinned prefix belongs to the pin, even if reads below the prefix form a stream."""
-    streams = {name: stream(name) for name in ("lake/val/", "lake/val/a/", "lake/train/", "lake/one", "lake/one/")}
+    """Rule: an object of a pinned prefix belongs to the pin, even if reads below the prefix form a stream, or a scan."""
+    names = ("lake/val/", "lake/val/a/", "scans@lake/val/", "lake/train/", "lake/one", "lake/one/")
+    streams = {name: stream(name) for name in names}
     facts = Facts(100 * GB, {}, {}, streams, pins={"lake/val/": GB, "lake/one": GB})
     plan = decide(Plan(), facts, 0.0, SETTINGS)
     assert set(plan.pools) == {f"stream:{name}" for name in ("lake/val/", "lake/train/", "lake/one", "lake/one/")}
-    names = stream_pools(ObjectKey("default", "lake", "val/a/b"))
-    assert next(name for name in names if name in plan.pools) == "stream:lake/val/"
+    pools = stream_pools(ObjectKey("default", "lake", "val/a/b"))
+    assert next(name for name in pools if name in plan.pools) == "stream:lake/val/"
 
 
 def test_a_stream_that_was_pinned_has_no_minimum_any_more() -> None:

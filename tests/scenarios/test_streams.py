@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -166,3 +167,29 @@ def origin_key(origin: Origin, key: str) -> str:
     """An object of 4 KiB at the origin."""
     origin.put(f"/{BUCKET}/{key}", key.encode().ljust(4096, b"."))
     return key
+
+
+def test_a_scan_beside_a_training_is_a_stream_of_its_own(origin: Origin, running: Running) -> None:
+    """Rule: while boto3 threads train on a prefix, another that reads it in order is recognised as a scan of its own and read
+    ahead into a pool of its own; the training stays random."""
+    keys = [origin_key(origin, f"both/{number:04}.bin") for number in range(3 * ITEMS)]
+    training, scan = f"{BUCKET}/both/", f"scans@{BUCKET}/both/"
+    ended = Event()
+
+    def train(thread: int) -> None:
+        rng, client = np.random.default_rng(thread), running.client(max_pool_connections=1)
+        while not ended.is_set():
+            client.get_object(Bucket=BUCKET, Key=keys[int(rng.integers(len(keys)))])["Body"].read()
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        trainings = [pool.submit(train, thread) for thread in range(THREADS - 1)]
+        try:
+            read_all(running, keys)
+            wait_until(lambda: stream(running, scan).get("pattern") == "sequential", SOON, "the scan's pattern")
+            wait_until(lambda: stream(running, training).get("pattern") == "random", SOON, "the training's pattern")
+        finally:
+            ended.set()
+        for each in trainings:
+            each.result()
+    assert stream(running, scan)["ahead"]["used"] > 0
+    assert stream(running, training)["accesses"] > stream(running, scan)["accesses"]

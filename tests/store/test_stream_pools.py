@@ -147,6 +147,28 @@ async def test_what_is_held_of_a_stream_without_a_pool_is_added_up(
     assert await store.pools.held_below(stream_place(pool), limit) == held
 
 
+async def test_an_object_loaded_ahead_of_a_scan_enters_its_pool_unread(open_store) -> None:
+    """Rule: the blobs of an object enter the pool that is named, behind those that were read, unless they are a dataset's or
+    there is no such pool."""
+    store = await open_store(capacity=CAPACITY)
+    scan = f"stream:scans@{BUCKET}/a/"
+    await have(store, BELOW, "dataset:d", order="consumed")
+    for name in ("a/1", "a/2", "a/3"):
+        await put(store, name, name.encode())
+    await store.pools.charge_object(key_of("a/1"), None, scan)
+    assert await pool_of(store, "a/1") == BELOW
+    await have(store, BELOW, "dataset:d", scan, order="consumed")
+    record = await store.lookup(key_of("a/2"))
+    assert record is not None
+    await store.pools.charge([(await store.blocks(record.row_id, 0, 0))[0].digest], "dataset:d")
+    for name in ("a/1", "a/2"):
+        await store.pools.charge_object(key_of(name), None, scan)
+    await store.pools.charge_object(key_of("a/3"), (1 << 30, 1 << 31), scan)
+    assert [await pool_of(store, name) for name in ("a/1", "a/2", "a/3")] == [scan, "dataset:d", BELOW]
+    fresh = {row.pool.name: row.ledger.fresh for row in await store.pools.usage()}
+    assert (fresh[scan], fresh[BELOW] > 0) == (0, True)
+
+
 async def test_misses_count_for_the_stream(open_store) -> None:
     """Rule: a miss counts for the pool that the object would have entered."""
     store = await open_store(capacity=CAPACITY)

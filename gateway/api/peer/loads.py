@@ -20,13 +20,15 @@ _JSON = (b"content-type", b"application/json")
 
 
 class LoadRequest(NamedTuple):
-    """The body of ``warm``, a JSON array: an object, the span of bytes to load (``None``: all), and the class of the load."""
+    """The body of ``warm``, a JSON array: an object, the span of bytes to load (``None``: all), the class of the load, and the
+    pool that it enters (empty: that of its key)."""
 
     origin: str
     bucket: str
     key: str
     span: tuple[NonNegativeInt, NonNegativeInt] | None = None
     kind: LoadClass = LoadClass.WARMUP
+    pool: str = ""
 
 
 _LOAD = TypeAdapter(LoadRequest)
@@ -40,10 +42,10 @@ def peer_loads(warm: WarmObjects) -> Address:
             asked = _LOAD.validate_json(request.body)
         except ValueError:
             raise ApiError(
-                "InvalidRequest", "the body must be [origin, bucket, key], optionally with a span and a class"
+                "InvalidRequest", "the body must be [origin, bucket, key], optionally with a span, a class and a pool"
             ) from None
         key = checked_key(request, asked.origin, asked.bucket, asked.key)
-        lines = warm.progress(key, request.principal.identity, asked.span, asked.kind)
+        lines = warm.progress(key, request.principal.identity, asked.span, asked.kind, asked.pool)
         await request.send({"type": "http.response.start", "status": 200, "headers": [_JSON]})
         try:
             await _send_lines(request, lines)

@@ -63,20 +63,25 @@ class WarmObjects:
         identity: OriginIdentity,
         span: Span = None,
         kind: LoadClass = LoadClass.WARMUP,
+        pool: str = "",
     ) -> Warmed:
         """Load an object, or a span of it, at its home. Raises nothing but cancellation.
+
+        ``pool`` is the one that it enters, empty for that of its key.
 
         If a home is unreachable, its successor is asked. A home that answers with an error stays home: its failure is the
         result, because readers would not look elsewhere.
         """
         if self._fleet is None:
-            return await self.here(key, identity, span, kind)
-        body = json.dumps([*key] if kind is LoadClass.WARMUP else [*key, span, kind]).encode()
+            return await self.here(key, identity, span, kind, pool)
+        # Nodes of an older version know neither a pool nor a class of warm-ups.
+        asked: list[Any] = [*key] if kind is LoadClass.WARMUP else [*key, span, kind]
+        body = json.dumps([*asked, pool] if pool else asked).encode()
         why = ""
         for _ in range(_HOMES):
             home = self._fleet.members.home(path_key(key.bucket, key.key))
             if home is None:
-                return await self.here(key, identity, span, kind)
+                return await self.here(key, identity, span, kind, pool)
             try:
                 return await _loaded_at(self._fleet, home, body, principal_header(tenant, identity))
             except PeerUnavailable as failure:
@@ -86,13 +91,21 @@ class WarmObjects:
         return Warmed(failure=why)
 
     async def here(
-        self, key: ObjectKey, identity: OriginIdentity, span: Span = None, kind: LoadClass = LoadClass.WARMUP
+        self,
+        key: ObjectKey,
+        identity: OriginIdentity,
+        span: Span = None,
+        kind: LoadClass = LoadClass.WARMUP,
+        pool: str = "",
     ) -> Warmed:
         """Load an object, or a span of it, into this node's cache. Raises nothing but cancellation."""
 
         async def load(key: ObjectKey) -> Warmed:
             try:
-                return await self._load(Ask(key, identity, metadata_first=span is not None, within=span))
+                done = await self._load(Ask(key, identity, metadata_first=span is not None, within=span))
+                if pool and not (done.there or done.failure):
+                    await self._engine.services.store.pools.charge_object(key, span, pool)
+                return done
             except OriginUnavailable as failure:
                 return Warmed(failure=failure.told)
             except DiskUnavailable as failure:
@@ -103,10 +116,15 @@ class WarmObjects:
         return await self._engine.lane.one(kind, key, load)
 
     async def progress(
-        self, key: ObjectKey, identity: OriginIdentity, span: Span = None, kind: LoadClass = LoadClass.WARMUP
+        self,
+        key: ObjectKey,
+        identity: OriginIdentity,
+        span: Span = None,
+        kind: LoadClass = LoadClass.WARMUP,
+        pool: str = "",
     ) -> AsyncGenerator[bytes]:
         """Run ``here`` for another node: yields an empty line every second while loading, then a line with the result."""
-        loading = asyncio.get_running_loop().create_task(self.here(key, identity, span, kind))
+        loading = asyncio.get_running_loop().create_task(self.here(key, identity, span, kind, pool))
         try:
             yield b"\n"
             while not (await asyncio.wait([loading], timeout=_ALIVE))[0]:

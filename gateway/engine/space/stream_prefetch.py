@@ -54,9 +54,9 @@ class PrefetchLinks:
     block_size: int
     most_bytes: int
 
-    async def load(self, key: ObjectKey, principal: Principal, span: Span) -> Warmed:
-        """Load an object, or a span of it, at its home, in the background lane."""
-        return await self.objects.load(key, principal.tenant, principal.identity, span, LoadClass.STREAM)
+    async def load(self, key: ObjectKey, principal: Principal, span: Span, pool: str = "") -> Warmed:
+        """Load an object, or a span of it, at its home, in the background lane; into ``pool``, or that of its key."""
+        return await self.objects.load(key, principal.tenant, principal.identity, span, LoadClass.STREAM, pool)
 
 
 class StreamPrefetcher(Generic[Machine]):
@@ -121,7 +121,7 @@ class StreamPrefetcher(Generic[Machine]):
 
     async def _load(self, load: Load[Any]) -> None:
         try:
-            done = await self._links.load(load.key, load.principal, load.span)
+            done = await self._links.load(load.key, load.principal, load.span, load.pool)
         except Exception:
             self._carry_out(self.machine.ended(load, 0, there=False, failure="its load failed"))
             raise

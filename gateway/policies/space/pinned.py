@@ -18,6 +18,7 @@ from gateway.policies.eviction.lru import LeastRecentlyUsed
 from gateway.policies.items.datasets import CachingMode
 from gateway.policies.pools import STREAM
 from gateway.policies.space.orders import PoolOrder, WhyCaching
+from gateway.policies.streams.groups import SCANS
 from gateway.policies.streams.zone import ZoneStream
 
 MOST = 0.9
@@ -54,4 +55,5 @@ def unpinned(streams: Mapping[str, ZoneStream], pins: Mapping[str, int]) -> dict
 
 
 def _holds(pin: str, name: str) -> bool:
+    name = name.removeprefix(SCANS)
     return name == pin or (pin.endswith("/") and name.startswith(pin))

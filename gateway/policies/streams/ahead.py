@@ -28,6 +28,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from gateway.model.access import ObjectRead
+from gateway.policies.streams.groups import pool_of_scan
 from gateway.policies.streams.instructions import (
     AheadBytes,
     Instruction,
@@ -86,8 +87,10 @@ class ReadAhead:
 
     def read(self, bucket: str, read: ObjectRead, block: int, blocks: int) -> None:
         """A block of an object of ``blocks`` blocks was read; ``bucket`` is the first level of its streams."""
+        key = read.key.key
+        bucket = self._tree.scanning.bucket_of(bucket, key, read.client)
         self._latest.append((bucket, read, block))
-        name, key = f"{bucket}/", read.key.key
+        name = f"{bucket}/"
         for segment in levels(key):
             if (scan := self._scans.get(name)) is not None:
                 rest = key[len(name) - len(bucket) - 1 :]
@@ -181,7 +184,7 @@ class ReadAhead:
                 continue
             if principal is not None and self._rights.permit(principal, unit[0].path, scan.without):
                 self._in_flight.add(unit)
-                yield Load(principal, *unit, want)
+                yield Load(principal, *unit, want, pool_of_scan(want.name))
                 return
         scan.done(want)
 

@@ -13,6 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from gateway.model.keys import ObjectKey, Principal
 from gateway.policies.reads.rules import OFF, Rules
+from gateway.policies.streams.groups import SCANS
 from gateway.policies.streams.pattern import Pattern
 from gateway.policies.streams.stream import Stream
 
@@ -42,12 +43,18 @@ class ListPage(NamedTuple, Generic[Asker]):
 
 
 class Load(NamedTuple, Generic[Asker]):
-    """Instruction: load an object, or a span of it, with a reader's rights. ``ended`` answers it. ``asker``: what it is for."""
+    """Instruction: load an object, or a span of it, with a reader's rights. ``ended`` answers it.
+
+    Attributes:
+        asker: what it is for.
+        pool: the name of the pool that it enters; empty for that of its key.
+    """
 
     principal: Principal
     key: ObjectKey
     span: Span
     asker: Asker
+    pool: str = ""
 
 
 class LogFailure(NamedTuple):
@@ -111,6 +118,6 @@ def block_span(block: int, size: int) -> Span:
 
 def pattern_of(stream: Stream, rules: Rules) -> Pattern | None:
     """Pattern of a stream: set by the rule for its latest child, or else recognised."""
-    bucket = stream.bucket.rpartition(":")[2]
+    bucket = stream.bucket.removeprefix(SCANS).rpartition(":")[2]
     latest = "" if stream.blocks else stream.latest
     return _PATTERNS.get(rules.for_path(f"{bucket}/{stream.prefix}{latest}").pattern, stream.pattern)

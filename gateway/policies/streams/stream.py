@@ -6,8 +6,10 @@ and which names the positions of its children refer to.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from gateway.policies.streams.groups import SCANS, Courses
 from gateway.policies.streams.lifetime import ReadGaps
 from gateway.policies.streams.names import DistinctItems, SiblingNames
 from gateway.policies.streams.pattern import WINDOW, Evidence, Pattern, Recognition
@@ -17,6 +19,8 @@ Segment = str | int
 """A level of a path; the blocks of an object are numbers."""
 REREAD = 1.2
 """Reads per client and child at which a scan counts as repeated."""
+MOST_APART = 10
+"""A stream begins anew without scanning clients once they have read more than one in so many of its children."""
 FEW = 0.02
 """Tolerated share of reads of new children where the same ones are read again and again, or of known children where each is read
 once."""
@@ -46,6 +50,8 @@ class Stream:
         ``again`` were as in ``judged``.
         clients: those that read it recently.
         latest: the child that was read last.
+        courses: the orders of its clients, while they together have none.
+        apart: draws of clients that turned out to scan.
         beginning: whether it is not a stream yet, but the first children of a prefix, read in order (``tree.py``).
         next_look: ``draws`` at which the pattern is recognised again, unless that was just done; ``looked_at`` is when, in
             seconds.
@@ -85,6 +91,8 @@ class Stream:
     settled: bool = False
     judged: tuple[int, int, int] = (0, 0, 0)
     beginning: bool = False
+    courses: Courses = field(default_factory=Courses)
+    apart: int = 0
 
     @property
     def name(self) -> str:
@@ -110,6 +118,34 @@ class Stream:
         part: nothing there is hotter than the rest.
         """
         return self.names if self.listing is None or self.settled else self.listing
+
+    def beside_scans(self, client: int, child: str) -> bool:
+        """Note a client's next child; returns whether it scans while the clients together do not."""
+        if self.pattern in (None, Pattern.SEQUENTIAL) or self.bucket.startswith(SCANS):
+            return False
+        return self.courses.in_order(client, child)
+
+    @property
+    def blurred(self) -> bool:
+        """Whether its statistics are those of scanning clients too much for the clients that remain."""
+        return MOST_APART * self.apart > self.draws
+
+    def anew(self, children: Sequence[str]) -> Stream:
+        """The stream as it would begin with reads of these children."""
+        names, draws = SiblingNames(children), len(children)
+        again = max(0, draws - names.seen)
+        return Stream(
+            self.bucket,
+            self.prefix,
+            self.level,
+            0,
+            names,
+            last_access=self.last_access,
+            draws=draws,
+            early=draws,
+            again=again,
+            courses=self.courses,
+        )
 
     def settle(self) -> None:
         """Judge whether clients read all children that they know equally often: each once per epoch."""

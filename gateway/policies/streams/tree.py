@@ -20,11 +20,12 @@ Its bounds:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from operator import itemgetter
 
+from gateway.policies.streams.groups import JUDGED, SCANS, ScanningClients
 from gateway.policies.streams.lifetime import gaps_of
 from gateway.policies.streams.names import SiblingNames, mark_of
 from gateway.policies.streams.pattern import (
@@ -130,6 +131,7 @@ class AccessStreamTree:
         self._root = _Branch([])
         self._streams: dict[str, Stream] = {}
         self._beginnings: dict[str, Stream] = {}
+        self.scanning = ScanningClients()
         self._trails: dict[_Place, tuple[tuple[_Step, ...], _Branch]] = {}
         """Each node with the steps down to it, so that a read below a known path need not descend name by name."""
         self.nodes = 0
@@ -156,6 +158,10 @@ class AccessStreamTree:
             hit: whether it was a hit.
             size, waited: bytes that were read, and seconds until the answer.
         """
+        if self.scanning.read(bucket, key, client):
+            for above in self._above(bucket, key):
+                above.count(mark_of(f"{key}/{block}"), hit, size, max(time, above.last_access), waited)
+            bucket = f"{SCANS}{bucket}"
         way, rest = self._way(bucket, key, block if has_blocks(key, blocks) else None)
         deepest, mark = None, -1
         for node, name in way:
@@ -175,6 +181,8 @@ class AccessStreamTree:
                 if fresh:
                     stream.recent.add(mark)
                     self._drawn(node, stream, name, child is None, time)
+                    if isinstance(name, str) and stream.beside_scans(client, name):
+                        self._split_off(node, stream, client)
                 if not stream.beginning:
                     deepest = stream
         if self.nodes > self._bound:
@@ -289,7 +297,7 @@ class AccessStreamTree:
         if not known and node is not self._root and (full or len(children) in _FEW):
             path = _path(bucket, key, block if has_blocks(key, blocks) else None)
             path = path[: len(path) - below]
-            if full or (isinstance(path[-1], str) and _ordered(node)):
+            if full or (isinstance(path[-1], str) and _ordered(node.children, node.window)):
                 self._begin(path, blocks, node, beginning=not full)
         if not full:
             return
@@ -378,6 +386,21 @@ class AccessStreamTree:
         stream.population = stream.blocks or estimated_count(max(stream.accesses, stream.draws), stream.seen)
         stream.gaps = gaps_of((time for _, time, _ in node.window[-self._window - 1 :]), stream.gaps.longest)
 
+    def _split_off(self, node: _Branch, stream: Stream, client: int) -> None:
+        """Take a scanning client out of a stream that others read (``groups.py``)."""
+        others = [read for read in node.window if read[2] != client]
+        latest = others[-JUDGED:]
+        if len(latest) < JUDGED or _ordered({name for name, _, _ in latest}, latest):
+            return
+        self.scanning.add(stream.bucket, stream.prefix, client)
+        stream.apart += len(node.window) - len(others)
+        node.window = others
+        node.last.pop(client, None)
+        if stream.blurred:
+            anew = stream.anew([str(name) for name, _, _ in others])
+            anew.next_look = max(anew.draws, self._window)
+            self._streams[stream.name] = node.stream = anew
+
     # --- the shape
 
     def _fork(self, tail: Tail, path: list[Segment]) -> _Branch:
@@ -439,10 +462,10 @@ def _recent(reads: list[tuple[Segment, float, int]], window: int) -> list[tuple[
     return ordered[-window * min(clients, MOST_WINDOWS) :]
 
 
-def _ordered(node: _Branch) -> bool:
-    """Whether the few children of a node were read in order."""
-    ranks = {name: float(rank) for rank, name in enumerate(sorted(node.children, key=_in_listing))}
-    sightings = [(ranks[name], time, client) for name, time, client in node.window if name in ranks]
+def _ordered(children: Iterable[Segment], reads: list[tuple[Segment, float, int]]) -> bool:
+    """Whether a few children were read in order."""
+    ranks = {name: float(rank) for rank, name in enumerate(sorted(children, key=_in_listing))}
+    sightings = [(ranks[name], time, client) for name, time, client in reads if name in ranks]
     return trend(sorted(sightings, key=itemgetter(1)), len(ranks)) > SEQUENTIAL_RHO
 
 

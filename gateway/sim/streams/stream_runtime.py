@@ -16,6 +16,7 @@ from gateway.policies.reads.rules import Rules
 from gateway.policies.space.orders import PoolOrder
 from gateway.policies.space.stream_space import StreamMemory, stream_orders
 from gateway.policies.streams.ahead import ReadAhead
+from gateway.policies.streams.groups import pool_of_scan
 from gateway.policies.streams.instructions import Instruction, ListPage, Load, LoadRights
 from gateway.policies.streams.pattern import Pattern
 from gateway.policies.streams.prefetch import PoolRoom, most_ahead
@@ -156,7 +157,8 @@ class StreamRuntime:
         in_flight = _LoadInFlight(machine, load, len(missing), size)
         for item in missing:
             self._awaited.setdefault(item, []).append(in_flight)
-            self._fetch(item, self.pool_of(item))
+            own = self._cache.pools.get(load.pool.removeprefix(STREAM)) if load.pool else None
+            self._fetch(item, self.pool_of(item) if own is None else own)
         return []
 
     # --- pools
@@ -192,7 +194,7 @@ class StreamRuntime:
         if Parts.LIFETIME in self._without:
             report = replace(report, lifetime=None)
         pool = self._cache.pools.get(stream.name)
-        if pool is None:
+        if pool is None and not pool_of_scan(stream.name):
             report = replace(report, held=sum(map(self._store.size_of, self._in_default(stream))))
         held = PoolReport() if pool is None else PoolReport(pool.size, len(pool), ghost_hits=pool.ghosts.hits)
         return ZoneStream(stream.name, report, held, ("",), 1)

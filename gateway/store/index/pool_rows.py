@@ -256,7 +256,7 @@ def charge_below(connection: Connection, place: ObjectKey, after: Walked, now: f
     keys = {number: key for number, key in objects if key.startswith(place.key)}
     rows = pools(connection)
     numbers = _numbers(rows)
-    movable = {number for number, row in rows.items() if row.pool.name == DEFAULT or row.pool.name.startswith(OF_KEYS)}
+    movable = _movable(rows)
     moved: dict[str, dict[bytes, None]] = {}
     left, reached = MOST_TIES, Walked(objects[-1][1]) if len(keys) == limit else None
     for row_id, key in keys.items():
@@ -277,6 +277,28 @@ def charge_below(connection: Connection, place: ObjectKey, after: Walked, now: f
     for name, digests in moved.items():
         charge(connection, list(digests), name, now)
     return reached
+
+
+def charge_object(connection: Connection, key: ObjectKey, span: tuple[int, int] | None, name: str, now: float) -> None:
+    """Move the blobs of an object that was loaded ahead, or of the blocks in a span of it, to a pool; as unread ones.
+
+    Blobs of datasets stay, and all do if there is no such pool. For the most ties of an object, see ``MOST_TIES``.
+    """
+    rows = pools(connection)
+    if name not in _numbers(rows):
+        return
+    movable, (start, stop) = _movable(rows), span or (0, 2**62)
+    ties = connection.execute(
+        "SELECT digest, pool FROM objects CROSS JOIN object_blocks ON object_id = objects.id CROSS JOIN blobs USING (digest) "
+        "WHERE origin = ? AND bucket = ? AND key = ? AND no * block_size >= ? AND no * block_size < ? LIMIT ?",
+        (*key, start, stop, MOST_TIES),
+    )
+    charge(connection, [digest for digest, pool in ties if pool in movable], name, now)
+
+
+def _movable(rows: Mapping[int, PoolRow]) -> set[int]:
+    """The pools that blobs of objects may leave, by number: those of datasets keep theirs."""
+    return {number for number, row in rows.items() if row.pool.name == DEFAULT or row.pool.name.startswith(OF_KEYS)}
 
 
 def lowest(connection: Connection, name: str, limit: int) -> list[tuple[bytes, int]]:
