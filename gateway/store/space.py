@@ -13,6 +13,7 @@ from gateway.policies.watermarks import (
     MARKS,
     Space,
     Watermarks,
+    admits,
     file_system_takes,
     marks_of,
     room_for_blobs,
@@ -28,6 +29,8 @@ from gateway.store.index import blob_rows
 from gateway.store.index.blob_rows import Counts
 
 _TRUSTED_FOR = 1.0
+_WAIT_FOR_KEEPER = 2.0
+_LOOK_AGAIN = 0.05
 _MEASURED_EVERY = 10.0
 """Seconds for which the measured size of datasets is used."""
 _UNCOUNTED = 16 * 1024**2
@@ -74,6 +77,8 @@ class SpaceMeter:
         self._measured_at = -_MEASURED_EVERY
         self._learned = 0
         self._evicting = 0
+        self._waiting = 0
+        """Bytes for which callers wait for the keeper."""
         self._free: Free | None = None
         self._free_at = 0.0
         self._spared: tuple[object, ...] = ()
@@ -195,6 +200,26 @@ class SpaceMeter:
         if before == self._learned and not self._evicting:
             self.learn(counts)
         return self.current()
+
+    async def wait_for_keeper(self, size: int) -> bool:
+        """Have the keeper make room; returns whether there is room for ``size`` more bytes within two seconds.
+
+        Raises:
+            DiskFault: the disk does not answer.
+        """
+        deadline = self._loop.time() + _WAIT_FOR_KEEPER
+        self._waiting += size
+        try:
+            # The keeper knows neither what this worker has reserved nor who else waits: it is asked for all of that together.
+            together = self.filling + self._waiting
+            await self._disk.write(lambda connection: blob_rows.want(connection, together))
+            while self._loop.time() < deadline:
+                await asyncio.sleep(_LOOK_AGAIN)
+                if admits(await self.refresh(), size):
+                    return True
+            return False
+        finally:
+            self._waiting -= size
 
     async def _measure_datasets(self) -> None:
         now = self._loop.time()

@@ -52,8 +52,6 @@ from gateway.store.status import StoreStatus
 T = TypeVar("T")
 
 _CHORES_EVERY = 5.0
-_WAIT_FOR_KEEPER = 2.0
-_ASK_AGAIN = 0.05
 _FEW = 512
 """Rows up to which a look-up precedes long reads."""
 _FRESH = 4096
@@ -70,8 +68,6 @@ class Store:
         self._settings = settings
         self._disk = disk
         self._space = SpaceMeter(settings, disk)
-        self._waiting = 0
-        """Bytes for which callers wait for the keeper."""
         self.accesses = Accesses()
         self._uses = Uses(self.accesses, self._flush)
         self.expect = self._uses.expect
@@ -338,7 +334,7 @@ class Store:
             if admits(await self._space.refresh(), size):
                 return True
             if not self.directory.locked:
-                return await self._wait_for_keeper(size)
+                return await self._space.wait_for_keeper(size)
             await self._evictor.free(size)
             self.opened.trim()  # an unlinked file's space is free only once it is closed
             with suppress(TimeoutError):
@@ -477,22 +473,6 @@ class Store:
             self._disk.post(
                 lambda connection: blob_rows.remove_files(connection, loose, remove), lambda: self._loose.update(loose)
             )
-
-    async def _wait_for_keeper(self, size: int) -> bool:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + _WAIT_FOR_KEEPER
-        self._waiting += size
-        try:
-            # The keeper knows neither what this worker has reserved nor who else waits: it is asked for all of that together.
-            together = self._space.filling + self._waiting
-            await self._disk.write(lambda connection: blob_rows.want(connection, together))
-            while loop.time() < deadline:
-                await asyncio.sleep(_ASK_AGAIN)
-                if admits(await self._space.refresh(), size):
-                    return True
-            return False
-        finally:
-            self._waiting -= size
 
     def _flush(self) -> None:
         self._remove(())
