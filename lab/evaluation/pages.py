@@ -27,7 +27,7 @@ def busy(load: float) -> str:
 
 def write_section(page: str, name: str, title: str, where: str, *parts: str) -> None:
     """Write a section of ``docs/evaluation/PAGE.md`` whose words are not in a template yet, and print it."""
-    about = f"Written by `make evaluate ONLY={name}`. Measured on: {where}."
+    about = f"Measured by `make evaluate ONLY={name}`: {where}."
     text = "\n\n".join([f"## {title}", *(part.strip() for part in parts), about]) + "\n"
     Page("", FOLDER / f"{page}.md", FOLDER / f"{name}.json", name).write(text)
     print(text, flush=True)
