@@ -102,7 +102,7 @@ def _pipeline(endpoint: str, model: Model, **options: Any) -> larder.pipelines.P
 
 
 def _trained(pipeline: larder.pipelines.Pipeline, model: Model) -> Iterator[int]:
-    """Train for ever, and yield the workers of each batch."""
+    """Train without an end, and yield the number of workers at each batch."""
     for _ in chain.from_iterable(repeat(pipeline)):
         time.sleep(model.pause)
         yield int(pipeline.stats()["workers"])
