@@ -149,9 +149,8 @@ def _why(results: Results) -> str:
     ]
     return (
         f"Where streams fall short: scans of prefixes that nobody else reads have {_hits(alone):.1%} hits, those of ImageNet "
-        f"and MITPlaces {_hits(mixed):.1%}. Two jobs train there meanwhile, and a pattern was that of all readers "
-        "([not any more](../decisions/0071-a-scan-beside-others-is-a-stream.md)): what is random is not loaded ahead of the "
-        "scan, and folders that the scan makes streams of their own divide the space. Fewer hits than with JuiceFS: "
+        f"and MITPlaces {_hits(mixed):.1%}. Two jobs train there meanwhile. "
+        "Fewer hits than with JuiceFS: "
         f"{', '.join(behind) or 'none'}. Of three trainings on a data set a third of the reads are first ones, and a stream "
         f"of which the cache holds less than half is not loaded whole: {ours.hit_ratio(Pattern.RANDOM):.1%}, at most 66.7 %."
     )
