@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from hashlib import sha256
 from hmac import digest as hmac
@@ -20,19 +21,32 @@ SECRET, DAY, SECOND = "secret-of-the-tests", b"20261130", 1_796_000_000
 HOST, NO_BODY = b"gateway.test", sha256(b"").hexdigest().encode()
 SCOPE = DAY + b"/us-east-1/s3/aws4_request"
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\nx-amz-request-id: "
+RANGES = b"HTTP/1.1 206 Partial Content\r\netag: x\r\n"
 FAR = 1e12
 """Seconds that lie after every test."""
 _KEY = sigv4.signing_key(SECRET, DAY.decode(), "us-east-1")
 
 
-def head(path: bytes, date: bytes = DAY + b"T120000Z", invocation: bytes = b"", secret: str = SECRET) -> bytes:
-    """A signed GET; ``invocation`` is the id that an SDK adds, signed."""
+def head(
+    path: bytes,
+    date: bytes = DAY + b"T120000Z",
+    invocation: bytes = b"",
+    secret: str = SECRET,
+    ranged: bytes = b"",
+    signs: bool = True,
+) -> bytes:
+    """A signed GET; ``invocation`` is the id that an SDK adds, signed, ``ranged`` the value of Range, signed if ``signs``."""
     signed = b"host;x-amz-content-sha256;x-amz-date"
     lines = b"host:%b\nx-amz-content-sha256:%b\nx-amz-date:%b\n" % (HOST, NO_BODY, date)
     more = b""
     if invocation:
         signed, lines = b"amz-sdk-invocation-id;" + signed, b"amz-sdk-invocation-id:%b\n%b" % (invocation, lines)
         more = b"amz-sdk-invocation-id: %b\r\n" % invocation
+    if ranged:
+        more += b"Range: %b\r\n" % ranged
+    if ranged and signs:
+        signed = signed.replace(b"x-amz-content", b"range;x-amz-content")
+        lines = lines.replace(b"x-amz-content", b"range:%b\nx-amz-content" % ranged, 1)
     canonical = b"GET\n%b\n\n%b\n%b\n%b" % (path, lines, signed, NO_BODY)
     text = first_lines(date) + sha256(canonical).hexdigest().encode()
     key = _KEY if secret == SECRET else sigv4.signing_key(secret, DAY.decode(), "us-east-1")
@@ -72,7 +86,9 @@ class Wire:
             {}, [], self._drain, channel, count(0xA0), self._begin, self._decide, SimpleNamespace()
         )  # type: ignore[arg-type]
         self.reads.guards = numbered(guards)
-        order = (template.names.index(b"amz-sdk-invocation-id"),) if len(template.names) > 2 else ()
+        signed = self._accepted.partition(b"SignedHeaders=")[2].partition(b",")[0].split(b";")
+        self._signed = dict.fromkeys(signed, b"\0") | {b"host": HOST, b"x-amz-content-sha256": NO_BODY}
+        order = tuple(template.names.index(name) for name in signed if name in (b"amz-sdk-invocation-id", b"range"))
         answer = self.reads.answer_of(template, order)
         assert answer is not None
         self.answer: Callable[[bytes], bool] = answer
@@ -82,8 +98,17 @@ class Wire:
     ) -> Any:
         """Have an object sent again under these guards; returns the copy of its bytes."""
         copy = SimpleNamespace(body=body)
-        self.reads.objects[path] = path, HEAD % len(body), copy, len(body), since, until, numbered(guards)  # type: ignore[assignment]
+        made = path, HEAD % len(body), copy, len(body), len(body), since, until, numbered(guards)
+        self.reads.objects[path] = made  # type: ignore[assignment]
         return copy
+
+    def put_ranges(self, path: bytes, size: int, block_size: int, files: Mapping[int, int], *guards: Guard) -> None:
+        """Have ranges of an object sent whose blocks are open files, by number, which these guards belong to."""
+        blocks = {}
+        for number, file in files.items():
+            status = os.fstat(file)
+            blocks[number] = file, status.st_size, status.st_mtime_ns, numbered(guards)
+        self.reads.objects[path] = path, RANGES, blocks, size, block_size, 0.0, FAR, ()  # type: ignore[assignment]
 
     def received(self) -> bytes:
         """What the client has received, after the connection has ended."""
@@ -100,15 +125,9 @@ class Wire:
         self.begun.append(date)
         if date.startswith(b"9"):
             return None
-        lines = b"host:%b\nx-amz-content-sha256:%b\nx-amz-date:%b\n" % (HOST, NO_BODY, date)
-        signed = b"host;x-amz-content-sha256;x-amz-date"
-        if b"invocation" in self._accepted:
-            first, second = (
-                b"\n\namz-sdk-invocation-id:",
-                b"\n%b\namz-sdk-invocation-id;%b\n%b" % (lines, signed, NO_BODY),
-            )
-            return _KEY, first_lines(date), (b"GET\n", first, second), 0.0, self.until
-        return _KEY, first_lines(date), (b"GET\n", b"\n\n%b\n%b\n%b" % (lines, signed, NO_BODY)), 0.0, self.until
+        lines = b"".join(b"%b:%b\n" % pair for pair in {**self._signed, b"x-amz-date": date}.items())
+        text = b"GET\n\0\n\n%b\n%b\n%b" % (lines, b";".join(self._signed), NO_BODY)
+        return _KEY, first_lines(date), tuple(text.split(b"\0")), 0.0, self.until
 
     def _decide(self, data: bytes) -> bool:
         self.general.append(data)

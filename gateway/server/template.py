@@ -81,9 +81,10 @@ class Template:
     Attributes:
         names: of the slots' headers, in the order of ``match``.
         pieces: of the accepted head after its path, without the value of Range; every second one is a slot.
+        range_at: where that value was; ``None`` if there is no Range.
     """
 
-    __slots__ = ("_fixed", "_headers", "_range_at", "_size", "_unpack_from", "names", "pieces")
+    __slots__ = ("_fixed", "_headers", "_size", "_unpack_from", "names", "pieces", "range_at")
 
     def __init__(
         self, pieces: list[bytes], names: tuple[bytes, ...], range_at: int | None, headers: list[tuple[bytes, bytes]]
@@ -94,7 +95,7 @@ class Template:
         self._fixed = self.pieces[::2]
         self._unpack_from = layout.unpack_from
         self._size = layout.size
-        self._range_at = range_at
+        self.range_at = range_at
         self._headers = headers
 
     @classmethod
@@ -143,7 +144,7 @@ class Template:
     def match(self, head: bytes) -> tuple[bytes, tuple[bytes, ...]] | None:
         """The path and the values of the slots, if the received bytes are exactly one head of this shape."""
         size, at = len(head), head.find(b" ", 5)
-        if self._range_at is not None:
+        if self.range_at is not None:
             return self._match_ranged(head, at)
         if size - at != self._size or at < 0 or size > LONGEST:
             return None
@@ -157,11 +158,11 @@ class Template:
 
     def _match_ranged(self, head: bytes, at: int) -> tuple[bytes, tuple[bytes, ...]] | None:
         """Like ``match``, for a head with Range; its path ends at ``at``."""
-        assert self._range_at is not None
+        assert self.range_at is not None
         path, rest = head[4:at], head[at:]
-        end = rest.find(b"\r", self._range_at)
-        wanted = rest[self._range_at : end]
-        rest = rest[: self._range_at] + rest[end:]
+        end = rest.find(b"\r", self.range_at)
+        wanted = rest[self.range_at : end]
+        rest = rest[: self.range_at] + rest[end:]
         if wanted[:6] != _BYTES or wanted[6:].translate(None, _IN_RANGES):
             return None
         if len(rest) != self._size or len(head) > LONGEST:

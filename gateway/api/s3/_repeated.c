@@ -1,9 +1,9 @@
-/* A repeated hit from memory in one call: what repeated.py does for it, without the interpreter.
+/* A repeated hit in one call: what repeated.py does for it, without the interpreter.
  *
- * Heads.answer compares a head with its template, verifies its signature, compares everything that may have changed since the
- * object was last sent, and sends it. If anything differs it has done nothing, and the Python code decides. Only that code draws
- * conclusions: it lists the guards to compare, prepares the text to sign once a second, and counts the answers later. So this
- * file knows neither rights nor freshness. docs/decisions/0065 says what it saves.
+ * answer() compares a head with its template, verifies its signature, compares everything that may have changed since the object
+ * was last sent, and sends it, or a range of it. If anything differs it has done nothing, and the Python code decides. Only that
+ * code draws conclusions: it lists the guards to compare, prepares the text to sign once a second, and counts the answers later.
+ * So this file knows neither rights nor freshness. docs/decisions/0065 says what it saves.
  *
  * Guards are tuples, which hold if
  *
@@ -16,6 +16,7 @@
  * The stable ABI suffices, so one library serves every Python from 3.11. SHA-256 is libcrypto's, in place: hashlib's objects cost
  * more than the blocks that they hash. */
 
+#define _GNU_SOURCE
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
 #include <Python.h>
@@ -25,11 +26,13 @@
 #include <stdint.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <time.h>
 
 #define LONGEST 8192 /* bytes of a head, as in template.py */
 #define MOST_SLOTS 8
+#define LARGEST (128 * 1024) /* bytes of a range */
 #define DATE 16
 #define SIGNATURE 64
 
@@ -98,117 +101,95 @@ static int all_hold(PyObject *guards, double at) {
     return !PyErr_Occurred();
 }
 
-/* Heads(reads, shape, slots, order, date, signature): the repeated heads of one connection.
+/* The repeated heads of one connection are a list and a state.
  *
- * reads       has the attribute guards, those of all requests of the connection, which may be replaced, and what HELD names:
- *               objects   by path, tuples of the objects that may be sent again, see READY
- *               answered  the list of the answers to count, tuples (sent, reads, seconds since the epoch, seconds taken)
- *               drain     counts them; called when there are MANY
- *               channel, ids   as in repeated.py
- *               begin     from a date, the text that all requests of a second share, see begin()
- *               lines     from a second, the last lines of an answer's head
- *               general   answers what this cannot
- * shape       the accepted head from the end of its path
- * slots       the spans in it that vary, by place; of these, date and signature are the numbers of the date and of the signature
- * order       the numbers of the slots that are signed, by place in the canonical request */
+ * objects     by path, tuples of the objects that may be sent again, see READY
+ * answered    the list of the answers to count, tuples (sent, reads, seconds since the epoch, seconds taken, first byte, end)
+ * drain       counts them; called when there are MANY
+ * channel, ids   as in repeated.py
+ * begin       from a date, the text that all requests of a second share, see begin()
+ * lines       from a second, the last lines of an answer's head
+ * general     answers what this cannot
+ * guarded     its attribute guards has those of all requests of the connection
+ * reads       of the connection, noted for each answer
+ * shape       the accepted head from the end of its path, without the value of Range
+ * pieces, dated   what begin and lines gave last; None at first */
 
-enum { OBJECTS, ANSWERED, DRAIN, CHANNEL, IDS, BEGIN, LINES, GENERAL, COUNTED, NAMED, READS = NAMED, SHAPE, PIECES, DATED, ALL };
-static const char *const HELD[] = {"objects", "answered", "drain", "channel", "ids", "begin", "lines", "general", "reads"};
+enum { OBJECTS, ANSWERED, DRAIN, CHANNEL, IDS, BEGIN, LINES, GENERAL, GUARDED, READS, SHAPE, PIECES, DATED, ALL };
+#define HELD(name) PyList_GetItem(held, name)
 #define MANY 256
 
-/* A tuple: an object in memory that readers of one kind may be sent again from one moment to before another, in seconds since
- * the epoch, while the guards hold. sent is noted for each answer; head is the answer's up to the request's number; the attribute
- * body of copy has size bytes, or none any more. */
-enum { SENT, HEAD, COPY, SIZE, SINCE, BEFORE, GUARDS, READY };
+/* A tuple: an object that readers of one kind may be sent again from one moment to before another, in seconds since the epoch,
+ * while the guards hold. sent is noted for each answer; head is the answer's up to the request's number, or up to the lines that
+ * name a range. The attribute body of copy has size bytes, or none any more. For ranges, copy is a dict of the object's blocks by
+ * number, with a tuple for each that is a file: descriptor, size and time of change in nanoseconds, and guards. */
+enum { SENT, HEAD, COPY, SIZE, BLOCK_SIZE, SINCE, BEFORE, GUARDS, READY };
 
 typedef struct {
-    PyObject_HEAD
-    PyObject *held[ALL];
-    struct {
-        Py_ssize_t begin, end;
-    } slots[MOST_SLOTS];
-    Py_ssize_t size;
-    int slot_count, date, signature, order[MOST_SLOTS], order_count;
-    char signed_date[DATE];
+    Py_ssize_t size, ranged; /* of the shape; where the value of Range was taken out of it, or -1 */
+    Py_ssize_t slots[MOST_SLOTS][2], slot_count, date, signature; /* the spans that vary, by place; two of them */
+    Py_ssize_t order[MOST_SLOTS], order_count; /* the slots that are signed, by place in the text; slot_count means Range */
+    char signed_date[DATE]; /* this and the rest begin as zeros, what is above is set by compiled.py */
     Hash begun, outer;
     double since, until;
     time_t second;
-} Heads;
+} State;
 
-static int heads_init(Heads *self, PyObject *args, PyObject *kwargs) {
-    PyObject *reads, *shape, *slots, *order;
-    Py_ssize_t at = 0;
-    if (self->held[READS]) return PyErr_SetString(PyExc_TypeError, "made once"), -1;
-    if (!PyArg_ParseTuple(args, "OSO!O!ii", &reads, &shape, &PyTuple_Type, &slots, &PyTuple_Type, &order, &self->date,
-                          &self->signature))
-        return -1;
-    for (int i = 0; i < NAMED; i++)
-        if (!(self->held[i] = PyObject_GetAttrString(reads, HELD[i]))) return -1;
-    self->held[READS] = Py_NewRef(reads);
-    self->held[SHAPE] = Py_NewRef(shape);
-    self->size = PyBytes_Size(shape);
-    self->second = -1;
-    Py_ssize_t slot_count = PyTuple_Size(slots), order_count = PyTuple_Size(order);
-    if (slot_count > MOST_SLOTS || order_count > MOST_SLOTS || !PyDict_Check(self->held[OBJECTS])) goto wrong;
-    for (; self->slot_count < slot_count; self->slot_count++) {
-        Py_ssize_t *begin = &self->slots[self->slot_count].begin, *end = &self->slots[self->slot_count].end;
-        if (!PyArg_ParseTuple(PyTuple_GetItem(slots, self->slot_count), "nn", begin, end)) return -1;
-        if (*begin < at || *end < *begin || *end > self->size) goto wrong;
-        at = *end;
-    }
-    for (; self->order_count < order_count; self->order_count++) {
-        long slot = PyLong_AsLong(PyTuple_GetItem(order, self->order_count));
-        if (slot < 0 || slot >= slot_count) goto wrong;
-        self->order[self->order_count] = (int)slot;
-    }
-    int date = self->date, signature = self->signature;
-    if (date >= 0 && date < slot_count && self->slots[date].end - self->slots[date].begin == DATE && signature >= 0 &&
-        signature < slot_count && self->slots[signature].end - self->slots[signature].begin == SIGNATURE)
-        return 0;
-wrong:
-    return PyErr_SetString(PyExc_ValueError, "no shape of a signed head"), -1;
+typedef struct {
+    const char *text; /* the value of Range, the only one whose length varies; NULL: the whole object is wanted */
+    Py_ssize_t size;
+    long long first, last;
+} Range;
+
+static Py_ssize_t path_end(const char *head, Py_ssize_t size) {
+    Py_ssize_t end = 5;
+    while (end < size && plain[(unsigned char)head[end]]) end++;
+    return end;
 }
 
-static int heads_traverse(Heads *self, visitproc visit, void *arg) {
-    Py_VISIT(Py_TYPE((PyObject *)self));
-    for (int i = 0; i < ALL; i++) Py_VISIT(self->held[i]);
-    return 0;
+/* A number of up to 18 digits, and go behind it; -1 without any. */
+static long long number_at(const char **at) {
+    const char *first = *at;
+    long long number = 0;
+    while (**at >= '0' && **at <= '9' && *at - first < 18) number = 10 * number + *(*at)++ - '0';
+    return *at == first ? -1 : number;
 }
 
-static int heads_clear(Heads *self) {
-    for (int i = 0; i < ALL; i++) Py_CLEAR(self->held[i]);
-    return 0;
-}
-
-static void heads_dealloc(Heads *self) {
-    PyTypeObject *type = Py_TYPE((PyObject *)self);
-    PyObject_GC_UnTrack(self);
-    heads_clear(self);
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
-    Py_DECREF(type);
+/* Copy a head without the value of Range; returns the size of the copy, or 0 if that value is not bytes=FIRST-LAST. */
+static Py_ssize_t take_range(const State *self, const char *head, Py_ssize_t size, char *copy, Range *range) {
+    Py_ssize_t at = path_end(head, size) + self->ranged;
+    const char *next = head + at + 6;
+    if (size > LONGEST || at >= size || strncmp(head + at, "bytes=", 6)) return 0;
+    range->first = number_at(&next);
+    if (*next++ != '-' || range->first < 0) return 0;
+    range->last = number_at(&next);
+    if (*next != '\r' || range->last < range->first) return 0;
+    range->text = head + at;
+    range->size = next - range->text;
+    memcpy(copy, head, at);
+    memcpy(copy + at, next, size - at - range->size);
+    return size - range->size;
 }
 
 /* The end of the path, if bytes are one head of this shape; otherwise 0. template.py says why that is safe. */
-static Py_ssize_t match(const Heads *self, const char *head, Py_ssize_t size) {
-    Py_ssize_t end = 5, at = 0;
-    if (size > LONGEST || size < self->size + 5 || memcmp(head, "GET /", 5)) return 0;
-    while (end < size && plain[(unsigned char)head[end]]) end++;
-    if (size - end != self->size) return 0;
-    const char *rest = head + end, *shape = PyBytes_AsString(self->held[SHAPE]);
+static Py_ssize_t match(const State *self, const char *shape, const char *head, Py_ssize_t size) {
+    Py_ssize_t end = path_end(head, size), at = 0;
+    if (size > LONGEST || size - end != self->size || memcmp(head, "GET /", 5)) return 0;
+    const char *rest = head + end;
     for (int i = 0; i < self->slot_count; i++) {
-        Py_ssize_t begin = self->slots[i].begin;
+        Py_ssize_t begin = self->slots[i][0];
         if (memcmp(rest + at, shape + at, begin - at)) return 0;
-        for (at = begin; at < self->slots[i].end; at++)
+        for (at = begin; at < self->slots[i][1]; at++)
             if (!plain[(unsigned char)rest[at]]) return 0;
     }
     return memcmp(rest + at, shape + at, self->size - at) ? 0 : end;
 }
 
-/* Prepare what all requests of a second share; 0: the date is invalid, or an error is set. The attribute begin gives the signing
- * key, the string to sign up to the digest, the pieces of the canonical request around path and slots, and from when to before
- * when the date counts. */
-static int begin(Heads *self, const char *date) {
-    PyObject *text = PyObject_CallFunction(self->held[BEGIN], "y#", date, (Py_ssize_t)DATE), *pieces;
+/* Prepare what all requests of a second share; 0: the date is invalid, or an error is set. begin gives the signing key, the string
+ * to sign up to the digest, the pieces of the canonical request around path and slots, and from when to before when the date
+ * counts. */
+static int begin(State *self, PyObject *held, const char *date) {
+    PyObject *text = PyObject_CallFunction(HELD(BEGIN), "y#", date, (Py_ssize_t)DATE), *pieces;
     const char *key, *first;
     Py_ssize_t key_size, first_size;
     unsigned char block[64] = {0};
@@ -225,8 +206,7 @@ static int begin(Heads *self, const char *date) {
         for (int i = 0; i < 64; i++) block[i] ^= 0x36 ^ 0x5c;
         hash_init(&self->outer);
         hash_update(&self->outer, block, 64);
-        Py_XDECREF(self->held[PIECES]);
-        self->held[PIECES] = Py_NewRef(pieces);
+        PyList_SetItem(held, PIECES, Py_NewRef(pieces));
         memcpy(self->signed_date, date, DATE);
     }
     Py_XDECREF(text);
@@ -234,21 +214,19 @@ static int begin(Heads *self, const char *date) {
 }
 
 /* Whether the signature of a matching head is right, by SigV4. */
-static int verified(const Heads *self, const char *head, Py_ssize_t end) {
+static int verified(const State *self, PyObject *pieces, const char *head, Py_ssize_t end, const Range *range) {
     unsigned char digest[32];
     char hex[64];
     const char *rest = head + end;
     Hash text, inner = self->begun, outer = self->outer;
     hash_init(&text);
     for (int i = 0; i < self->order_count + 2; i++) {
-        PyObject *piece = PyTuple_GetItem(self->held[PIECES], i);
+        PyObject *piece = PyTuple_GetItem(pieces, i);
+        Py_ssize_t slot = i && i <= self->order_count ? self->order[i - 1] : -1, ranged = slot == self->slot_count;
         hash_update(&text, PyBytes_AsString(piece), PyBytes_Size(piece));
-        if (i == 0) {
-            hash_update(&text, head + 4, end - 4);
-        } else if (i <= self->order_count) {
-            int slot = self->order[i - 1];
-            hash_update(&text, rest + self->slots[slot].begin, self->slots[slot].end - self->slots[slot].begin);
-        }
+        if (i == 0) hash_update(&text, head + 4, end - 4);
+        if (ranged) hash_update(&text, range->text, range->size);
+        else if (slot >= 0) hash_update(&text, rest + self->slots[slot][0], self->slots[slot][1] - self->slots[slot][0]);
     }
     hash_final(digest, &text);
     hex_of(hex, digest, 32);
@@ -257,78 +235,111 @@ static int verified(const Heads *self, const char *head, Py_ssize_t end) {
     hash_update(&outer, digest, 32);
     hash_final(digest, &outer);
     hex_of(hex, digest, 32);
-    return !differ(hex, rest + self->slots[self->signature].begin, SIGNATURE);
+    return !differ(hex, rest + self->slots[self->signature][0], SIGNATURE);
+}
+
+/* The bytes of a range that lies in one block, if its file is as it was and they are in memory, so that no disk is waited for. */
+static const char *read_range(PyObject *ready, Range *range, double at) {
+    static char bytes[LARGEST];
+    long long size = PyLong_AsLongLong(PyTuple_GetItem(ready, SIZE)), block_size, file_size, changed;
+    PyObject *guards, *number, *block;
+    struct stat status;
+    int file;
+    if (range->last >= size) range->last = size - 1;
+    block_size = PyLong_AsLongLong(PyTuple_GetItem(ready, BLOCK_SIZE));
+    if (block_size <= 0 || range->first > range->last || range->last - range->first >= LARGEST ||
+        range->first / block_size != range->last / block_size || !(number = PyLong_FromLongLong(range->first / block_size)))
+        return NULL;
+    block = PyDict_GetItemWithError(PyTuple_GetItem(ready, COPY), number);
+    Py_DECREF(number);
+    if (!block || !PyArg_ParseTuple(block, "iLLO", &file, &file_size, &changed, &guards) || !all_hold(guards, at)) return NULL;
+    if (fstat(file, &status) || !status.st_nlink || status.st_size != file_size ||
+        status.st_mtim.tv_sec * 1000000000LL + status.st_mtim.tv_nsec != changed)
+        return NULL;
+    struct iovec part = {bytes, range->last - range->first + 1};
+    return preadv2(file, &part, 1, range->first % block_size, RWF_NOWAIT) == (ssize_t)part.iov_len ? bytes : NULL;
 }
 
 /* Keep the last lines of the heads of a second's answers; 0: an error is set. */
-static int date_answers(Heads *self, time_t second) {
-    if (second == self->second) return 1;
-    PyObject *lines = PyObject_CallFunction(self->held[LINES], "L", (long long)second);
+static int date_answers(State *self, PyObject *held, time_t second) {
+    if (second == self->second && HELD(DATED) != Py_None) return 1;
+    PyObject *lines = PyObject_CallFunction(HELD(LINES), "L", (long long)second);
     if (!lines) return 0;
-    Py_XDECREF(self->held[DATED]);
-    self->held[DATED] = lines;
+    PyList_SetItem(held, DATED, lines);
     self->second = second;
     return PyBytes_Check(lines);
 }
 
-/* Send an object, and note the answer; -1, with an error: bytes were sent, but what follows failed. */
-static int send_it(Heads *self, PyObject *ready, PyObject *body, int out, uint64_t serial, double now, double at) {
-    char number[18];
-    PyObject *head = PyTuple_GetItem(ready, HEAD), *lines = self->held[DATED], *done;
-    for (int i = 0; i < 16; i++) number[i] = "0123456789ABCDEF"[serial >> (60 - 4 * i) & 15];
-    memcpy(number + 16, "\r\n", 2);
+#define PART "content-length: %lld\r\ncontent-range: bytes %lld-%lld/%lld\r\nx-amz-request-id: %016llX\r\n"
+
+/* Send bytes of an object, and note the answer; -1, with an error: bytes were sent, but what follows failed. */
+static int send_it(PyObject *held, PyObject *ready, PyObject *body, const char *bytes, const Range *range, int out,
+                   unsigned long long serial, double now, double at) {
+    char own[160];
+    long long first = range->first, count = range->last - first + 1, size = PyLong_AsLongLong(PyTuple_GetItem(ready, SIZE));
+    int length = range->text ? PyOS_snprintf(own, sizeof own, PART, count, first, range->last, size, serial)
+                             : PyOS_snprintf(own, sizeof own, "%016llX\r\n", serial);
+    PyObject *head = PyTuple_GetItem(ready, HEAD), *lines = HELD(DATED), *done;
     struct iovec parts[] = {{PyBytes_AsString(head), PyBytes_Size(head)},
-                            {number, sizeof number},
+                            {own, length},
                             {PyBytes_AsString(lines), PyBytes_Size(lines)},
-                            {PyBytes_AsString(body), PyBytes_Size(body)}};
+                            {(char *)bytes, count}};
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = 4};
     ssize_t all = parts[0].iov_len + parts[1].iov_len + parts[2].iov_len + parts[3].iov_len;
     ssize_t sent = sendmsg(out, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent != all) {
         Py_ssize_t taken = sent >= 0 ? sent : errno == EAGAIN || errno == EINTR ? 0 : -1;
-        done = PyObject_CallMethod(self->held[CHANNEL], "keep", "(Oy#OO)n", head, number, (Py_ssize_t)sizeof number, lines, body,
-                                   taken);
+        done = PyObject_CallMethod(HELD(CHANNEL), "keep", "(Oy#ON)n", head, own, (Py_ssize_t)length, lines,
+                                   body ? Py_NewRef(body) : PyBytes_FromStringAndSize(bytes, count), taken);
         if (!done) return -1;
         Py_DECREF(done);
     }
     double seconds = seconds_of(CLOCK_MONOTONIC, NULL) - at;
-    done = Py_BuildValue("(OOdd)", PyTuple_GetItem(ready, SENT), self->held[COUNTED], now, seconds);
-    int noted = done ? PyList_Append(self->held[ANSWERED], done) : -1;
+    done = Py_BuildValue("(OOddLL)", PyTuple_GetItem(ready, SENT), HELD(READS), now, seconds, first, first + count);
+    int noted = done ? PyList_Append(HELD(ANSWERED), done) : -1;
     Py_XDECREF(done);
-    if (noted < 0 || PyList_Size(self->held[ANSWERED]) < MANY) return noted < 0 ? -1 : 1;
-    done = PyObject_CallFunctionObjArgs(self->held[DRAIN], NULL);
+    if (noted < 0 || PyList_Size(HELD(ANSWERED)) < MANY) return noted < 0 ? -1 : 1;
+    done = PyObject_CallFunctionObjArgs(HELD(DRAIN), NULL);
     Py_XDECREF(done);
     return done ? 1 : -1;
 }
 
 /* Whether a head was answered. 0: nothing has happened, though an error may be set; see send_it for -1. */
-static int answered(Heads *self, const char *head, Py_ssize_t size) {
-    Py_ssize_t end = match(self, head, size);
+static int answered(State *self, PyObject *held, const char *head, Py_ssize_t size) {
+    char copy[LONGEST];
+    Range range = {0};
+    if (self->ranged >= 0) size = take_range(self, head, size, copy, &range), head = copy;
+    Py_ssize_t end = size ? match(self, PyBytes_AsString(HELD(SHAPE)), head, size) : 0;
     time_t second;
     int done = 0;
     PyObject *body = NULL, *serial = NULL;
     if (!end) return 0;
     double at = seconds_of(CLOCK_MONOTONIC, NULL), now = seconds_of(CLOCK_REALTIME, &second);
-    PyObject *guards = PyObject_GetAttr(self->held[READS], names[GUARDS_NAME]);
+    PyObject *guards = PyObject_GetAttr(HELD(GUARDED), names[GUARDS_NAME]);
     PyObject *path = guards && all_hold(guards, at) ? PyBytes_FromStringAndSize(head + 4, end - 4) : NULL;
-    PyObject *ready = path ? PyDict_GetItemWithError(self->held[OBJECTS], path) : NULL;
+    PyObject *ready = path ? PyDict_GetItemWithError(HELD(OBJECTS), path) : NULL;
     Py_XDECREF(guards);
     Py_XDECREF(path);
     if (!ready || PyTuple_Size(ready) != READY) return 0;
     Py_INCREF(ready);
-    const char *date = head + end + self->slots[self->date].begin;
-    PyObject *descriptor = PyObject_GetAttr(self->held[CHANNEL], names[DESCRIPTOR]);
+    const char *date = head + end + self->slots[self->date][0], *bytes = NULL;
+    PyObject *descriptor = PyObject_GetAttr(HELD(CHANNEL), names[DESCRIPTOR]);
     int out = descriptor ? (int)PyLong_AsLong(descriptor) : -1;
     Py_XDECREF(descriptor);
     if (out < 0 || !(PyFloat_AsDouble(PyTuple_GetItem(ready, SINCE)) <= now)) goto end;
     if (!(now < PyFloat_AsDouble(PyTuple_GetItem(ready, BEFORE))) || !all_hold(PyTuple_GetItem(ready, GUARDS), at)) goto end;
-    body = PyObject_GetAttr(PyTuple_GetItem(ready, COPY), names[BODY]);
-    if (!body || !PyBytes_Check(body) || PyBytes_Size(body) != PyLong_AsSsize_t(PyTuple_GetItem(ready, SIZE))) goto end;
-    if ((!self->held[PIECES] || memcmp(date, self->signed_date, DATE)) && !begin(self, date)) goto end;
-    if (!(self->since <= now && now < self->until) || !verified(self, head, end) || !date_answers(self, second)) goto end;
-    serial = PyIter_Next(self->held[IDS]);
+    if (!range.text) {
+        range.last = PyLong_AsLongLong(PyTuple_GetItem(ready, SIZE)) - 1;
+        body = PyObject_GetAttr(PyTuple_GetItem(ready, COPY), names[BODY]);
+        if (!body || !PyBytes_Check(body) || PyBytes_Size(body) != range.last + 1) goto end;
+        bytes = PyBytes_AsString(body);
+    }
+    if ((HELD(PIECES) == Py_None || memcmp(date, self->signed_date, DATE)) && !begin(self, held, date)) goto end;
+    if (!(self->since <= now && now < self->until) || !verified(self, HELD(PIECES), head, end, &range)) goto end;
+    if (!date_answers(self, held, second) || (range.text && !(bytes = read_range(ready, &range, at)))) goto end;
+    serial = PyIter_Next(HELD(IDS));
     if (serial && !PyErr_Occurred())
-        done = send_it(self, ready, body, out, PyLong_AsUnsignedLongLongMask(serial), now, at);
+        done = send_it(held, ready, body, bytes, &range, out, PyLong_AsUnsignedLongLongMask(serial), now, at);
 end:
     Py_XDECREF(serial);
     Py_XDECREF(body);
@@ -336,24 +347,19 @@ end:
     return done;
 }
 
-static PyObject *heads_answer(Heads *self, PyObject *head) {
-    int done = PyBytes_Check(head) ? answered(self, PyBytes_AsString(head), PyBytes_Size(head)) : 0;
+/* answer(held, state, head): answer bytes that are one head of this shape; returns whether they were. */
+static PyObject *answer(PyObject *module, PyObject *const *given, Py_ssize_t count) {
+    if (count != 3 || !PyList_Check(given[0]) || PyList_Size(given[0]) != ALL || !PyByteArray_Check(given[1]) ||
+        PyByteArray_Size(given[1]) != sizeof(State))
+        return PyErr_SetString(PyExc_TypeError, "not the heads of a connection"), NULL;
+    PyObject *held = given[0], *head = given[2];
+    (void)module;
+    State *self = (State *)PyByteArray_AsString(given[1]);
+    int done = PyBytes_Check(head) ? answered(self, held, PyBytes_AsString(head), PyBytes_Size(head)) : 0;
     if (done) return done < 0 ? NULL : Py_NewRef(Py_True);
     PyErr_Clear(); /* the Python code meets the same error, and answers */
-    return PyObject_CallFunctionObjArgs(self->held[GENERAL], head, NULL);
+    return PyObject_CallFunctionObjArgs(HELD(GENERAL), head, NULL);
 }
-
-static PyMethodDef heads_methods[] = {
-    {"answer", (PyCFunction)heads_answer, METH_O, "Answer bytes that are one head of this shape; returns whether they were."},
-    {NULL, NULL, 0, NULL},
-};
-static PyType_Slot heads_slots[] = {
-    {Py_tp_doc, "The repeated heads of one connection."}, {Py_tp_init, heads_init},       {Py_tp_traverse, heads_traverse},
-    {Py_tp_clear, heads_clear},                           {Py_tp_dealloc, heads_dealloc}, {Py_tp_methods, heads_methods},
-    {0, NULL},
-};
-static PyType_Spec heads_spec = {"gateway.api.s3._repeated.Heads", sizeof(Heads), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-                                 heads_slots};
 
 /* Whether libcrypto is here, and hashes. */
 static int find_libcrypto(void) {
@@ -375,7 +381,8 @@ static int find_libcrypto(void) {
     return !memcmp(digest, known, sizeof known);
 }
 
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, .m_name = "_repeated", .m_size = -1};
+static PyMethodDef methods[] = {{"answer", (PyCFunction)(void (*)(void))answer, METH_FASTCALL, NULL}, {NULL, NULL, 0, NULL}};
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_repeated", .m_size = -1, .m_methods = methods};
 
 PyMODINIT_FUNC PyInit__repeated(void) {
     const char *bytes = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~/";
@@ -384,10 +391,9 @@ PyMODINIT_FUNC PyInit__repeated(void) {
     names[GUARDS_NAME] = PyUnicode_InternFromString("guards");
     names[BODY] = PyUnicode_InternFromString("body");
     names[DESCRIPTOR] = PyUnicode_InternFromString("descriptor");
-    PyObject *made = PyModule_Create(&module), *heads = PyType_FromSpec(&heads_spec);
-    if (!made || !heads || PyErr_Occurred() || PyModule_AddObjectRef(made, "Heads", heads) < 0) return NULL;
-    Py_DECREF(heads);
+    PyObject *module = PyModule_Create(&definition);
+    if (!module || PyErr_Occurred() || PyModule_AddIntConstant(module, "STATE", sizeof(State)) < 0) return NULL;
     for (int kind = IS; kind <= UNTIL; kind++)
-        if (PyModule_AddIntConstant(made, KINDS[kind], kind) < 0) return NULL;
-    return made;
+        if (PyModule_AddIntConstant(module, KINDS[kind], kind) < 0) return NULL;
+    return module;
 }

@@ -1,9 +1,9 @@
-"""Repeated hits from memory by compiled code (``_repeated.c``), if it was built and libcrypto is available.
+"""Repeated hits by compiled code (``_repeated.c``), if it was built and libcrypto is available.
 
-``RepeatedReads`` decides every request of its connection. After it has sent an object from memory, ``CompiledReads`` gives the
-compiled code all that it compared, as guards. From then on that code sends the object again while all guards hold, and leaves
-every other request to ``RepeatedReads``. So both give the same answers, and the Python code alone serves where nothing is
-compiled.
+``RepeatedReads`` decides every request of its connection. After it has sent an object from memory, or a range from a block's
+file, ``CompiledReads`` gives the compiled code all that it compared, as guards. From then on that code sends the object again, or
+any range of the block, while all guards hold, and leaves every other request to ``RepeatedReads``. So both give the same answers,
+and the Python code alone serves where nothing is compiled.
 
 The answers are counted later, in bulk: when a few hundred have gathered, and before metrics are read.
 """
@@ -13,11 +13,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import partial
+from struct import Struct
+from typing import TYPE_CHECKING, Protocol
 
 from gateway.api.s3.answer import date_lines
-from gateway.api.s3.hot import SentObject
-from gateway.engine.objects.hits import Hits
+from gateway.api.s3.hot import SentObject, SentRanges
+from gateway.engine.objects.hits import BlockFile, Hits
 from gateway.model.guards import Guard
 from gateway.model.keys import Principal
 from gateway.server.channel import Channel
@@ -36,14 +38,20 @@ except ImportError:
 else:
     AVAILABLE = True
 
+LARGEST = 128 * 1024
+"""Bytes of a range (``LARGEST`` of ``_repeated.c``): a slow reader of it costs one copy of that size."""
 _MOST_SLOTS = 8
+_LAYOUT = Struct(f"{2 + 2 * _MOST_SLOTS + 3 + _MOST_SLOTS + 1}n")
+"""The first members of ``State`` of ``_repeated.c``."""
 _MOST_KINDS = 64
 """Kinds of readers whose objects are kept."""
 
-Object = tuple[SentObject, bytes, object, int, float, float, tuple[tuple[int, object, object, object], ...]]
+Numbered = tuple[tuple[int, object, object, object], ...]
+Object = tuple[SentObject | SentRanges, bytes, object, int, int, float, float, Numbered]
 """An object that may be sent again; see ``READY`` of ``_repeated.c``."""
-Answered = tuple[SentObject, "CountedReads", float, float]
-"""An answer to count: the object, the connection's reads, when in seconds since the epoch, and the seconds that it took."""
+Answered = tuple[SentObject | SentRanges, "CountedReads", float, float, int, int]
+"""An answer to count: the object, the connection's reads, when in seconds since the epoch, the seconds that it took, the first
+byte and the end."""
 Second = tuple[bytes, bytes, tuple[bytes, ...], float, float]
 """What the signatures of one date share; see ``begin`` of ``_repeated.c``."""
 
@@ -71,19 +79,22 @@ class CompiledHits:
         self._note = note
         self._most = most
         self._kept = 0
-        self._objects: dict[tuple[Principal, bytes, bool], dict[bytes, Object]] = {}
+        self._objects: dict[tuple[Principal, bytes, bool, bool], dict[bytes, Object]] = {}
 
-    def objects(self, principal: Principal, host: bytes, checked: bool) -> dict[bytes, Object]:
-        """The objects by path that one kind of readers may be sent: by caller, Host, and whether answers have checksums."""
-        objects = self._objects.get((principal, host, checked))
+    def objects(self, principal: Principal, host: bytes, checked: bool, ranged: bool) -> dict[bytes, Object]:
+        """The objects by path that one kind of readers may be sent: by caller, Host, whether answers have checksums, and whether
+        they are ranges."""
+        objects = self._objects.get((principal, host, checked, ranged))
         if objects is None:
             if len(self._objects) >= _MOST_KINDS:  # connections keep theirs
                 self._objects.clear()
-            objects = self._objects[principal, host, checked] = {}
+            objects = self._objects[principal, host, checked, ranged] = {}
         return objects
 
-    def remember(self, objects: dict[bytes, Object], path: bytes, sent: SentObject, *guards: Guard) -> None:
-        """From now on send an object again, at its path, while these guards and those of ``ready`` hold."""
+    def remember(
+        self, objects: dict[bytes, Object], path: bytes, sent: SentObject | SentRanges, *guards: Guard
+    ) -> None:
+        """From now on send an object, or ranges of it, at its path, while these guards and those of ``ready`` hold."""
         ready = sent.ready
         of_object = self._hits.guards(ready)
         if not of_object:
@@ -97,7 +108,17 @@ class CompiledHits:
                 objects.clear()
             self._kept += 1
         every = numbered((*guards, *of_object))
-        objects[path] = sent, sent.head, ready.copy, sent.size, ready.since, ready.until, every
+        source = sent.ready.copy if isinstance(sent, SentObject) else sent.blocks
+        objects[path] = (
+            sent, sent.head, source, sent.size, ready.record.block_size, ready.since, ready.until, every,
+        )  # fmt: skip
+
+    def remember_block(self, sent: SentRanges, number: int, file: BlockFile) -> None:
+        """From now on send ranges of a block from its file, while the file's guards hold."""
+        if len(sent.blocks) >= self._most:
+            sent.blocks.clear()
+        descriptor, size, changed, guards = file
+        sent.blocks[number] = descriptor, size, changed, numbered(guards)
 
     def drain(self) -> None:
         """Count the answers that were sent since the last call."""
@@ -105,22 +126,21 @@ class CompiledHits:
             return
         answered, note = self.answered[:], self._note
         self.answered.clear()
-        self._hits.count([(sent.ready, now) for sent, _, now, _ in answered])
-        for sent, reads, now, seconds in answered:
-            size = sent.size
-            note(sent.ready.entry.key, 0, size, size, True, now, reads.reader, reads.client, 0.0)
+        self._hits.count([(sent.ready, start, now) for sent, _, now, _, start, _ in answered])
+        for sent, reads, now, seconds, start, stop in answered:
+            note(sent.ready.entry.key, start, stop, sent.size, True, now, reads.reader, reads.client, 0.0)
             reads.patience.answered += 1
-            sent.count(size, seconds)
+            sent.count(stop - start, seconds)
 
 
-def numbered(guards: Sequence[Guard]) -> tuple[tuple[int, object, object, object], ...]:
+def numbered(guards: Sequence[Guard]) -> Numbered:
     """Guards as the compiled code takes them."""
     return tuple((getattr(_repeated, kind.upper()), *rest) for kind, *rest in guards)
 
 
 @dataclass
 class CompiledReads:
-    """What the compiled code needs of one connection, under the names that it knows (``HELD`` of ``_repeated.c``).
+    """What the compiled code needs of one connection (``HELD`` of ``_repeated.c``).
 
     ``guards`` are those of all requests of the connection; without any, compiled code answers none. ``general`` answers others.
     """
@@ -133,7 +153,7 @@ class CompiledReads:
     begin: Callable[[bytes], Second | None]
     general: Callable[[bytes], bool]
     reads: CountedReads
-    guards: tuple[Any, ...] | None = None
+    guards: Numbered | None = None
     lines: Callable[[int], bytes] = date_lines
 
     def answer_of(self, template: Template, order: tuple[int, ...]) -> Callable[[bytes], bool] | None:
@@ -146,14 +166,22 @@ class CompiledReads:
         Returns:
             ``None`` if it takes no heads of this shape.
         """
-        names = template.names
-        if RANGE in names or len(names) > _MOST_SLOTS:
+        spans, at = [0] * (2 * _MOST_SLOTS), 0
+        names = [name for name in template.names if name != RANGE]
+        if len(names) > _MOST_SLOTS or len(order) > _MOST_SLOTS:
             return None
-        spans, at = [], 0
         for number, piece in enumerate(template.pieces):
             if number % 2:
-                spans.append((at, at + len(piece)))
+                spans[number - 1 : number + 1] = at, at + len(piece)
             at += len(piece)
-        shape = b"".join(template.pieces)
-        heads = _repeated.Heads(self, shape, tuple(spans), order, names.index(DATE), names.index(SIGNATURE))
-        return heads.answer
+        ranged = -1 if template.range_at is None else template.range_at
+        state = bytearray(_repeated.STATE)
+        _LAYOUT.pack_into(
+            state, 0, at, ranged, *spans, len(names), names.index(DATE), names.index(SIGNATURE),
+            *order, *[0] * (_MOST_SLOTS - len(order)), len(order),
+        )  # fmt: skip
+        held = [
+            self.objects, self.answered, self.drain, self.channel, self.ids, self.begin, self.lines, self.general, self,
+            self.reads, b"".join(template.pieces), None, None,
+        ]  # fmt: skip
+        return partial(_repeated.answer, held, state)

@@ -23,7 +23,7 @@ from gateway.api.s3.auth import Authenticated
 from gateway.api.s3.call import S3Call
 from gateway.api.s3.objects import part_head, whole_head
 from gateway.engine.engine import Engine
-from gateway.engine.objects.hits import ReadyObject
+from gateway.engine.objects.hits import Ready, ReadyObject
 from gateway.fleet.nodes.membership import Membership
 from gateway.model.guards import Guard
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal
@@ -103,6 +103,20 @@ class SentObject:
     size: int
     ready: ReadyObject
     count: Callable[[int, float], None]
+
+
+@dataclass(slots=True, eq=False)
+class SentRanges:
+    """An object of which ranges were sent from files, in the form for sending others of the same blocks (``compiled.py``).
+
+    ``head`` is the answer up to the lines that name the range; ``blocks`` has the files by the block's number.
+    """
+
+    head: bytes
+    size: int
+    ready: Ready
+    count: Callable[[int, float], None]
+    blocks: dict[int, tuple[int, int, int, object]]
 
 
 @dataclass(slots=True)

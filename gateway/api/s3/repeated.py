@@ -27,8 +27,8 @@ from gateway.api.s3.accounting import Accounting, Trace
 from gateway.api.s3.accounts import Account
 from gateway.api.s3.answer import date_lines
 from gateway.api.s3.auth import MAX_SKEW, Authenticator
-from gateway.api.s3.compiled import AVAILABLE, CompiledHits, CompiledReads, Second, numbered
-from gateway.api.s3.hot import Hit, HotReads, KnownAddress, SentObject, wants_checksum
+from gateway.api.s3.compiled import AVAILABLE, LARGEST, CompiledHits, CompiledReads, Second, numbered
+from gateway.api.s3.hot import Hit, HotReads, KnownAddress, SentObject, SentRanges, wants_checksum
 from gateway.engine.objects.hits import Hits
 from gateway.model.guards import Guard
 from gateway.model.s3 import sigv4
@@ -313,7 +313,7 @@ class RepeatedReads:
         """Have compiled code answer what it can; ``None`` if it takes no heads of this shape."""
         repeats, hits = self._repeats, self._repeats.compiled
         reads = CompiledReads(
-            hits.objects(self._principal, self._host, self._checked), hits.answered, hits.drain, self._channel,
+            hits.objects(self._principal, self._host, self._checked, self._ranged), hits.answered, hits.drain, self._channel,
             repeats.ids, self._signature.second_of, self.decide, self,
         )  # fmt: skip
         answer = reads.answer_of(self.template, self._signature.order)
@@ -322,8 +322,8 @@ class RepeatedReads:
         self.answer = answer
         return reads
 
-    def _hand_over(self, compiled: CompiledReads, path: bytes, sent: SentObject) -> None:
-        """Let compiled code send an object again, while all that this request has compared stays as it is."""
+    def _hand_over(self, compiled: CompiledReads, path: bytes, sent: SentObject | SentRanges) -> None:
+        """Let compiled code send an object or ranges again, while all that this request has compared stays as it is."""
         accounting, channel, places = self._repeats.accounting, self._channel, self._repeats.places
         of_account = self._signature.guards()
         if not of_account:
@@ -371,6 +371,8 @@ class RepeatedReads:
         repeats.accounting.count("GET", hit, self._tenant, hit.key.bucket, hit.length, monotonic() - at)
         if hit.memory is not None and wanted is None:
             self._remember(known, path, head, hit)
+        elif hit.memory is None and wanted is not None and self._compiled is not None:
+            self._remember_block(self._compiled, known, path, hit)
         return True
 
     def _remember(self, known: KnownAddress, path: bytes, head: bytes, hit: Hit) -> None:
@@ -381,6 +383,24 @@ class RepeatedReads:
             known.sent = sent = SentObject(self._principal, self._checked, head, hit.length, ready, counted.add)
             if self._compiled is not None:
                 self._hand_over(self._compiled, path, sent)
+
+    def _remember_block(self, compiled: CompiledReads, known: KnownAddress, path: bytes, hit: Hit) -> None:
+        """After a range was sent from a file, let compiled code send ranges of that block."""
+        repeats, (start, stop, size) = self._repeats, hit.span
+        ready = repeats.hits.ready_ranges(hit.key, self._identity)
+        if ready is None or stop - start > LARGEST:
+            return
+        number = start // ready.record.block_size
+        file = repeats.hits.block_file(ready, number)
+        if file is None:
+            return
+        sent = compiled.objects[path][0] if path in compiled.objects else None
+        same = isinstance(sent, SentRanges) and sent.ready.entry is ready.entry and sent.ready.record is ready.record
+        blocks = sent.blocks if same and isinstance(sent, SentRanges) else {}
+        counted = repeats.accounting.hits(self._tenant, hit.key.bucket)
+        sent = SentRanges(b"%b%b" % (STATUS_LINES[206], known.heads[None]), size, ready, counted.add, blocks)
+        repeats.compiled.remember_block(sent, number, file)
+        self._hand_over(compiled, path, sent)
 
     def _trace(self, path: bytes, values: tuple[bytes, ...], hit: Hit, numbers: tuple[float, float, int]) -> Trace:
         """The request as the general path describes it."""

@@ -41,9 +41,13 @@ _tuple = tuple.__new__
 """Makes a named tuple without calling its constructor, a Python function."""
 
 
+BlockFile = tuple[int, int, int, tuple[Guard, ...]]
+"""An open block: descriptor, size in bytes, time of change in nanoseconds; and the guards that hold while it is the object's."""
+
+
 @dataclass(slots=True, eq=False)
-class ReadyObject:
-    """A whole object in memory that a reader has just received, and all that ``again`` compares before a repetition.
+class Ready:
+    """An object that a reader has just received, and all that is compared before a repetition.
 
     ``since``, ``until`` and ``vouched`` come from the reader's ``Validity``.
     """
@@ -51,8 +55,6 @@ class ReadyObject:
     entry: ObjectEntry
     record: ObjectRecord
     client: OriginIdentity
-    digest: bytes
-    copy: CopiedBlob
     slot: int
     bucket: int
     generation: int
@@ -61,6 +63,14 @@ class ReadyObject:
     since: float
     until: float
     vouched: float
+
+
+@dataclass(slots=True, eq=False)
+class ReadyObject(Ready):
+    """A whole object in memory, for ``again``."""
+
+    digest: bytes
+    copy: CopiedBlob
 
 
 class Hits:
@@ -134,16 +144,36 @@ class Hits:
 
     def ready(self, key: ObjectKey, client: OriginIdentity) -> ReadyObject | None:
         """What ``again`` needs to repeat an object that ``find`` just found whole in memory; ``None`` if it is gone."""
-        entry = self._entries.get(key)
-        known, ref = (None, None) if entry is None else (entry.valid.get(client.name), entry.blobs.get(0))
+        ready = self.ready_ranges(key, client)
+        ref = None if ready is None else ready.entry.blobs.get(0)
         copy = None if ref is None else self._services.store.memory.copy(ref.digest)
-        if entry is None or known is None or ref is None or copy is None or len(copy.body) != entry.record.meta.size:
+        if ready is None or ref is None or copy is None or len(copy.body) != ready.record.meta.size:
+            return None
+        return ReadyObject(
+            ready.entry, ready.record, client, ready.slot, ready.bucket, ready.generation, ready.rules, ready.revocation,
+            ready.since, ready.until, ready.vouched, ref.digest, copy,
+        )  # fmt: skip
+
+    def ready_ranges(self, key: ObjectKey, client: OriginIdentity) -> Ready | None:
+        """What it takes to repeat ranges of an object of which ``find`` just found one; ``None`` if it is gone."""
+        entry = self._entries.get(key)
+        known = None if entry is None else entry.valid.get(client.name)
+        if entry is None or known is None:
             return None
         (rules, revocation, validity), (slot, bucket) = known, entry.slots
-        return ReadyObject(
-            entry, entry.record, client, ref.digest, copy, slot, bucket, entry.generation, rules, revocation,
+        return Ready(
+            entry, entry.record, client, slot, bucket, entry.generation, rules, revocation,
             validity.since, validity.until, validity.vouched,
         )  # fmt: skip
+
+    def block_file(self, ready: Ready, number: int) -> BlockFile | None:
+        """An open block of an object; ``None`` if it is not open, or so small that memory may have it."""
+        opened, ref = self._services.store.opened, ready.entry.blobs.get(number)
+        blob = None if ref is None else opened.get(ref)
+        if ref is None or blob is None or blob.size <= LARGEST:
+            return None
+        guards = ("item", ready.entry.blobs, number, ref), *opened.guards(ref.digest, blob)
+        return blob.fd, blob.size, blob.mtime_ns, guards
 
     def again(self, ready: ReadyObject, now: float, at: float) -> bytes | None:
         """The bytes of an object to send to the same reader again; ``None`` if anything has changed and ``find`` must decide.
@@ -175,8 +205,8 @@ class Hits:
         store.accesses.record(_tuple(Access, (key, 0, ready.digest, True, now, ready.client)))
         return copy.body
 
-    def guards(self, ready: ReadyObject) -> tuple[Guard, ...]:
-        """The comparisons that ``again`` makes, except for the time; empty if one of them fails already."""
+    def guards(self, ready: Ready) -> tuple[Guard, ...]:
+        """The comparisons before a repetition, except for the time; empty if one of them fails already."""
         services, entry, vouched = self._services, ready.entry, ready.vouched
         table, heard = services.store.generations, services.heard
         number, rights = table.numbers[ready.slot], table.numbers[ready.bucket]
@@ -192,19 +222,27 @@ class Hits:
             ("most", table, "since", vouched),
             ("until", heard, "until", None),
             ("item", self._entries, entry.key, entry),
-            *services.store.memory.guards(ready.copy),
+            *(services.store.memory.guards(ready.copy) if isinstance(ready, ReadyObject) else ()),
         )
 
-    def count(self, answers: Sequence[tuple[ReadyObject, float]]) -> None:
-        """Count objects that were sent while their guards held, each with the time in seconds since the epoch."""
+    def count(self, answers: Sequence[tuple[Ready, int, float]]) -> None:
+        """Count objects, or ranges, that were sent while their guards held: each with its first byte, and the time in seconds
+        since the epoch."""
         store, entries, records = self._services.store, self._entries, []
-        for ready, now in answers:
-            key = ready.entry.key
+        for ready, start, now in answers:
+            key, number = ready.entry.key, start // ready.record.block_size
             if key in entries:
                 entries.move_to_end(key)
-            ready.copy.reads += 1
-            records.append(_tuple(Access, (key, 0, ready.digest, True, now, ready.client)))
-        store.memory.hits += len(records)
+            if isinstance(ready, ReadyObject):
+                digest = ready.digest
+                ready.copy.reads += 1
+                store.memory.hits += 1
+            elif (ref := ready.entry.blobs.get(number)) is not None:
+                digest = ref.digest
+                store.opened.use(digest)
+            else:
+                continue
+            records.append(_tuple(Access, (key, number, digest, True, now, ready.client)))
         store.accesses.record_all(records)
 
     def _of_several(

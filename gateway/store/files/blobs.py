@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 from zlib import crc32
 
+from gateway.model.guards import Guard
 from gateway.model.objects import BlobRef
 from gateway.store.files.threads import closer
 
@@ -104,6 +105,15 @@ class OpenBlobs:
         self._open.move_to_end(digest)
         if len(self._open) > self._limit:
             self._open.popitem(last=False)
+
+    def use(self, digest: bytes) -> None:
+        """Note that a blob was used without ``get``."""
+        if digest in self._open:
+            self._open.move_to_end(digest)
+
+    def guards(self, digest: bytes, blob: OpenBlob) -> tuple[Guard, ...]:
+        """The comparisons that ``get`` makes, except for the state of the file."""
+        return ("item", self._open, digest, blob), ("is", self._disk, "readable", True)
 
     def discard(self, digest: bytes) -> None:
         """Drop one blob."""

@@ -1,0 +1,169 @@
+"""Repeated ranges by compiled code, read from files: what it answers, and that it leaves everything else to the Python code."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, example, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from gateway.api.s3.compiled import LARGEST
+from gateway.model.s3.ranges import parse_range
+from rig.world import KIB, content
+from tests.compiled import RANGES, Watched, Wire, head
+
+BLOCK, SIZE = 256 * KIB, 700 * KIB
+OBJECT = content(SIZE, "object")
+FIRST = b"bytes=0-9"
+NUMBERED = re.compile(rb"x-amz-request-id: [0-9A-F]{16}\r\ndate: [^\r]+ GMT\r\n\r\n")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Iterator[dict[int, int]]:
+    """The blocks 0 and 2 of an object of three, open."""
+    opened = {}
+    for number in (0, 2):
+        path = tmp_path / f"{number}"
+        path.write_bytes(OBJECT[number * BLOCK : (number + 1) * BLOCK])
+        opened[number] = os.open(path, os.O_RDONLY)
+    yield opened
+    for file in opened.values():
+        os.close(file)
+
+
+@pytest.fixture
+def wire(files: dict[int, int]) -> Iterator[Wire]:
+    """A connection whose heads have a signed Range."""
+    made = Wire(head(b"/b/accepted", ranged=FIRST))
+    made.put_ranges(b"/b/k", SIZE, BLOCK, files)
+    yield made
+    made.close()
+
+
+def body_of(wire: Wire, first: int, stop: int) -> bytes:
+    """The received body of a range, whose head must name it."""
+    start, _, body = wire.received().partition(b"\r\n\r\n")
+    lines = b"content-length: %d\r\ncontent-range: bytes %d-%d/%d\r\n" % (stop - first, first, stop - 1, SIZE)
+    own = (start + b"\r\n\r\n").removeprefix(RANGES + lines)
+    assert NUMBERED.fullmatch(own)
+    return body
+
+
+@pytest.mark.parametrize("signs", [True, False])
+@pytest.mark.parametrize("invocation", [b"", b"6f9619ff-8b86-d011-b42d-00cf4fc964ff"])
+def test_an_answer(files: dict[int, int], signs: bool, invocation: bytes) -> None:
+    """Rule: a range is sent with the lines that name it, Range signed or not; it is noted with its first byte and end."""
+    wire = Wire(head(b"/b/accepted", invocation=invocation and b"0" * 36, ranged=FIRST, signs=signs))
+    wire.put_ranges(b"/b/k", SIZE, BLOCK, files)
+    assert wire.answer(head(b"/b/k", invocation=invocation, ranged=b"bytes=1000-70000", signs=signs))
+    assert [(start, stop) for *_, start, stop in wire.reads.answered] == [(1000, 70001)]
+    assert body_of(wire, 1000, 70001) == OBJECT[1000:70001]
+
+
+def test_the_end_of_the_object(wire: Wire) -> None:
+    """Rule: a range beyond the end stops there."""
+    assert wire.answer(head(b"/b/k", ranged=b"bytes=%d-999999999999999999" % (SIZE - 7)))
+    assert body_of(wire, SIZE - 7, SIZE) == OBJECT[-7:]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"bytes=0-", b"bytes=-5", b"bytes=9-1", b"bytes=0-1,3-4", b"bytes=-", b"bytes=", b"items=0-1", b"bytes=+1-2",
+        b"bytes=0 -1",
+        b"bytes=0-1000000000000000000", b"bytes=%d-%d" % (SIZE, SIZE + 1), b"bytes=0-%d" % LARGEST,
+        b"bytes=%d-%d" % (BLOCK - 1, BLOCK), b"bytes=%d-%d" % (BLOCK, BLOCK + 1), b"Bytes=0-1", b"bytes=0-1 ", b"bytes=0x1-2",
+    ],
+)  # fmt: skip
+def test_ranges_that_it_leaves(wire: Wire, value: bytes) -> None:
+    """Rule: open ranges and suffixes, what is no range, outside the object, too long, of two blocks or of a block that is not
+    open: all are left to the Python code.
+    """
+    request = head(b"/b/k", ranged=value)
+    assert not wire.answer(request)
+    assert wire.general == [request]
+    assert wire.received() == b""
+
+
+@hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(value=st.one_of(st.from_regex(rb"bytes=[0-9]{0,19}-[0-9]{0,19}", fullmatch=True), st.binary(max_size=12)))
+@example(value=b"bytes=007-0009")
+def test_any_range(files: dict[int, int], value: bytes) -> None:
+    """Rule: what is answered is what ``parse_range`` makes of the value."""
+    wire = Wire(head(b"/b/accepted", ranged=FIRST))
+    wire.put_ranges(b"/b/k", SIZE, BLOCK, files)
+    if wire.answer(head(b"/b/k", ranged=value)):
+        wanted = parse_range(value.decode("latin-1"))
+        span = wanted and wanted.resolve(SIZE)
+        assert span is not None
+        assert body_of(wire, *span) == OBJECT[slice(*span)]
+    wire.close()
+
+
+@given(
+    at=st.integers(0, 500),
+    byte=st.binary(min_size=1, max_size=1),
+    kind=st.sampled_from(["replace", "insert", "delete"]),
+)
+@hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_change_of_a_head(files: dict[int, int], at: int, byte: bytes, kind: str) -> None:
+    """Rule: a head that differs from a signed one in any byte is never answered."""
+    wire, request = Wire(head(b"/b/accepted", ranged=FIRST)), head(b"/b/k", ranged=b"bytes=5-14")
+    wire.put_ranges(b"/b/k", SIZE, BLOCK, files)
+    at = min(at, len(request) - 1)
+    changed = request[:at] + (b"" if kind == "delete" else byte) + request[at + (kind != "insert") :]
+    assert wire.answer(changed) is (changed == request)
+    wire.close()
+
+
+@given(data=st.binary(max_size=600))
+def test_any_bytes(data: bytes) -> None:
+    """Rule: what is no head of the shape is left to the Python code."""
+    wire = Wire(head(b"/b/accepted", ranged=FIRST))
+    for prefix in (b"", b"GET /b/k", head(b"/b/k", ranged=FIRST)[:-30]):
+        assert not wire.answer(prefix + data)
+    assert wire.received() == b""
+
+
+@pytest.mark.parametrize("change", ["removed", "cut", "written"])
+def test_a_file_that_has_changed(wire: Wire, tmp_path: Path, change: str) -> None:
+    """Rule: a block whose file was removed, cut or written to is left to the Python code."""
+    path = tmp_path / "0"
+    assert wire.answer(head(b"/b/k", ranged=FIRST))
+    if change == "removed":
+        path.unlink()
+    elif change == "cut":
+        os.truncate(path, 5)
+    else:
+        path.write_bytes(OBJECT[:BLOCK])
+        os.utime(path, ns=(1, 1))
+    assert not wire.answer(head(b"/b/k", ranged=FIRST))
+
+
+def test_guards_of_a_block(wire: Wire, files: dict[int, int]) -> None:
+    """Rule: a block is read while its guards hold."""
+    disk = Watched(readable=True)
+    wire.put_ranges(b"/b/k", SIZE, BLOCK, files, ("is", disk, "readable", True))
+    assert wire.answer(head(b"/b/k", ranged=FIRST))
+    disk.readable = False
+    assert not wire.answer(head(b"/b/k", ranged=FIRST))
+
+
+def test_a_full_socket(wire: Wire) -> None:
+    """Rule: what the socket does not take of a range is given to the channel as a copy, which the next range does not change."""
+    while not wire.kept:
+        assert wire.answer(head(b"/b/k", ranged=b"bytes=0-%d" % (LARGEST - 1)))
+    wire.answer(head(b"/b/k", ranged=b"bytes=1000-%d" % (LARGEST + 999)))
+    (whole, taken), *_ = wire.kept
+    assert whole.endswith(b"\r\n\r\n" + OBJECT[:LARGEST])
+    assert 0 <= taken < len(whole)
+
+
+def test_a_whole_object_is_no_range(wire: Wire) -> None:
+    """Rule: a head without Range has another shape."""
+    assert not wire.answer(head(b"/b/k"))
