@@ -127,7 +127,8 @@ class Wire:
             return None
         lines = b"".join(b"%b:%b\n" % pair for pair in {**self._signed, b"x-amz-date": date}.items())
         text = b"GET\n\0\n\n%b\n%b\n%b" % (lines, b";".join(self._signed), NO_BODY)
-        return _KEY, first_lines(date), tuple(text.split(b"\0")), 0.0, self.until
+        inner, outer = sigv4.padded(_KEY)
+        return inner + first_lines(date), outer, tuple(text.split(b"\0")), 0.0, self.until
 
     def _decide(self, data: bytes) -> bool:
         self.general.append(data)

@@ -299,6 +299,23 @@ def test_slow_readers_get_every_answer(running: Running) -> None:
     assert at == len(received)
 
 
+def test_slow_readers_of_ranges_get_every_answer(running: Running) -> None:
+    """Rule: so do ranges that are sent from files, across the blocks of an object."""
+    starts = [start * 61 * KIB for start in range(40)]
+    with primed(running, LARGE, Range="bytes=0-99") as connection:
+        for start in starts + starts:
+            connection.socket.sendall(head(running, LARGE, Range=f"bytes={start}-{start + 64 * KIB - 1}"))
+        connection.socket.shutdown(socket.SHUT_WR)
+        received = b"".join(iter(lambda: connection.socket.recv(1 << 18), b""))
+    for start in starts + starts:
+        assert received.startswith(b"HTTP/1.1 206 Partial Content\r\n")
+        lines, _, received = received.partition(b"\r\n\r\n")
+        assert b"content-range: bytes %d-%d/%d" % (start, start + 64 * KIB - 1, 3 * MIB) in lines
+        assert received.startswith(BODIES[LARGE][start : start + 64 * KIB])
+        received = received[64 * KIB :]
+    assert received == b""
+
+
 @pytest.mark.parametrize("running", LOGGED.values(), ids=LOGGED, indirect=True)
 def test_the_access_log_has_the_same_lines(running: Running) -> None:
     """Rule: an answer without parsing has a line in the access log like any other, but for its times and its id."""
@@ -378,6 +395,12 @@ def test_a_write_is_seen_at_once(running: Running, origin: Origin) -> None:
             assert connection.ask(head(running, path)).endswith(b"\r\n\r\nnew")
         client.delete_object(Bucket="bucket", Key="written")
         assert connection.ask(head(running, path)).startswith(b"HTTP/1.1 404")
+    origin.put(path, BODIES[LARGE])
+    with primed(running, path, Range="bytes=0-9") as connection:
+        for body in (BODIES[LARGE], BODIES[LARGE][::-1]):
+            client.put_object(Bucket="bucket", Key="written", Body=body)
+            for _ in range(3):
+                assert connection.ask(head(running, path, Range="bytes=5-14")).endswith(b"\r\n\r\n" + body[5:15])
 
 
 def test_a_connection_used_by_two_keys(running: Running) -> None:

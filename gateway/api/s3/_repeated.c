@@ -26,13 +26,16 @@
 #include <stdint.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <time.h>
+#include <unistd.h>
 
 #define LONGEST 8192 /* bytes of a head, as in template.py */
 #define MOST_SLOTS 8
 #define LARGEST (128 * 1024) /* bytes of a range */
+#define CACHESTAT 451
 #define DATE 16
 #define SIGNATURE 64
 
@@ -101,19 +104,14 @@ static int all_hold(PyObject *guards, double at) {
     return !PyErr_Occurred();
 }
 
-/* The repeated heads of one connection are a list and a state.
+/* The repeated heads of one connection are a list and a State. The list has what CompiledReads names so, and
  *
  * objects     by path, tuples of the objects that may be sent again, see READY
- * answered    the list of the answers to count, tuples (sent, reads, seconds since the epoch, seconds taken, first byte, end)
- * drain       counts them; called when there are MANY
- * channel, ids   as in repeated.py
- * begin       from a date, the text that all requests of a second share, see begin()
- * lines       from a second, the last lines of an answer's head
- * general     answers what this cannot
+ * answered    the list of the answers to count, tuples (sent, reads, seconds since the epoch, seconds taken, first byte, end);
+ *             drain counts them, called when there are MANY
  * guarded     its attribute guards has those of all requests of the connection
- * reads       of the connection, noted for each answer
  * shape       the accepted head from the end of its path, without the value of Range
- * pieces, dated   what begin and lines gave last; None at first */
+ * pieces, dated   what begin gave for the last date, and lines for the last second; None at first */
 
 enum { OBJECTS, ANSWERED, DRAIN, CHANNEL, IDS, BEGIN, LINES, GENERAL, GUARDED, READS, SHAPE, PIECES, DATED, ALL };
 #define HELD(name) PyList_GetItem(held, name)
@@ -138,7 +136,9 @@ typedef struct {
 typedef struct {
     const char *text; /* the value of Range, the only one whose length varies; NULL: the whole object is wanted */
     Py_ssize_t size;
-    long long first, last;
+    long long first, last; /* bytes of the object; first lies at offset in file */
+    off_t offset;
+    int file;
 } Range;
 
 static Py_ssize_t path_end(const char *head, Py_ssize_t size) {
@@ -185,27 +185,22 @@ static Py_ssize_t match(const State *self, const char *shape, const char *head, 
     return memcmp(rest + at, shape + at, self->size - at) ? 0 : end;
 }
 
-/* Prepare what all requests of a second share; 0: the date is invalid, or an error is set. begin gives the signing key, the string
- * to sign up to the digest, the pieces of the canonical request around path and slots, and from when to before when the date
- * counts. */
+/* Prepare what all requests of a second share; 0: the date is invalid, or an error is set. begin gives what HMAC (RFC 2104) hashes
+ * before the digest and before the inner hash, the pieces of the canonical request around path and slots, and from when to before
+ * when the date counts. */
 static int begin(State *self, PyObject *held, const char *date) {
     PyObject *text = PyObject_CallFunction(HELD(BEGIN), "y#", date, (Py_ssize_t)DATE), *pieces;
-    const char *key, *first;
-    Py_ssize_t key_size, first_size;
-    unsigned char block[64] = {0};
+    const char *inner, *outer;
+    Py_ssize_t inner_size, outer_size;
     int valid = text && text != Py_None &&
-                PyArg_ParseTuple(text, "y#y#O!dd", &key, &key_size, &first, &first_size, &PyTuple_Type, &pieces, &self->since,
+                PyArg_ParseTuple(text, "y#y#O!dd", &inner, &inner_size, &outer, &outer_size, &PyTuple_Type, &pieces, &self->since,
                                  &self->until) &&
-                key_size <= 64 && PyTuple_Size(pieces) == self->order_count + 2;
+                PyTuple_Size(pieces) == self->order_count + 2;
     if (valid) {
-        memcpy(block, key, key_size);
-        for (int i = 0; i < 64; i++) block[i] ^= 0x36; /* HMAC, RFC 2104 */
         hash_init(&self->begun);
-        hash_update(&self->begun, block, 64);
-        hash_update(&self->begun, first, first_size);
-        for (int i = 0; i < 64; i++) block[i] ^= 0x36 ^ 0x5c;
+        hash_update(&self->begun, inner, inner_size);
         hash_init(&self->outer);
-        hash_update(&self->outer, block, 64);
+        hash_update(&self->outer, outer, outer_size);
         PyList_SetItem(held, PIECES, Py_NewRef(pieces));
         memcpy(self->signed_date, date, DATE);
     }
@@ -238,26 +233,28 @@ static int verified(const State *self, PyObject *pieces, const char *head, Py_ss
     return !differ(hex, rest + self->slots[self->signature][0], SIGNATURE);
 }
 
-/* The bytes of a range that lies in one block, if its file is as it was and they are in memory, so that no disk is waited for. */
-static const char *read_range(PyObject *ready, Range *range, double at) {
-    static char bytes[LARGEST];
-    long long size = PyLong_AsLongLong(PyTuple_GetItem(ready, SIZE)), block_size, file_size, changed;
+/* Find the open file of the block that a range lies in; whether it is as it was, and has the bytes in memory, so that no disk is
+ * waited for. */
+static int find_file(PyObject *ready, Range *range, double at) {
+    long long size = PyLong_AsLongLong(PyTuple_GetItem(ready, SIZE)), file_size, changed;
+    long long block_size = PyLong_AsLongLong(PyTuple_GetItem(ready, BLOCK_SIZE)), first = range->first;
     PyObject *guards, *number, *block;
+    uint64_t span[2], pages[5]; /* of cachestat(2), since Linux 6.5; pages[0] are in memory, or on their way */
     struct stat status;
-    int file;
+    char byte;
     if (range->last >= size) range->last = size - 1;
-    block_size = PyLong_AsLongLong(PyTuple_GetItem(ready, BLOCK_SIZE));
-    if (block_size <= 0 || range->first > range->last || range->last - range->first >= LARGEST ||
-        range->first / block_size != range->last / block_size || !(number = PyLong_FromLongLong(range->first / block_size)))
-        return NULL;
+    if (block_size <= 0 || first > range->last || range->last - first >= LARGEST) return 0;
+    if (first / block_size != range->last / block_size || !(number = PyLong_FromLongLong(first / block_size))) return 0;
     block = PyDict_GetItemWithError(PyTuple_GetItem(ready, COPY), number);
     Py_DECREF(number);
-    if (!block || !PyArg_ParseTuple(block, "iLLO", &file, &file_size, &changed, &guards) || !all_hold(guards, at)) return NULL;
-    if (fstat(file, &status) || !status.st_nlink || status.st_size != file_size ||
-        status.st_mtim.tv_sec * 1000000000LL + status.st_mtim.tv_nsec != changed)
-        return NULL;
-    struct iovec part = {bytes, range->last - range->first + 1};
-    return preadv2(file, &part, 1, range->first % block_size, RWF_NOWAIT) == (ssize_t)part.iov_len ? bytes : NULL;
+    if (!block || !PyArg_ParseTuple(block, "iLLO", &range->file, &file_size, &changed, &guards)) return 0;
+    if (!all_hold(guards, at) || fstat(range->file, &status) || !status.st_nlink || status.st_size != file_size) return 0;
+    if (status.st_mtim.tv_sec * 1000000000LL + status.st_mtim.tv_nsec != changed) return 0;
+    off_t begin = range->offset = first % block_size, last = begin + range->last - first, page = getpagesize();
+    struct iovec end = {&byte, 1};
+    span[0] = begin, span[1] = last + 1 - begin;
+    return !syscall(CACHESTAT, range->file, span, pages, 0) && (off_t)pages[0] > last / page - begin / page &&
+           preadv2(range->file, &end, 1, last, RWF_NOWAIT) == 1;
 }
 
 /* Keep the last lines of the heads of a second's answers; 0: an error is set. */
@@ -272,9 +269,9 @@ static int date_answers(State *self, PyObject *held, time_t second) {
 
 #define PART "content-length: %lld\r\ncontent-range: bytes %lld-%lld/%lld\r\nx-amz-request-id: %016llX\r\n"
 
-/* Send bytes of an object, and note the answer; -1, with an error: bytes were sent, but what follows failed. */
-static int send_it(PyObject *held, PyObject *ready, PyObject *body, const char *bytes, const Range *range, int out,
-                   unsigned long long serial, double now, double at) {
+/* Send a body, or a range of a file, and note the answer; -1, with an error: bytes were sent, but what follows failed. */
+static int send_it(PyObject *held, PyObject *ready, PyObject *body, const Range *range, int out, unsigned long long serial,
+                   double now, double at) {
     char own[160];
     long long first = range->first, count = range->last - first + 1, size = PyLong_AsLongLong(PyTuple_GetItem(ready, SIZE));
     int length = range->text ? PyOS_snprintf(own, sizeof own, PART, count, first, range->last, size, serial)
@@ -283,14 +280,17 @@ static int send_it(PyObject *held, PyObject *ready, PyObject *body, const char *
     struct iovec parts[] = {{PyBytes_AsString(head), PyBytes_Size(head)},
                             {own, length},
                             {PyBytes_AsString(lines), PyBytes_Size(lines)},
-                            {(char *)bytes, count}};
+                            {body ? PyBytes_AsString(body) : NULL, body ? count : 0}};
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = 4};
-    ssize_t all = parts[0].iov_len + parts[1].iov_len + parts[2].iov_len + parts[3].iov_len;
-    ssize_t sent = sendmsg(out, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent != all) {
+    ssize_t heads = parts[0].iov_len + parts[1].iov_len + parts[2].iov_len;
+    ssize_t sent = sendmsg(out, &message, MSG_DONTWAIT | MSG_NOSIGNAL | (body ? 0 : MSG_MORE));
+    off_t next = range->offset;
+    if (!body && sent == heads && sendfile(out, range->file, &next, count) > 0) sent += next - range->offset;
+    if (sent != heads + count) {
         Py_ssize_t taken = sent >= 0 ? sent : errno == EAGAIN || errno == EINTR ? 0 : -1;
-        done = PyObject_CallMethod(HELD(CHANNEL), "keep", "(Oy#ON)n", head, own, (Py_ssize_t)length, lines,
-                                   body ? Py_NewRef(body) : PyBytes_FromStringAndSize(bytes, count), taken);
+        PyObject *kept = body ? Py_NewRef(body) : PyBytes_FromStringAndSize(NULL, count);
+        if (kept && !body && pread(range->file, PyBytes_AsString(kept), count, range->offset) != count) taken = -1;
+        done = PyObject_CallMethod(HELD(CHANNEL), "keep", "(Oy#ON)n", head, own, (Py_ssize_t)length, lines, kept, taken);
         if (!done) return -1;
         Py_DECREF(done);
     }
@@ -322,7 +322,7 @@ static int answered(State *self, PyObject *held, const char *head, Py_ssize_t si
     Py_XDECREF(path);
     if (!ready || PyTuple_Size(ready) != READY) return 0;
     Py_INCREF(ready);
-    const char *date = head + end + self->slots[self->date][0], *bytes = NULL;
+    const char *date = head + end + self->slots[self->date][0];
     PyObject *descriptor = PyObject_GetAttr(HELD(CHANNEL), names[DESCRIPTOR]);
     int out = descriptor ? (int)PyLong_AsLong(descriptor) : -1;
     Py_XDECREF(descriptor);
@@ -332,14 +332,13 @@ static int answered(State *self, PyObject *held, const char *head, Py_ssize_t si
         range.last = PyLong_AsLongLong(PyTuple_GetItem(ready, SIZE)) - 1;
         body = PyObject_GetAttr(PyTuple_GetItem(ready, COPY), names[BODY]);
         if (!body || !PyBytes_Check(body) || PyBytes_Size(body) != range.last + 1) goto end;
-        bytes = PyBytes_AsString(body);
     }
     if ((HELD(PIECES) == Py_None || memcmp(date, self->signed_date, DATE)) && !begin(self, held, date)) goto end;
     if (!(self->since <= now && now < self->until) || !verified(self, HELD(PIECES), head, end, &range)) goto end;
-    if (!date_answers(self, held, second) || (range.text && !(bytes = read_range(ready, &range, at)))) goto end;
+    if (!date_answers(self, held, second) || (range.text && !find_file(ready, &range, at))) goto end;
     serial = PyIter_Next(HELD(IDS));
     if (serial && !PyErr_Occurred())
-        done = send_it(held, ready, body, bytes, &range, out, PyLong_AsUnsignedLongLongMask(serial), now, at);
+        done = send_it(held, ready, body, &range, out, PyLong_AsUnsignedLongLongMask(serial), now, at);
 end:
     Py_XDECREF(serial);
     Py_XDECREF(body);

@@ -212,7 +212,8 @@ class _Signature:
         if not self._begin(date):
             return None
         pieces = _TOKEN.split(self._text.replace(_DATE_TOKEN, date))[::2]
-        return self._key, self._first, tuple(pieces), self._since, self._until
+        inner, outer = sigv4.padded(self._key)
+        return inner + self._first, outer, tuple(pieces), self._since, self._until
 
     def guards(self) -> tuple[Guard, ...]:
         """The guards that hold while this account's secret still signs; empty if no guard can ensure that."""

@@ -173,8 +173,14 @@ def signature(key: bytes, amz_date: str, scope: bytes, canonical: bytes) -> byte
 @lru_cache(maxsize=1024)
 def pads(key: bytes) -> tuple[Any, Any]:
     """The two hash states of HMAC after the key (RFC 2104). They are reused, as one key signs for a day and copies are cheap."""
-    padded = (sha256(key).digest() if len(key) > 64 else key).ljust(64, b"\0")
-    return sha256(bytes(byte ^ 0x36 for byte in padded)), sha256(bytes(byte ^ 0x5C for byte in padded))
+    inner, outer = padded(key)
+    return sha256(inner), sha256(outer)
+
+
+def padded(key: bytes) -> tuple[bytes, bytes]:
+    """What HMAC hashes first, of 64 bytes each: before the text, and before the inner hash (RFC 2104)."""
+    block = (sha256(key).digest() if len(key) > 64 else key).ljust(64, b"\0")
+    return bytes(byte ^ 0x36 for byte in block), bytes(byte ^ 0x5C for byte in block)
 
 
 def chunk_signature(key: bytes, amz_date: str, scope: bytes, previous: bytes, chunk_hash: str) -> bytes:
