@@ -36,6 +36,8 @@ SOON = 60.0
 ITEMS = 100
 FIT = 59
 """Items of 10,000 bytes that datasets may be granted of 600 kB."""
+SPARE = 6
+"""Items for which there may be room at times: somewhat more is evicted than what comes needs, the least important first."""
 
 
 def settings(origin: FakeOrigin, home: Path) -> Settings:
@@ -84,10 +86,12 @@ class Training:
         self.stock.read(self.running, list(indices), f"job={self.job}&epoch=1")
 
     def keep(self, wanted: set[int]) -> None:
-        """Read items until they are in the cache. A read is not stored while room is still being made for it."""
+        """Read items until they are in the cache: one at a time, as more room may be made than those that come together need. A
+        read is not stored while room is still being made for it."""
 
         def kept() -> bool:
-            self.read(sorted(wanted - self.held))
+            for index in sorted(wanted - self.held):
+                self.read([index])
             return wanted <= self.held
 
         wait_until(kept, SOON, "the items in the cache")
@@ -123,26 +127,30 @@ def test_a_full_pool_keeps_what_is_important(alone: Training, origin: FakeOrigin
     one, which leaves. An item without a score displaces none."""
     alone.rank(Part(scores={index: (index + 1) / 16 for index in range(80)}))
     assert planned(alone.running, alone.stock)["granted"] // 10_000 == FIT
-    alone.read(range(FIT))
-    assert alone.held == set(range(FIT))
-    alone.read(range(80, ITEMS))
-    assert alone.held == set(range(FIT))
-    reads = origin.count("GET", "/data/")
+    alone.keep(set(range(FIT)))
+    for index in range(80, ITEMS):
+        alone.read([index])
+    least = min(alone.held)
+    assert least < SPARE
+    assert alone.held >= set(range(least, FIT))
+    assert len(alone.held) <= FIT + 1
+    reads, away = origin.count("GET", "/data/"), set(range(80, 90)) - alone.held
     alone.read(range(80, 90))
-    assert origin.count("GET", "/data/") == reads + 10
+    assert origin.count("GET", "/data/") == reads + len(away) > reads + 10 - SPARE
     alone.keep(set(range(60, 80)))
-    now = alone.held
-    gone = set(range(FIT)) - now
-    assert gone == set(range(len(gone)))
-    alone.read([0, 1])
-    assert not alone.held & {0, 1}
-    assert alone.running.metric("larder_importance_refused_items_total") >= 32
+    least = min(alone.held)
+    assert least >= 20 - SPARE
+    assert alone.held >= {*range(least, FIT), *range(60, 80)}
+    alone.read([0])
+    alone.read([1])
+    assert alone.held >= {*range(least + 2, FIT), *range(60, 80)}
+    assert alone.running.metric("larder_importance_refused_items_total") >= 32 - SPARE
 
 
 def test_what_jobs_say_later_ranks_what_is_here(alone: Training) -> None:
     """Rule: new scores rank the cached items again: those that became unimportant leave first."""
     alone.rank(Part(scores=dict.fromkeys(range(ITEMS), 1.0)))
-    alone.read(range(FIT))
+    alone.keep(set(range(FIT)))
     least = dict.fromkeys(range(40, 50), 0.5)
     part = Part(2, 1, {**least, **dict.fromkeys(range(FIT, ITEMS), 4.0)})
     assert alone.put(part).json == {"sequence": 2, "items": ITEMS}
