@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from rig.gateways import Running, Settings, gateway
-from tests.browser.chromium import READ_TOKEN, TOKEN, Watched, started
+from tests.browser.chromium import READ_TOKEN, TOKEN, Watched, Windows, started
 
 
 class _Chromium:
@@ -74,15 +74,23 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 Open = Callable[..., Watched]
 
 
+@pytest.fixture(scope="module")
+def windows(browser: Browser) -> Iterator[Windows]:
+    """The windows of the module's tests."""
+    windows = Windows(browser)
+    yield windows
+    windows.end()
+
+
 @pytest.fixture
-def window(browser: Browser, running: Running) -> Iterator[Open]:
+def window(windows: Windows, running: Running) -> Iterator[Open]:
     """Opens windows on the gateway; closing them at the end fails if anything went wrong in one."""
     opened: list[Watched] = []
 
     def open_one(home: str = "", **options: Any) -> Watched:
-        opened.append(Watched(browser, home or running.console, **options))
+        opened.append(windows.open(home or running.console, **options))
         return opened[-1]
 
     yield open_one
     for each in opened:
-        each.close()
+        windows.close(each)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from axe_playwright_python.base import AXE_SCRIPT
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, ViewportSize, expect
 
 from rig.gateways import Running, Settings, gateway
 from tests.browser import figures
-from tests.browser.chromium import PATIENCE, TOKEN, Played
+from tests.browser.chromium import PATIENCE, TOKEN, Played, Watched
 from tests.browser.console import admin, console, described_below
 from tests.browser.looks import overflow
 
 expect.set_options(timeout=PATIENCE)
 
-PHONE = {"width": 360, "height": 740}
+DESK: ViewportSize = {"width": 1280, "height": 720}
+PHONE: ViewportSize = {"width": 360, "height": 740}
 VIEWS = (
     "credentials", "tenants", "origins", "rules", "warmups", "profiles", "verifications", "explain", "tokens", "audit",
 )  # fmt: skip
@@ -72,8 +73,7 @@ def test_lists_have_no_serious_violation(window: Any, running: Running, options:
 @pytest.mark.parametrize("options", [{}, {"color_scheme": "dark", "viewport": PHONE}], ids=["light", "dark phone"])
 def test_the_overview_has_no_serious_violation(window: Any, running: Running, options: dict[str, Any]) -> None:
     """Rule: axe-core finds nothing serious in the overview of a fleet in trouble, nor in a dialog over it."""
-    page = window(**options).page
-    page.clock.set_fixed_time(figures.NOW)
+    page = window(at=figures.NOW, **options).page
     Played(page, figures.in_trouble())
     page.goto("/-/")
     page.locator("#rate-chart path.line").first.wait_for()
@@ -88,10 +88,11 @@ def test_the_overview_has_no_serious_violation(window: Any, running: Running, op
     assert found(page) == []
 
 
-@pytest.mark.parametrize("options", [{}, {"color_scheme": "dark", "viewport": PHONE}], ids=["light", "dark phone"])
-def test_the_api_page_has_no_serious_violation(window: Any, running: Running, options: dict[str, Any]) -> None:
-    """Rule: axe-core finds nothing serious in the API page with addresses of each kind open, one tried, and its dialog open."""
-    page = window(**options).page
+@pytest.fixture(scope="module")
+def api(browser: Browser, running: Running) -> Iterator[Page]:
+    """The API page with addresses of each kind open, one tried, and its dialog open."""
+    watched = Watched(browser, running.console)
+    page = watched.page
     # All addresses are alike.
     page.route("**/openapi.json", described_below("/admin/tenants"))
     page.goto("/-/docs")
@@ -103,7 +104,18 @@ def test_the_api_page_has_no_serious_violation(window: Any, running: Running, op
     expect(tried.locator(".live-responses-table")).to_be_visible()
     page.get_by_role("button", name="Authorize", exact=True).click()
     expect(page.locator(".auth-container input")).to_be_visible()
-    assert found(page) == []
+    yield page
+    watched.close()
+
+
+@pytest.mark.parametrize(("scheme", "size"), [("light", DESK), ("dark", PHONE)], ids=["light", "dark phone"])
+def test_the_api_page_has_no_serious_violation(api: Page, scheme: Literal["light", "dark"], size: ViewportSize) -> None:
+    """Rule: axe-core finds nothing serious in the API page with addresses of each kind open, one tried, and its dialog open."""
+    api.emulate_media(color_scheme=scheme)
+    api.set_viewport_size(size)
+    expect(api.locator("html.dark-mode")).to_have_count(int(scheme == "dark"))
+    api.evaluate("() => Promise.all(document.getAnimations().map((each) => each.finished))")
+    assert found(api) == []
 
 
 @pytest.mark.parametrize("options", [{}, {"color_scheme": "dark", "viewport": PHONE}], ids=["light", "dark phone"])

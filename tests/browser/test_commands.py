@@ -6,15 +6,16 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from gateway.cli import parser
 from rig.gateways import Running
-from tests.browser.chromium import PATIENCE, TOKEN
+from tests.browser.chromium import PATIENCE, TOKEN, Watched
 from tests.browser.console import admin, console, field, press
 
 expect.set_options(timeout=PATIENCE)
@@ -112,15 +113,22 @@ def run(line: str, **environment: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_request_has_its_line(window: Any) -> None:
+@pytest.fixture(scope="module")
+def door(browser: Browser, running: Running) -> Iterator[Page]:
+    """The dashboard before its token is given; its modules can be called."""
+    watched = Watched(browser, running.console)
+    watched.page.goto("/-/")
+    yield watched.page
+    watched.close()
+
+
+def test_a_request_has_its_line(door: Page) -> None:
     """Rule: the line has the words of the command line for the same change, in a form that its grammar accepts."""
-    page = window().page
-    page.goto("/-/")
     requests = [
         {"method": method, "path": f"/-/admin/{path}", **({} if body is None else {"body": body})}
         for method, path, body, _ in LINES
     ]
-    lines = page.evaluate(_LINES, [requests, AT])
+    lines = door.evaluate(_LINES, [requests, AT])
     assert [line.replace(f" --endpoint {AT}", "").replace("larder-gateway ", "") for line in lines] == [
         words for *_, words in LINES
     ]
@@ -132,11 +140,9 @@ def test_a_request_has_its_line(window: Any) -> None:
 @pytest.mark.parametrize(
     "text", ["plain/key", "a b", "it's", '$HOME `id` \\ "', "line\nbreak\t'", "\u202eright", "ключ 🙂", "~", "=x", ""]
 )
-def test_a_word_is_what_the_shell_passes_on(window: Any, text: str) -> None:
+def test_a_word_is_what_the_shell_passes_on(door: Page, text: str) -> None:
     """Rule: a shell that reads a quoted word passes on the same text, and runs nothing of it."""
-    page = window().page
-    page.goto("/-/")
-    word = page.evaluate('async (text) => (await import("/-/static/dashboard/commands.js")).quoted(text)', text)
+    word = door.evaluate('async (text) => (await import("/-/static/dashboard/commands.js")).quoted(text)', text)
     echoed = subprocess.run(
         ["bash", "-c", f"printf %s {word}"], env={"LANG": "C.UTF-8"}, capture_output=True, text=True, check=True
     )

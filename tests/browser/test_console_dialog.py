@@ -26,7 +26,7 @@ def _stopped(page: Page) -> None:
 
 def test_a_double_click_confirms_no_preview(window: Any) -> None:
     """Rule: the button that purges appears where the one was that shows what goes; the second click of two does not press it."""
-    page = console(window, "warmups", viewport=PHONE).page
+    page = window(viewport=PHONE, once=True).page
     page.clock.install()
     sent: list[bool] = []
 
@@ -36,7 +36,7 @@ def test_a_double_click_confirms_no_preview(window: Any) -> None:
         route.fulfill(json=found)
 
     page.route("**/-/admin/purge", purge)
-    page.reload()
+    page.goto("/-/#/warmups")
     sign_in(page)
     press(page, "Purge")
     field(page, "Prefix").fill("data")
@@ -90,9 +90,9 @@ def test_an_action_right_after_another_is_for_what_the_record_has_become(window:
 
 def test_a_secret_is_not_closed_in_passing(window: Any, running: Running) -> None:
     """Rule: the second click of two and one Escape leave a secret that was not copied; the page that Back leads to also does."""
-    page = console(window, "credentials", viewport=PHONE).page
+    page = window(viewport=PHONE, once=True).page
     page.clock.install()
-    page.reload()
+    page.goto("/-/#/credentials")
     sign_in(page)
     page.get_by_role("link", name="Tenants").click()
     page.get_by_role("link", name="Credentials").click()

@@ -39,9 +39,9 @@ def running(world: Zone) -> Running:
     return world.nodes[0]
 
 
-def opened(window: Any, world: Zone, node: int, view: str) -> Page:
+def opened(window: Any, world: Zone, node: int, view: str, **options: Any) -> Page:
     """A page of one node's console, signed in."""
-    watched: Watched = console(window, view, TOKEN, home=world.nodes[node].console, apart=True)
+    watched: Watched = console(window, view, TOKEN, home=world.nodes[node].console, **options)
     return watched.page
 
 
@@ -77,7 +77,7 @@ def test_a_key_lives_and_ends_on_all_gateways(window: Any, world: Zone) -> None:
 def test_a_hostile_prefix_is_warmed_pinned_and_purged(window: Any, world: Zone) -> None:
     """Rule: a prefix of any characters is warmed, pinned and purged as it is, shown as the command line shows it, and runs
     nothing."""
-    page = opened(window, world, 1, "warmups")
+    page = opened(window, world, 1, "warmups", apart=True)
     shown = printable(f"bucket/{HOSTILE}")
     # A person cannot type a line break into a field; a program, and the page itself, can send it.
     page.evaluate(

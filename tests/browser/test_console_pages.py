@@ -18,7 +18,7 @@ expect.set_options(timeout=PATIENCE)
 
 def test_the_first_screen_says_how_to_begin(window: Any) -> None:
     """Rule: while nothing was read, the overview has the lines that read through the gateway in place of charts and lists."""
-    page = window().page
+    page = window(at=figures.NOW).page
     played = shown(page, figures.empty() | {"nodes": figures.AT_WORK["nodes"]})
     expect(page.locator("#first-run-lines")).to_contain_text("export AWS_ENDPOINT_URL=http://10.0.0.11:9000")
     expect(page.locator("#history")).to_be_hidden()
@@ -30,7 +30,7 @@ def test_the_first_screen_says_how_to_begin(window: Any) -> None:
 @pytest.mark.parametrize(("size", "most"), [((1440, 900), 900), ((390, 844), 2 * 844)], ids=["desk", "phone"])
 def test_the_overview_fits(window: Any, size: tuple[int, int], most: int) -> None:
     """Rule: with three kinds of problems, nodes, jobs and prefixes it fits one screen of a desk, and two of a phone."""
-    page = window(viewport={"width": size[0], "height": size[1]}).page
+    page = window(at=figures.NOW, viewport={"width": size[0], "height": size[1]}).page
     shown(page, figures.in_trouble())
     expect(page.locator("#rate-chart path.line").first).to_be_visible()
     expect(page.locator("#worst > li")).to_have_count(3)
@@ -39,7 +39,7 @@ def test_the_overview_fits(window: Any, size: tuple[int, int], most: int) -> Non
 
 def test_the_overview_names_the_worst(window: Any) -> None:
     """Rule: problems of one kind are one entry; nodes that are not well and jobs that waited longest come first."""
-    page = window().page
+    page = window(at=figures.NOW).page
     shown(page, figures.in_trouble())
     expect(page.locator("#worst > li").nth(2)).to_contain_text("and 1 more of this kind")
     expect(page.locator("#top-nodes .name")).to_have_text(["gw-3", "gw-4", "gw-2", "gw-1"])
@@ -50,7 +50,7 @@ def test_the_overview_names_the_worst(window: Any) -> None:
 
 def test_what_happened_is_marked_on_the_chart(window: Any) -> None:
     """Rule: each event within the span has a mark on the chart, and its words in the chart's label."""
-    page = window().page
+    page = window(at=figures.NOW).page
     shown(page)
     chart = page.locator("#rate-chart")
     expect(chart.locator("g.event")).to_have_count(5)
@@ -80,7 +80,7 @@ def test_a_list_needs_no_overview(window: Any) -> None:
 
 def test_a_job_shows_what_its_step_would_take(window: Any) -> None:
     """Rule: the page of a job has its steps without and with the cache, and what is predicted with its space and with more."""
-    page = window().page
+    page = window(at=figures.NOW).page
     shown(page, view="jobs")
     page.goto("/-/#/jobs/vision/resnet50-17")
     expect(page.locator(".facts")).to_contain_text("Predicted step249\u00a0ms")
@@ -89,7 +89,7 @@ def test_a_job_shows_what_its_step_would_take(window: Any) -> None:
 
 def test_a_problem_is_muted(window: Any) -> None:
     """Rule: a muted problem is named on its page alone, with the end of the mute, and counted nowhere."""
-    page = window().page
+    page = window(at=figures.NOW).page
     played = shown(page, figures.in_trouble(), "problems")
     sent: list[Any] = []
 
@@ -130,8 +130,7 @@ def test_a_problem_is_muted(window: Any) -> None:
 )
 def test_one_thing_has_a_page(window: Any, address: str, words: str) -> None:
     """Rule: a node, a job, a dataset, a bucket and an origin each have an address, which shows facts and a day of figures."""
-    page = window().page
-    page.clock.set_fixed_time(figures.NOW)
+    page = window(at=figures.NOW).page
     Played(page)
     page.goto(f"/-/#/{address}")
     expect(page.locator(".thing .facts")).to_contain_text(words)
@@ -164,7 +163,7 @@ OLD = (
 
 def test_pages_are_in_four_groups_and_old_addresses_work(window: Any) -> None:
     """Rule: every page is in one of four groups, and each address that a tab had leads to its page."""
-    page = window().page
+    page = window(at=figures.NOW).page
     shown(page)
     expect(page.locator("#views .group")).to_have_text(["Watch", "Train", "Run", "Access"])
     links = page.locator("#views .pages a").evaluate_all("(links) => links.map((link) => link.hash)")

@@ -181,7 +181,7 @@ def advance(page: Page, played: Played) -> float:
 
 def test_nothing_is_asked_while_nobody_looks(window: Any, running: Running) -> None:
     """Rule: the overview is fetched every two seconds, the history every thirty; a hidden page waits until it is shown."""
-    page = window().page
+    page = window(once=True).page
     page.clock.install(time=figures.NOW)
     page.add_init_script("Object.defineProperty(document, 'hidden', { get: () => window.away === true });")
     played = Played(page)

@@ -20,7 +20,6 @@ DISABLED = {"title": "Closed", "status": 403, "code": "AdminDisabled", "detail":
 
 def shown(page: Page, overview: dict[str, Any] | None = None, view: str = "overview") -> Played:
     """A page of the dashboard of a gateway that answers this."""
-    page.clock.set_fixed_time(figures.NOW)
     played = Played(page, overview)
     page.goto(f"/-/#/{view}")
     expect(page.locator("#board")).to_be_visible()
@@ -29,7 +28,7 @@ def shown(page: Page, overview: dict[str, Any] | None = None, view: str = "overv
 
 def test_one_sentence_says_how_it_is(window: Any) -> None:
     """Rule: the headline is the share served from the cache; below it are the savings, and the health of the fleet."""
-    page = window().page
+    page = window(at=figures.NOW).page
     shown(page)
     expect(page.locator("h1#verdict")).to_have_text("94.2\u00a0% of all bytes read come from the cache.")
     expect(page.locator("#under")).to_have_text(
@@ -41,7 +40,7 @@ def test_one_sentence_says_how_it_is(window: Any) -> None:
 
 def test_every_figure_is_what_the_api_says(window: Any) -> None:
     """Rule: each figure carries the exact number of the answer, and shows it rounded with its unit."""
-    page = window().page
+    page = window(at=figures.NOW).page
     shown(page)
     for group in ("now", "total"):
         for name, value in figures.AT_WORK[group].items():
@@ -58,7 +57,7 @@ def test_every_figure_is_what_the_api_says(window: Any) -> None:
 
 def test_jobs_say_what_they_gain(window: Any) -> None:
     """Rule: a job shows its times of a step, the quotient, and whether it reads from the cache, past it, or is being measured."""
-    page = window().page
+    page = window(at=figures.NOW).page
     shown(page, view="jobs")
     rows = page.locator("#jobs tbody tr")
     expect(rows).to_have_count(3)
@@ -75,7 +74,7 @@ def test_jobs_say_what_they_gain(window: Any) -> None:
 
 def test_datasets_say_what_the_plan_gives_them(window: Any) -> None:
     """Rule: the mode and why, in words, with the space that the plan gives."""
-    page = window().page
+    page = window(at=figures.NOW).page
     shown(page, view="datasets")
     whole, part, none = page.locator("#datasets > li").all()
     expect(whole.locator(".mode")).to_have_text("Kept whole")
@@ -87,7 +86,7 @@ def test_datasets_say_what_the_plan_gives_them(window: Any) -> None:
 
 def test_a_node_that_is_gone_stays_until_it_is_dismissed(window: Any) -> None:
     """Rule: a dead node is listed as gone, with a button that dismisses it; the dialog shows a refusal."""
-    page = window().page
+    page = window(at=figures.NOW).page
     played = shown(page, figures.in_trouble(), "nodes")
     row = page.locator("#nodes tbody tr").nth(3)
     expect(row).to_contain_text("gone")
@@ -114,7 +113,7 @@ def test_a_node_that_is_gone_stays_until_it_is_dismissed(window: Any) -> None:
 
 def test_a_dataset_that_cannot_be_kept_whole_says_so(window: Any) -> None:
     """Rule: a dataset that should be kept whole and is not has its reason, and no claim that it is kept whole."""
-    page = window().page
+    page = window(at=figures.NOW).page
     shown(page, figures.in_trouble(), "datasets")
     dataset = page.locator("#datasets > li").filter(has_text="coyo-700m")
     expect(dataset.locator(".mode")).to_have_text("Should be kept whole, but is not")
@@ -123,7 +122,7 @@ def test_a_dataset_that_cannot_be_kept_whole_says_so(window: Any) -> None:
 
 def test_datasets_say_no_more_than_is_known(window: Any) -> None:
     """Rule: an unmeasured gain is omitted; a dataset without a job, or not kept, may still have bytes."""
-    page = window().page
+    page = window(at=figures.NOW).page
     overview = deepcopy(figures.AT_WORK)
     unused, _, none = overview["datasets"]
     unused["why"] = "no-jobs"
@@ -137,7 +136,7 @@ def test_datasets_say_no_more_than_is_known(window: Any) -> None:
 
 def test_a_dataset_kept_by_importance_shows_its_tenths(window: Any) -> None:
     """Rule: of a dataset that is kept by importance threshold, ghost list, and reads and hits by tenths are shown."""
-    page = window().page
+    page = window(at=figures.NOW).page
     overview = deepcopy(figures.AT_WORK)
     cold, hot = {"reads": 0, "read_share": 0.0, "hit_ratio": None}, {"reads": 9, "read_share": 0.9, "hit_ratio": 0.98}
     overview["datasets"][0]["importance"] = {
@@ -158,7 +157,7 @@ def test_a_dataset_kept_by_importance_shows_its_tenths(window: Any) -> None:
 
 def test_every_chart_is_a_table_too(window: Any) -> None:
     """Rule: a chart's table has the same figures, newest first; its label has the last, least and largest."""
-    page = window().page
+    page = window(at=figures.NOW).page
     shown(page)
     figure = page.locator("#rate-chart")
     expect(figure.locator("svg[role=img]")).to_have_attribute("aria-label", re.compile("The table below"))
@@ -170,7 +169,7 @@ def test_every_chart_is_a_table_too(window: Any) -> None:
 
 def test_a_chart_says_what_is_pointed_at(window: Any) -> None:
     """Rule: the figures of the moment under the pointer stand above the chart, for as long as it points there."""
-    page = window().page
+    page = window(at=figures.NOW).page
     shown(page)
     chart = page.locator("#rate-chart")
     expect(chart.locator("path.line").first).to_be_visible()
@@ -184,8 +183,7 @@ def test_a_chart_says_what_is_pointed_at(window: Any) -> None:
 
 def test_a_step_that_has_just_begun_is_no_fall(window: Any) -> None:
     """Rule: the current step of a chart is left out until it has values."""
-    page = window().page
-    page.clock.set_fixed_time(figures.NOW)
+    page = window(at=figures.NOW).page
     played = Played(page)
     begun = {"at": figures.stamp(figures.NOW), "hit_ratio": None, "saved_bytes": 0}
     begun |= dict.fromkeys(("cache_bytes_per_second", "origin_bytes_per_second", "requests_per_second"), 0)
@@ -202,8 +200,7 @@ def test_a_step_that_has_just_begun_is_no_fall(window: Any) -> None:
 
 def test_a_first_epoch_has_a_history(window: Any) -> None:
     """Rule: a history of cold reads only, without hits or saved bytes, is shown."""
-    page = window().page
-    page.clock.set_fixed_time(figures.NOW)
+    page = window(at=figures.NOW).page
     played = Played(page)
     past = figures.history(1)
     for point in past["points"]:
@@ -216,8 +213,7 @@ def test_a_first_epoch_has_a_history(window: Any) -> None:
 
 def test_before_the_first_gateway_nothing_is_shown(window: Any) -> None:
     """Rule: the chart begins when the first gateway started; zeros after that are shown."""
-    page = window().page
-    page.clock.set_fixed_time(figures.NOW)
+    page = window(at=figures.NOW).page
     overview = deepcopy(figures.AT_WORK)
     for node, minutes in zip(overview["nodes"], (20, 15, 1), strict=True):
         node["uptime_seconds"] = 60 * minutes
@@ -233,8 +229,7 @@ def test_before_the_first_gateway_nothing_is_shown(window: Any) -> None:
 
 def test_the_charts_of_a_young_fleet_begin_with_it(window: Any) -> None:
     """Rule: charts do not reach further back than the fleet, or its history, does; they span ten minutes at least."""
-    page = window().page
-    page.clock.set_fixed_time(figures.NOW)
+    page = window(at=figures.NOW).page
     overview = deepcopy(figures.AT_WORK)
     for node in overview["nodes"]:
         node["uptime_seconds"] = 1800
@@ -252,7 +247,7 @@ def test_the_charts_of_a_young_fleet_begin_with_it(window: Any) -> None:
 
 def test_answers_say_how_fast_and_with_which_status(window: Any) -> None:
     """Rule: statuses that occurred, and percentiles of all requests and of each outcome, with readable units."""
-    page = window().page
+    page = window(at=figures.NOW).page
     shown(page, view="traffic")
     expect(page.locator("#statuses")).to_have_text("2xx 409\u00a0/s · 3xx 0.2\u00a0/s · 4xx 3.1\u00a0/s")
     rows = page.locator("#answers tbody tr")
@@ -264,7 +259,7 @@ def test_answers_say_how_fast_and_with_which_status(window: Any) -> None:
 
 def test_traffic_says_who_reads_and_what_is_missed(window: Any) -> None:
     """Rule: tenants' requests to buckets, the busiest first; and missed prefixes with reason, meaning and remedy."""
-    page = window().page
+    page = window(at=figures.NOW).page
     shown(page, view="traffic")
     rows = page.locator("#traffic tbody tr")
     expect(rows).to_have_count(4)
@@ -280,7 +275,7 @@ def test_entries_of_a_long_overview_are_found(window: Any) -> None:
     """Rule: with ten entries of a kind there is a field; entries without the text are hidden."""
     overview = deepcopy(figures.AT_WORK)
     overview["jobs"] = [{**overview["jobs"][0], "job": f"job-{number}", "tenant": "found"} for number in range(10)]
-    page = window().page
+    page = window(at=figures.NOW).page
     shown(page, overview, "jobs")
     page.get_by_label("Find").fill("job-7")
     expect(page.locator("#jobs tbody tr")).to_have_count(1)
@@ -290,7 +285,7 @@ def test_entries_of_a_long_overview_are_found(window: Any) -> None:
 
 def test_the_hours_are_chosen(window: Any) -> None:
     """Rule: another time span is loaded at once, and named beside the figures that depend on it."""
-    page = window().page
+    page = window(at=figures.NOW).page
     played = shown(page)
     expect(page.locator(".tile [data-window]").first).to_have_text("last 24 h:")
     page.get_by_label("6 h", exact=True).check()
@@ -302,7 +297,7 @@ def test_the_hours_are_chosen(window: Any) -> None:
 
 def test_trouble_comes_with_its_remedy(window: Any) -> None:
     """Rule: each problem has severity, title, place, start and remedy; the title counts them; a screen reader announces them."""
-    page = window().page
+    page = window(at=figures.NOW).page
     shown(page, figures.in_trouble(), "problems")
     first = page.locator("#problems li").first
     expect(first).to_contain_text("Error")
@@ -319,7 +314,7 @@ def test_trouble_comes_with_its_remedy(window: Any) -> None:
 
 def test_trouble_that_goes_on_is_said_once(window: Any) -> None:
     """Rule: the same problem with new numbers is not announced again; its end is announced."""
-    page = window().page
+    page = window(at=figures.NOW).page
     played = shown(page, figures.in_trouble(), "problems")
     expect(page.locator("#announcer")).to_contain_text("disk is down")
     page.evaluate("() => { document.getElementById('announcer').textContent = ''; }")
@@ -336,14 +331,14 @@ def test_troubles_that_differ_by_a_number_are_two(window: Any) -> None:
     """Rule: every problem of the answer is on the page, however alike they are."""
     overview = figures.in_trouble()
     overview["problems"] = [overview["problems"][0] | {"what": f"The origin a{number} fails."} for number in (1, 2, 2)]
-    page = window().page
+    page = window(at=figures.NOW).page
     shown(page, overview, "problems")
     expect(page.locator("#problems .what")).to_have_text(["The origin a1 fails.", *["The origin a2 fails."] * 2])
 
 
 def test_an_empty_fleet_says_so(window: Any) -> None:
     """Rule: without nodes, jobs, datasets or reads each page is marked as empty, with a hint how to fill it."""
-    page = window().page
+    page = window(at=figures.NOW).page
     shown(page, figures.empty())
     expect(page.locator("#verdict")).to_have_text("No gateway has reported yet.")
     expect(page.locator("[data-figure='now.hit_ratio']")).to_have_text("–")
@@ -359,7 +354,7 @@ def test_an_empty_fleet_says_so(window: Any) -> None:
 
 def test_streams_say_whether_they_keep_space(window: Any) -> None:
     """Rule: a stream that pauses or has ended says so instead of a target, and each order is in plain words."""
-    page = window().page
+    page = window(at=figures.NOW).page
     overview = deepcopy(figures.AT_WORK)
     for stream, target, order in zip(overview["streams"], (0, 1, 10**12), ("uniform", "lru", "loop"), strict=False):
         stream["pool"] |= {"target": target, "order": order}
@@ -371,7 +366,7 @@ def test_streams_say_whether_they_keep_space(window: Any) -> None:
 
 def test_names_are_text(window: Any) -> None:
     """Rule: HTML in the API's values is shown as text: it makes no element and runs no script."""
-    page = window().page
+    page = window(at=figures.NOW).page
     shown(page, figures.hostile())
     for place in (
         "#zone",
@@ -391,7 +386,7 @@ def test_names_are_text(window: Any) -> None:
 
 def test_a_script_cannot_write_html(window: Any) -> None:
     """Rule: should a mistake ever try it, the page's policy refuses HTML and scripts that a script makes out of text."""
-    watched = window()
+    watched = window(at=figures.NOW)
     shown(watched.page)
     for attempt in (
         "document.body.innerHTML = '<b>x</b>'",
@@ -407,7 +402,7 @@ def test_a_script_cannot_write_html(window: Any) -> None:
 
 def test_without_a_token_of_the_gateway_the_setting_is_named(window: Any) -> None:
     """Rule: if the admin API is off, the page names the setting and asks for no token."""
-    page = window().page
+    page = window(at=figures.NOW).page
     played = Played(page)
     played.refusal = (403, DISABLED)
     page.goto("/-/")
@@ -418,7 +413,7 @@ def test_without_a_token_of_the_gateway_the_setting_is_named(window: Any) -> Non
 
 def test_a_gateway_that_is_not_there_is_waited_for(window: Any) -> None:
     """Rule: a page that never saw figures says that the gateway does not answer, and shows them as soon as it does."""
-    page = window().page
+    page = window(at=figures.NOW).page
     played = Played(page)
     played.gone = True
     page.goto("/-/")
@@ -429,7 +424,7 @@ def test_a_gateway_that_is_not_there_is_waited_for(window: Any) -> None:
 
 def test_a_failing_gateway_leaves_the_last_figures(window: Any) -> None:
     """Rule: when the gateway fails, the figures stay, greyed, with their age and the reason; they recover without a reload."""
-    page = window().page
+    page = window(at=figures.NOW).page
     played = shown(page)
     played.refusal = (503, {"title": "x", "status": 503, "code": "ServiceUnavailable", "detail": "Redis is away."})
     expect(page.locator("#stale")).to_contain_text("Redis is away.")
@@ -444,7 +439,7 @@ def test_a_failing_gateway_leaves_the_last_figures(window: Any) -> None:
 
 def test_an_answer_of_another_version_is_no_blank_page(window: Any) -> None:
     """Rule: an answer of an unknown form is reported; the page keeps its figures and continues to ask."""
-    watched = window()
+    watched = window(at=figures.NOW)
     page = watched.page
     played = shown(page)
     played.overview = {"at": "x"}
@@ -461,6 +456,6 @@ def test_long_lists_are_cut(window: Any, name: str) -> None:
     overview = figures.in_trouble()
     pattern = overview[name][0]
     overview[name] = [pattern | {"job": f"job-{number}", "id": f"{number:012x}"} for number in range(3000)]
-    page = window().page
+    page = window(at=figures.NOW).page
     shown(page, overview, name)
     expect(page.locator(f"#more-{name}")).to_have_text(re.compile(f"^And 2,9[05]0 more: larder-gateway {name} lists"))

@@ -23,8 +23,7 @@ def test_modules_in_one_file_show_what_they_show_apart(window: Any, view: str) -
     """Rule: modules that come one by one from the gateway, and the same in one file, show the same page."""
     pages = []
     for apart in (True, False):
-        watched = window(apart=apart)
-        watched.page.clock.set_fixed_time(figures.NOW)
+        watched = window(apart=apart, at=figures.NOW)
         Played(watched.page)
         watched.page.route("**/-/admin/credentials*", lambda route: route.fulfill(json=KEYS))
         watched.page.goto(f"/-/#/{view}")

@@ -45,7 +45,6 @@ class Store:
         self.sent: list[Any] = []
         self.warmups: list[dict[str, Any]] = []
         Played(page)
-        page.clock.set_fixed_time(figures.NOW)
         keys = {"items": [{**figures.KEYS[3], "allow": []}, figures.KEYS[2], figures.KEYS[0]], "next": None}
         page.route("**/-/admin/credentials*", lambda route: route.fulfill(json=keys))
         page.route("**/-/admin/objects?*", self._list)
@@ -89,7 +88,7 @@ class Store:
 
 def test_buckets_lead_to_folders_and_objects(window: Any) -> None:
     """Rule: a name leads to its place, whatever its characters are; a reload and Back lead to the same places."""
-    page = window().page
+    page = window(at=figures.NOW).page
     store = Store(page)
     store.shows(named("bucket", "data"))
     page.goto("/-/#/objects")
@@ -112,7 +111,7 @@ def test_buckets_lead_to_folders_and_objects(window: Any) -> None:
 
 def test_a_row_says_what_the_caches_have(window: Any) -> None:
     """Rule: an object says whether it is cached, fresh and granted, and what the next read is; a folder says nothing of that."""
-    page = window().page
+    page = window(at=figures.NOW).page
     store = Store(page)
     store.shows(
         named("folder", "x/"), named("object", "hit", HIT), named("object", "part", PART), named("object", "cold", COLD)
@@ -128,7 +127,7 @@ def test_a_row_says_what_the_caches_have(window: Any) -> None:
 def test_a_page_is_read_once(window: Any) -> None:
     """Rule: the origin lists a page when it is opened, asked for, or may have changed, and not at every refresh of the page; the
     next page is added to those before."""
-    page = window().page
+    page = window(at=figures.NOW).page
     store = Store(page)
     store.shows(named("object", "1", HIT), following="second")
     store.shows(named("object", "2", HIT), cursor="second")
@@ -150,7 +149,7 @@ def test_a_page_is_read_once(window: Any) -> None:
 def test_what_the_origin_does_not_list_is_said(window: Any) -> None:
     """Rule: a place whose origin does not answer shows what is cached, and says so with the reason; asked for, it is so from the
     start."""
-    page = window().page
+    page = window(at=figures.NOW).page
     store = Store(page)
     store.shows(named("object", "kept", HIT), source="cache", failure="the origin does not answer")
     page.goto("/-/#/objects/data")
@@ -163,7 +162,7 @@ def test_what_the_origin_does_not_list_is_said(window: Any) -> None:
 
 def test_the_reader_is_in_the_address(window: Any) -> None:
     """Rule: the access key whose rights are used is chosen on the page, from those in force, and is part of the address."""
-    page = window().page
+    page = window(at=figures.NOW).page
     store = Store(page)
     store.shows(named("object", "1", HIT))
     page.goto("/-/#/objects/data?as=laptop")
@@ -181,7 +180,7 @@ def test_the_reader_is_in_the_address(window: Any) -> None:
 def test_a_row_is_warmed_purged_and_pinned(window: Any, kind: str, name: str) -> None:
     """Rule: the buttons of a row send its bucket and name as they are: an object by its key, a folder by its prefix; a purge
     shows first what goes; a name that is no stream can be pinned."""
-    page = window(permissions=["clipboard-read", "clipboard-write"]).page
+    page = window(at=figures.NOW, permissions=["clipboard-read", "clipboard-write"]).page
     store = Store(page)
     store.shows(named(kind, name, HIT if kind == "object" else None))
     page.goto("/-/#/objects/data")
@@ -225,7 +224,7 @@ def warmup(number: int, **fields: Any) -> dict[str, Any]:
 def test_a_row_follows_its_warm_up(window: Any) -> None:
     """Rule: a row shows how far the newest warm-up of exactly its name is, also after a reload, and how it ended; then what the
     caches have of it is read again."""
-    page = window().page
+    page = window(at=figures.NOW).page
     store = Store(page)
     store.shows(
         named("folder", "x/"), named("object", "a", COLD), named("object", "ab", COLD), named("object", "b", COLD)
@@ -266,7 +265,7 @@ def test_a_row_follows_its_warm_up(window: Any) -> None:
 
 def test_a_place_follows_its_own_warm_up(window: Any) -> None:
     """Rule: the page of a folder or an object says how far its warm-up is, and how it ended, for an hour."""
-    page = window().page
+    page = window(at=figures.NOW).page
     store = Store(page)
     store.shows(named("object", "x/1", COLD))
     store.warmups = [warmup(1, prefix="x/")]
@@ -296,7 +295,7 @@ def test_a_place_follows_its_own_warm_up(window: Any) -> None:
 
 def test_a_change_keeps_the_pages_that_are_shown(window: Any) -> None:
     """Rule: after a change as many pages are read again as were shown, so its row stays."""
-    page = window().page
+    page = window(at=figures.NOW).page
     store = Store(page)
     store.shows(named("object", "1", HIT), following="second")
     store.shows(named("object", "2", HIT), cursor="second", following="third")
@@ -311,7 +310,7 @@ def test_a_change_keeps_the_pages_that_are_shown(window: Any) -> None:
 
 def test_a_place_can_be_taken_to_a_shell(window: Any) -> None:
     """Rule: a place is copied as a listing of the client, and an object as an explanation."""
-    page = window().page
+    page = window(at=figures.NOW).page
     store = Store(page)
     store.shows(named("object", "a b", HIT))
     page.goto("/-/#/objects/data/a%20b")
@@ -327,7 +326,7 @@ def test_a_place_can_be_taken_to_a_shell(window: Any) -> None:
 
 def test_a_viewer_browses_and_changes_nothing(window: Any) -> None:
     """Rule: a token that reads sees places and explanations, and no button that changes something."""
-    watched = window()
+    watched = window(at=figures.NOW)
     store = Store(watched.page)
     store.shows(named("object", "1", HIT))
     watched.page.route(
@@ -342,7 +341,7 @@ def test_a_viewer_browses_and_changes_nothing(window: Any) -> None:
 def test_a_place_can_be_read_and_used_by_all(window: Any, scheme: str, width: int) -> None:
     """Rule: on a phone and a desk, in both schemes, every text has contrast, no word breaks, nothing is wider than the window,
     and the Tab key reaches every control and shows where it is."""
-    page = window(viewport={"width": width, "height": 844}, color_scheme=scheme).page
+    page = window(at=figures.NOW, viewport={"width": width, "height": 844}, color_scheme=scheme).page
     store = Store(page)
     store.shows(
         named("folder", "x/"),

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ WITHIN = 60.0
 OPERATOR = (sys.executable, "-m", "gateway")
 USER = (sys.executable, "-m", "larder")
 _ASK = """
-eval "$(${1%% *} completion bash)"
+eval "$2"
 COMP_LINE="$1" COMP_POINT=${#1} COMP_TYPE=9
 _python_argcomplete ${1%% *}
 printf '%s\\n' "${COMPREPLY[@]}"
@@ -123,9 +124,21 @@ def at_terminal(*words: str, typed: str = "", variables: Mapping[str, str]) -> R
 
 def propose(line: str, **variables: str) -> list[str]:
     """What bash proposes at the end of a line; nothing else may be printed."""
+    said = _bash("-c", _ASK, "bash", line, _script(line.partition(" ")[0]), **variables)
+    return [word.strip() for word in said.splitlines() if word.strip()]
+
+
+@cache
+def _script(program: str) -> str:
+    """What a program prints for ``eval`` in bash, which is the same for every line."""
+    return _bash("-c", f"{program} completion bash")
+
+
+def _bash(*words: str, **variables: str) -> str:
+    """The output of bash, which knows both programs; nothing else may be printed."""
     programs = f"{Path(sys.executable).parent}:/usr/bin:/bin"
     ran = subprocess.run(
-        ["bash", "-c", _ASK, "bash", line],
+        ["bash", *words],
         capture_output=True,
         text=True,
         env=environment(**variables) | {"PATH": programs},
@@ -133,4 +146,4 @@ def propose(line: str, **variables: str) -> list[str]:
         check=True,
     )
     assert ran.stderr == ""
-    return [word.strip() for word in ran.stdout.splitlines() if word.strip()]
+    return ran.stdout

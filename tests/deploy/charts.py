@@ -60,7 +60,7 @@ def render(values: Mapping[str, Any], release: str = RELEASE) -> Rendered:
         each
         for name, text in texts.items()
         if not name.endswith("NOTES.txt")
-        for each in yaml.safe_load_all(text)
+        for each in yaml.load_all(text, yaml.CSafeLoader)
         if each is not None
     ]
     return Rendered(tuple(documents), notes)

@@ -28,10 +28,13 @@ STORED = 30
 LARGE = 2**20
 """Bytes of the large object."""
 LITTLE_DATA = """\
+from functools import partial
+
+import numpy
+
 from gateway.demo import data
 
-every = data.digits
-data.digits = lambda: dict(list(every().items())[:{images}])
+numpy.loadtxt = partial(numpy.loadtxt, max_rows={images})
 data.LARGE_SIZE = {large}
 """
 ENDLESS = """\
