@@ -17,7 +17,7 @@ from rig.batches import Stock, stock
 from rig.gateways import Running, Settings
 from rig.origin import FakeOrigin
 
-ITEMS, SIZE, BATCH = 240, 2048, 8
+ITEMS, SIZE, BATCH = 120, 2048, 8
 STEP = 0.02
 """Seconds that the other job computes for each batch. Without them it would take the processor from the job under test."""
 KEY = larder.Credentials("GWA", "gateway-secret-a")
