@@ -44,14 +44,14 @@ def named_number_of(item: larder.Item) -> tuple[str, int]:
     return item.dataset, item.index
 
 
-def dataset_at(origin: FakeOrigin, home: Path, name: str = "numbers") -> Stock:
+def dataset_at(origin: FakeOrigin, home: Path, name: str = "numbers", items: int = ITEMS) -> Stock:
     """A dataset, at a store."""
-    return stock(origin, home / "files", name, [body_of(number, name) for number in range(ITEMS)])
+    return stock(origin, home / "files", name, [body_of(number, name) for number in range(items)])
 
 
-def half(origin: FakeOrigin, home: Path, **settings: Any) -> Settings:
+def half(origin: FakeOrigin, home: Path, items: int = ITEMS, **settings: Any) -> Settings:
     """A gateway with room for half of it."""
-    return Settings(origin.endpoint, home / "cache", str(ITEMS * SIZE // 2), **settings)
+    return Settings(origin.endpoint, home / "cache", str(items * SIZE // 2), **settings)
 
 
 def registered(running: Running, file: Path) -> larder.DatasetInfo:
