@@ -9,11 +9,12 @@ from types import SimpleNamespace
 import pytest
 
 from larder.pipelines import processes
+from rig import forked
 
 
 def _context(method: str) -> ForkServerContext:
     assert method == "spawn"
-    return multiprocessing.get_context("forkserver")
+    return forked._FORKING
 
 
 @pytest.fixture(autouse=True)
