@@ -17,7 +17,7 @@ from rig.batches import Stock, stock
 from rig.gateways import Running, Settings
 from rig.origin import FakeOrigin
 
-ITEMS, SIZE, BATCH = 240, 2048, 8
+ITEMS, SIZE, BATCH = 120, 2048, 8
 STEP = 0.02
 """Seconds that the other job computes for each batch. Without them it would take the processor from the job under test."""
 KEY = larder.Credentials("GWA", "gateway-secret-a")
@@ -44,14 +44,14 @@ def named_number_of(item: larder.Item) -> tuple[str, int]:
     return item.dataset, item.index
 
 
-def dataset_at(origin: FakeOrigin, home: Path, name: str = "numbers") -> Stock:
+def dataset_at(origin: FakeOrigin, home: Path, name: str = "numbers", items: int = ITEMS) -> Stock:
     """A dataset, at a store."""
-    return stock(origin, home / "files", name, [body_of(number, name) for number in range(ITEMS)])
+    return stock(origin, home / "files", name, [body_of(number, name) for number in range(items)])
 
 
-def half(origin: FakeOrigin, home: Path, **settings: Any) -> Settings:
+def half(origin: FakeOrigin, home: Path, items: int = ITEMS, **settings: Any) -> Settings:
     """A gateway with room for half of it."""
-    return Settings(origin.endpoint, home / "cache", str(ITEMS * SIZE // 2), **settings)
+    return Settings(origin.endpoint, home / "cache", str(items * SIZE // 2), **settings)
 
 
 def registered(running: Running, file: Path) -> larder.DatasetInfo:

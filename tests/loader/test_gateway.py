@@ -356,7 +356,7 @@ class Gate:
 @pytest.mark.parametrize("caching", ["full", "part", "none"])
 def test_a_cold_epoch_keeps_the_origin_busy(tmp_path: Path, caching: str, substitute: int) -> None:
     """Rule: batches of four, one at a time, have at least 24 items read at once, in every mode; each item once."""
-    items = 200
+    items = 100
     with system(tmp_path, 2.0, items=items) as there:
         there.origin.paces[f"/{BUCKET}/"] = Gate(4, 24)  # type: ignore[assignment]
         loader = there.loader("cold", caching, batch_size=4, substitute=substitute)

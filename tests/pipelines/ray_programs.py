@@ -391,7 +391,7 @@ def main_cluster() -> None:
     """Two CPUs on a node of their own, and the driver on a node without any: every element crosses nodes."""
     global _cluster
     where = {"node_ip_address": "127.0.0.1", "object_store_memory": STORE}
-    head = {"num_cpus": 0, "include_dashboard": False, **where}
+    head = {"num_cpus": 0, "include_dashboard": False, "no_monitor": True, "include_log_monitor": False, **where}
     _cluster = Cluster(initialize_head=True, head_node_args=head)
     _cluster.add_node(num_cpus=2, **where)
     ray.init(address=_cluster.address, log_to_driver=False)

@@ -44,7 +44,7 @@ def test_both_jobs_have_every_element(tmp_path: Path, lose: Callable[[RedisServe
     """Rule: no element is lost, and each is computed at most twice. No job waits for a lost claim. Computed elements are stored:
     a third job computes nothing."""
     step = Noting(tmp_path / "computed", seconds=0.04)
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     found = context.SimpleQueue()
     with ExitStack() as rest:
         origin = rest.enter_context(OriginThread())

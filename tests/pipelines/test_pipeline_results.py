@@ -174,7 +174,7 @@ def test_a_failed_element_is_not_stored(running: Running, items: Stock, tmp_path
 def test_two_jobs_at_once_compute_each_element_once(running: Running, items: Stock, tmp_path: Path) -> None:
     """Rule: of two jobs that begin together, each computes a part, and both have every element."""
     step = Noting(tmp_path / "computed", seconds=0.01)
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     found = context.SimpleQueue()
     jobs = [context.Process(target=train, args=(running.endpoint, items.name, step, access(), found)) for _ in range(2)]
     for job in jobs:

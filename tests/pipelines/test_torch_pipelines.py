@@ -170,7 +170,7 @@ def test_dataloader_workers_are_refused() -> None:
 
 def test_a_process_that_may_not_start_others_is_told_so() -> None:
     """Input workers cannot be children of a daemonic process."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     queue = context.SimpleQueue()
     process = context.Process(target=refusal, args=(queue,), daemon=True)
     process.start()

@@ -56,6 +56,8 @@ class Load:
 
 Reading = Callable[[int], object]
 """Read something, the number-th time, and raise if it is not as it should be."""
+PAUSE = 0.01
+"""Seconds between two reads of a client. Without them clients would take the processors from the gateways that change."""
 
 
 @contextmanager
@@ -65,7 +67,7 @@ def reading(clients: Mapping[str, Reading]) -> Iterator[Load]:
 
     def run(name: str, read: Reading) -> None:
         for number in itertools.count():
-            if over.is_set():
+            if over.wait(PAUSE):
                 return
             try:
                 read(number)

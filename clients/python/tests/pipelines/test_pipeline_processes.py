@@ -79,6 +79,7 @@ def shared_memory():
     return {name for name in os.listdir("/dev/shm") if name.startswith(("larder-elements", "psm_"))}
 
 
+@pytest.mark.usefixtures("spawned")
 def test_workers_give_what_one_process_gives(kept):
     """Values, order and random numbers are the same with any number of workers."""
     alone = list(pipeline_of(seed=3).map(number).map(noisy).shuffle(10).batch(8))
@@ -190,6 +191,7 @@ def test_elements_may_be_changed_and_kept(kept):
     assert sorted(int(element["x"][0]) for element in own) == list(range(1, 51))
 
 
+@pytest.mark.usefixtures("spawned")
 def test_a_closed_pipeline_leaves_nothing():
     """Closing ends workers, closes descriptors and leaves nothing in ``/dev/shm``, also after an abandoned epoch."""
     before, files = shared_memory(), len(os.listdir("/proc/self/fd"))
@@ -205,6 +207,7 @@ def test_a_closed_pipeline_leaves_nothing():
     assert len(os.listdir("/proc/self/fd")) <= files + 3  # the resource tracker of multiprocessing may have started
 
 
+@pytest.mark.usefixtures("spawned")
 def test_a_forgotten_pipeline_ends_its_workers():
     """The last reference ends the workers."""
     processes = {process for _, process in with_workers(200).map(with_process)}
@@ -220,6 +223,7 @@ def _iterate(pipeline, begun, found):
     pipeline.close()
 
 
+@pytest.mark.usefixtures("spawned")
 def test_a_forked_process_has_workers_of_its_own(kept):
     """Two processes that read one worker's socket would each get half of its messages."""
     pipeline = kept(with_workers(200).map(with_process))
