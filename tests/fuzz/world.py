@@ -24,7 +24,13 @@ KEY, SECRET = "GWA", "gateway-secret-a"
 BUCKET = "bucket"
 BODIES = (b"", b"x", b"the whole of it, and nothing but it\r\n" * 40, bytes(range(256)) * 300)
 """Bodies of signed uploads; the origin may hold nothing else under ``signed/``."""
-READ = {"plain.bin": b"0123456789" * 500, "empty": b"", "sub/ä b+c.txt": b"spelled", "../../etc/passwd": b"not a file"}
+READ = {
+    "plain.bin": b"0123456789" * 500,
+    "large.bin": b"0123456789abcde" * 20_000,
+    "empty": b"",
+    "sub/ä b+c.txt": b"spelled",
+    "../../etc/passwd": b"not a file",
+}
 DEADLINE = 30.0
 """Seconds for a connection to end after its client stopped sending; only there to end a broken run."""
 _GLANCE = 0.15
