@@ -102,7 +102,7 @@ def figures(results: Results) -> dict[str, Any]:
         "bytes": total(),
         "reads": sum(client.reads for client in ours.clients),
         "usual": USUAL,
-        "shares": {share: {kind.name: _figures(results.get((kind.name, share))) for kind in RUNS} for share in SHARES},
+        "shares": {share: {kind.name: _figures(results[kind.name, share]) for kind in RUNS} for share in SHARES},
         "patterns": {pattern or "all": _by_pattern(results, pattern) for pattern in ("", *map(str, Pattern))},
         "scans": _scans(ours.clients),
         "behind": [
@@ -113,10 +113,7 @@ def figures(results: Results) -> dict[str, Any]:
     }
 
 
-def _figures(result: ReadRunResult | None) -> dict[str, float] | None:
-    """Figures of all jobs; ``None`` for a run that was left out."""
-    if result is None:
-        return None
+def _figures(result: ReadRunResult) -> dict[str, float]:
     return {"hits": result.hit_ratio(), "seconds": result.mean_seconds(), "sent": result.origin_bytes}
 
 
