@@ -10,10 +10,12 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from statistics import mean
+from typing import Any
 
 from gateway.sim.figures import pyplot
 from gateway.sim.importance.importance import closed_form
 from gateway.sim.importance.score_scenario import ScoreRunSpec, ScoreScenario
+from gateway.sim.jobs.report import aligned
 from gateway.sim.jobs.scenario import parse_as, scenario_text
 from lab.evaluation.importance import IN_FILE, SCENARIO, SHOWN
 from lab.evaluation.importance_sides import (
@@ -28,7 +30,7 @@ from lab.evaluation.importance_sides import (
     ScoreSide,
     run_sides,
 )
-from lab.evaluation.pages import machine, numbers, picture, table, write_section
+from lab.evaluation.pages import machine, numbers, picture, record
 
 SHARES = (0.1, 0.25, 0.5, 0.75)
 GOAL_SHARE = 0.2
@@ -41,111 +43,100 @@ COARSE = ("sh_lru", "sh_lfu", "sh_rand", "sh_pq", "sh_pqlfu", "sh_app")
 WHOLE = ("SHADE", "unseen 0.25", "unseen 0.5")
 AT_GOAL = ("LRU", "never evict", "SHADE", "unseen 0.5", "unseen 0.6")
 PLOTTED = ("LRU", "never evict", "MIN", "sh_lru", "sh_app", "SHADE", "unseen 0.25", "unseen 0.5")
-Found = Mapping[tuple[str, float], ScoreOutcome]
+COLUMNS = ["run", "hits", "theory", "held", "loaded ahead", "origin reads", "unseen", "h - c"]
+Outcomes = Mapping[tuple[str, float], ScoreOutcome]
 
 
 def run(short: bool = False) -> None:
-    """Measure, and write the page; a short run prints the hits of a few sides only."""
+    """Measure, and write the section; a short run prints the hits of a few sides only."""
     where = machine()
     if short:
-        print(table(*_hits(_measured([("LRU", 0.25), ("sh_app", 0.25), ("unseen 0.5", 0.25)], AT_ONCE), 0.25)))
+        print(
+            aligned(COLUMNS, _rows(_measured([("LRU", 0.25), ("sh_app", 0.25), ("unseen 0.5", 0.25)], AT_ONCE), 0.25))
+        )
         return
     wanted = [(name, share) for share in SHARES for name in (*UNIFORM, *COARSE, *WHOLE)]
     wanted += [(name, GOAL_SHARE) for name in AT_GOAL]
-    found = _measured(wanted, AT_ONCE)
-    parts = [_intro(), _all_hits(found), _conclusions(found), _plot_hits(found), _plot_frontier(found)]
+    outcomes = _measured(wanted, AT_ONCE)
+    rows = [[f"{share:.0%}", *row] for share in sorted({*SHARES, GOAL_SHARE}) for row in _rows(outcomes, share)]
+    numbers("importance_real", ["cache", *COLUMNS], rows)
+    _plot_hits(outcomes)
+    _plot_frontier(outcomes)
     where += f", after: {os.getloadavg()[0]:.1f}"
-    write_section("importance", "importance_real", "Through real gateways", where, *parts)
+    record("evaluation/importance/importance_real", {"where": where, **_setting(), **_figures(outcomes)})
 
 
-def _measured(wanted: Sequence[tuple[str, float]], at_once: int) -> Found:
+def _measured(wanted: Sequence[tuple[str, float]], at_once: int) -> Outcomes:
     runs = {one.name: one for one in parse_as(ScoreScenario, scenario_text(SCENARIO), SCENARIO).runs}
     outcomes = run_sides([ScoreSide(runs[name], share) for name, share in wanted], at_once)
     return {(one.side.run.name, one.side.share): one for one in outcomes}
 
 
-def _intro() -> str:
-    return f"""
-The same runs by real gateways before a real S3 store. Every side has a gateway, {ITEMS} objects of {LENGTH // 1024} KiB in a
-store of its own that sends {BANDWIDTH / 1e3:g} kB/s, and one loop: a small network learns handwritten digits, 5 % of them with
-wrong labels, in mini-batches of {BATCH}, with {1000 * COMPUTE:.0f} ms of computing for each. {WARM} epochs do not count, then
-{EPOCHS - WARM} do. {AT_ONCE} sides run at the same time. `variants.py` replaces a function for random, Belady's MIN and the
-priority queues. *held* is the mean share of the items in the cache; theory and h - c use it as c.
-"""
+def _setting() -> dict[str, Any]:
+    return {
+        "items": ITEMS,
+        "length": LENGTH,
+        "bandwidth": BANDWIDTH,
+        "batch": BATCH,
+        "compute": COMPUTE,
+        "warm": WARM,
+        "counted": EPOCHS - WARM,
+        "at_once": AT_ONCE,
+    }
 
 
 def _theory(one: ScoreRunSpec, held: float) -> float | None:
     return closed_form(one, min(held, 0.999))
 
 
-def _hits(found: Found, share: float) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows of all measurements at a cached share."""
+def _rows(outcomes: Outcomes, share: float) -> list[list[str]]:
+    """All measurements at a cached share."""
     rows = []
-    for (name, of), one in found.items():
+    for (name, of), outcome in outcomes.items():
         if of == share:
-            theory = _theory(one.side.run, one.held)
-            said = "" if theory is None else f"{theory:.1%}"
-            values = [one.held, one.ahead, one.read + one.ahead, one.unseen, max(0.0, one.hits - one.ahead - one.held)]
-            rows.append([name, f"{one.hits:.1%}", said, *(f"{value:.1%}" for value in values)])
-    return ["run", "hits", "theory", "held", "loaded ahead", "origin reads", "unseen", "h - c"], rows
+            theory = _theory(outcome.side.run, outcome.held)
+            values = [
+                outcome.held,
+                outcome.ahead,
+                outcome.read + outcome.ahead,
+                outcome.unseen,
+                max(0.0, _beyond(outcome)),
+            ]
+            expected = "" if theory is None else f"{theory:.1%}"
+            rows.append([name, f"{outcome.hits:.1%}", expected, *(f"{value:.1%}" for value in values)])
+    return rows
 
 
-def _all_hits(found: Found) -> str:
-    """Hits of each run by cached share; all other figures are in a file beside the page."""
-    shares = sorted({*SHARES, GOAL_SHARE})
-    tables = {share: _hits(found, share) for share in shares}
-    everything = numbers(
-        "importance_real",
-        ["cache", *tables[GOAL_SHARE][0]],
-        [[f"{share:.0%}", *row] for share, (_, rows) in tables.items() for row in rows],
-    )
-    rows = []
-    for run in dict.fromkeys(name for name, _ in found if name not in IN_FILE):
-        hits = [f"{found[run, share].hits:.1%}" if (run, share) in found else "" for share in SHOWN]
-        unseen = next(one.unseen for (name, _), one in found.items() if name == run)
-        rows.append([run, *hits, f"{unseen:.0%}"])
-    return f"Hits ({everything} has the rest):\n\n" + table(
-        ["run", *(f"{share:.0%}" for share in SHOWN), "unseen"], rows
-    )
+def _beyond(outcome: ScoreOutcome) -> float:
+    """Hits beyond what is held; what is loaded ahead counts as a miss."""
+    return outcome.hits - outcome.ahead - outcome.held
 
 
-def _conclusions(found: Found) -> str:
-    lru, static, shade = found["LRU", 0.1], found["never evict", 0.1], found["SHADE", 0.1]
-    goal, most = found["SHADE", GOAL_SHARE], found["unseen 0.6", GOAL_SHARE]
-    reached, why = "reached", ""
-    if most.hits < GOAL_HITS:
-        reached, why = "not reached", f" {_lost(most)}"
-    broken = [
-        f"{name} at {share:.0%}"
-        for (name, share), one in found.items()
-        if one.hits - one.ahead - one.held > one.unseen + 0.02
-    ]
-    bound = f"broken by more than 2 points by {', '.join(broken)}" if broken else "kept by all runs, within 2 points"
-    return f"""
-- {GOAL_RATIO} times LRU at 10 % (the paper): SHADE hits {_ratio(shade, lru)} times as much, with {shade.unseen:.0%} unseen; never
-  evicting {_ratio(static, lru)} times, with nothing unseen.
-- {GOAL_HITS:.1%} at 20 % (the paper) is {reached}: {most.hits:.1%} with {most.unseen:.0%} unseen, and {goal.hits:.1%} by the
-  paper's draws, with {goal.unseen:.0%} unseen.{why}
-- The bound h - c, by which hits beyond what is held cost unseen items, is {bound}.
-"""
+def _figures(outcomes: Outcomes) -> dict[str, Any]:
+    runs = {}
+    for name, share in outcomes:
+        if name not in IN_FILE and name not in runs:
+            hits = [outcomes[name, shown].hits if (name, shown) in outcomes else None for shown in SHOWN]
+            runs[name] = {"hits": hits, "unseen": outcomes[name, share].unseen}
+    lru, most = outcomes["LRU", 0.1], outcomes["unseen 0.6", GOAL_SHARE]
+    return {
+        "shown": SHOWN,
+        "runs": runs,
+        "wanted": {"by_lru": GOAL_RATIO, "hits": GOAL_HITS},
+        "by_lru": {name: outcomes[name, 0.1].hits / max(lru.hits, 1e-3) for name in ("SHADE", "never evict")},
+        "most": {"hits": most.hits, "theory": _theory(most.side.run, most.held), "ahead": most.ahead},
+        "beyond": [
+            {"run": name, "share": share}
+            for (name, share), outcome in outcomes.items()
+            if _beyond(outcome) > outcome.unseen + 0.02
+        ],
+    }
 
 
-def _lost(one: ScoreOutcome) -> str:
-    """Why a run has fewer hits than the closed form."""
-    theory = _theory(one.side.run, one.held) or 0.0
-    return f"""Theory has {theory:.1%} with the repeated items in the cache
-  when an epoch begins. Here they change with scores that come once it has begun, and loading new ones ({one.ahead:.1%} of the
-  reads) shares the {BANDWIDTH / 1e3:g} kB/s with the misses. The simulator loads them before the epoch."""
-
-
-def _ratio(one: ScoreOutcome, other: ScoreOutcome) -> str:
-    return f"{one.hits / max(other.hits, 1e-3):.1f}"
-
-
-def _plot_hits(found: Found) -> str:
+def _plot_hits(outcomes: Outcomes) -> None:
     figure, axes = pyplot().subplots(figsize=(8, 4))
     for place, name in enumerate(PLOTTED):
-        of = [found[name, share] for share in SHARES]
+        of = [outcomes[name, share] for share in SHARES]
         axes.plot(SHARES, [one.hits for one in of], marker="o", color=f"C{place}", label=name)
         theory = [_theory(one.side.run, one.held) for one in of]
         if theory[0] is not None:
@@ -153,22 +144,22 @@ def _plot_hits(found: Found) -> str:
     axes.set_xlabel("share of the items that is cached (dotted: theory)")
     axes.set_ylabel("hits")
     axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    return picture("importance_real-hits", figure)
+    picture("importance_real-hits", figure)
 
 
-def _plot_frontier(found: Found) -> str:
+def _plot_frontier(outcomes: Outcomes) -> None:
     figure, axes = pyplot().subplots(figsize=(7, 4))
     for place, share in enumerate(SHARES):
-        of = [(one.unseen, one.hits - one.ahead, name) for (name, at), one in found.items() if at == share]
+        of = [(one.unseen, one.hits - one.ahead, name) for (name, at), one in outcomes.items() if at == share]
         axes.scatter(
             [unseen for unseen, _, _ in of], [hits for _, hits, _ in of], color=f"C{place}", label=f"{share:.0%} cached"
         )
-        held = mean(one.held for (_, at), one in found.items() if at == share)
+        held = mean(one.held for (_, at), one in outcomes.items() if at == share)
         axes.plot([0, min(0.6, 1 - held)], [held, min(1.0, held + 0.6)], color=f"C{place}", linestyle=":")
     axes.set_xlabel("unseen share (dotted: the bound, held + unseen)")
     axes.set_ylabel("hits, less what was loaded ahead")
     axes.legend(fontsize=8)
-    return picture("importance_real-frontier", figure)
+    picture("importance_real-frontier", figure)
 
 
 if __name__ == "__main__":

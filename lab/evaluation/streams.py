@@ -8,6 +8,7 @@ import tracemalloc
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -26,9 +27,10 @@ from gateway.sim.streams.reads import (
     seen_by_gateways,
 )
 from gateway.sim.streams.transparent import SAMPLE, ReadRunResult, simulate_reads
-from lab.evaluation.pages import machine, numbers, table, write_section
+from lab.evaluation.allocations import figure12
+from lab.evaluation.pages import machine, numbers, record
 from lab.evaluation.scenarios import fields
-from lab.evaluation.streams_table3 import table3_section
+from lab.evaluation.streams_table3 import table3_figures
 
 ITEMS = 10_000
 WINDOWS = 100
@@ -49,55 +51,23 @@ DRAWN = 18
 
 
 def run() -> None:
-    """Measure all of it, and write the page."""
+    """Measure all of it, and write the section."""
     where = machine()
-    write_section(
-        "streams",
-        "streams",
-        "Simulated",
-        where,
-        _intro(),
-        "### Pattern accuracy",
-        _accuracy(),
-        "### Cost",
-        _cost(),
-        "### IGTCache's Table 3",
-        table3_section(),
-        "### Prefetch",
-        _prefetch(),
-        "### Eviction",
-        _eviction(),
-        "### Time-to-live",
-        _lifetime(),
-        "### Never worse",
-        _never_worse(),
-        "#### Mixes that nobody chose",
-        _drawn(),
-        "### Writing a scenario",
-        _reference(),
-    )
-
-
-def _intro() -> str:
-    return (
-        "Recognition and cost are measured on the gateway's own tree (`gateway/policies/streams`). The rest is the "
-        "simulator: the same tree and decisions, a modelled store, and reads from fixed seeds. It loads what follows a "
-        "sequential read at once; a gateway's worker has at most sixteen such loads under way, four beside readers that "
-        "miss."
-    )
-
-
-def _reference() -> str:
-    orders = ", ".join(f"`{name}`" for name in ORDERS)
-    tables = {"[[prefixes]]": PrefixSpec, "[[clients]]": ClientSpec, "[[runs]]": ReadRunSpec}
-    return (
-        "`larder-gateway simulate` takes a TOML file with clients as well as one with jobs; `igtcache-table3` is built in. "
-        "`title`, `text`, `seed`, `capacity`, `block`, `hit_bandwidth`, `hit_latency` and `listing` (whether the store may be "
-        "listed) are at the top, `[origin]` is [that of jobs](scenarios.md#writing-a-scenario); then:\n\n"
-        f"{table(['field', 'default', 'meaning'], fields(tables))}\n\n"
-        f"An `order` is one of {orders}. A `mode` is `none`, an eviction order, or `streams`, of which "
-        "`without` leaves out `prefetch`, `eviction`, `lifetime` or `space`."
-    )
+    data = {
+        "accuracy": _accuracy(),
+        "cost": _cost(),
+        "table3": table3_figures(),
+        "prefetch": _prefetch(),
+        "eviction": _eviction(),
+        "lifetime": _lifetime(),
+        "mixes": _mixes(MIXES),
+        "fixed_parts": _fixed_parts(),
+        "drawn": _drawn(),
+        "figure12": figure12(),
+        "orders": list(ORDERS),
+        "fields": fields({"[[prefixes]]": PrefixSpec, "[[clients]]": ClientSpec, "[[runs]]": ReadRunSpec}),
+    }
+    record("evaluation/streams/streams", {"where": where, **data})
 
 
 # --- recognition
@@ -111,41 +81,30 @@ class Listed(Enum):
     AT_ONCE = "with the first window"
 
 
-def _accuracy() -> str:
-    rows = []
+def _accuracy() -> dict[str, Any]:
+    """The least of the shares of all orders, which are in a file beside the page."""
+    orders = {}
     for name, (order, truth) in ORDERS.items():
-        paper = _recognised(order, truth, FleetView(), listed=Listed.AT_ONCE).paper
-        one, worst = {}, {}
-        for listed in (Listed.WHEN_RANDOM, Listed.NEVER):
-            one[listed] = _recognised(order, truth, FleetView(), listed=listed).windows
-            views = [_recognised(order, truth, view, listed=listed) for view in VIEWS]
-            worst[listed] = min(each.windows for each in views), min(each.believed for each in views)
-        small = _recognised(order, truth, FleetView(), window=10)
-        large = _recognised(order, truth, FleetView(), window=1000, windows=WINDOWS // 3)
-        shares = [paper, one[Listed.WHEN_RANDOM], *worst[Listed.WHEN_RANDOM], small.windows, large.windows]
-        shares += [one[Listed.NEVER], worst[Listed.NEVER][1]]
-        rows.append([truth.value, name, *(f"{share:.0%}" for share in shares)])
-    columns = ["pattern", "order", "paper's test alone", "one view", "worst of 12 views", "believed, worst"]
-    others = ["window 10", "window 1000", "one view, no listing", "believed, worst, no listing"]
-    everything = numbers("streams-accuracy", [*columns, *others], rows)
-    return "\n\n".join(
-        [
-            f"The share of windows that are recognised right: {ITEMS:,} items, {WINDOWS} windows of {WINDOW} reads, "
-            "significance 0.01. The 12 views are 1 and 8 clients through 1 and 3 gateways with 1, 2 and 4 workers, reads "
-            "spread at random and handed over in batches of 50. *Believed* is what policies act on, after hysteresis. A "
-            "gateway lists a prefix a window after it takes its reads for random; the paper's test has the listing from the "
-            f"beginning. Of the {len(rows)} orders in {everything}, the least is {_least(rows, 5)} believed, "
-            f"{_least(rows, 4)} in the worst view, and {_least(rows, 2)} by the paper's test alone.",
-            "The paper's test of gaps takes scattered hot items for random reads; the test of repeats finds them. "
-            "Neighbouring gaps share a read, so about 2 % of uniform windows are rejected instead of 1 %. Windows of 10 are "
-            "too small, as in the paper's Figure 15.",
-        ]
-    )
-
-
-def _least(rows: list[list[str]], column: int) -> str:
-    """The lowest percentage of a column."""
-    return min((row[column] for row in rows), key=lambda share: int(share.rstrip("%")))
+        views = {
+            listed: [_recognised(order, truth, view, listed=listed) for view in VIEWS]
+            for listed in (Listed.WHEN_RANDOM, Listed.NEVER)
+        }
+        usual, unlisted = views.values()
+        orders[truth.value, name] = {
+            "paper's test alone": _recognised(order, truth, FleetView(), listed=Listed.AT_ONCE).paper,
+            "one view": _recognised(order, truth, FleetView()).windows,
+            "worst of 12 views": min(view.windows for view in usual),
+            "believed, worst": min(view.believed for view in usual),
+            "window 10": _recognised(order, truth, FleetView(), window=10).windows,
+            "window 1000": _recognised(order, truth, FleetView(), window=1000, windows=WINDOWS // 3).windows,
+            "one view, no listing": _recognised(order, truth, FleetView(), listed=Listed.NEVER).windows,
+            "believed, worst, no listing": min(view.believed for view in unlisted),
+        }
+    columns = list(next(iter(orders.values())))
+    rows = [[*order, *(f"{share:.0%}" for share in shares.values())] for order, shares in orders.items()]
+    numbers("streams-accuracy", ["pattern", "order", *columns], rows)
+    least = {column: min(shares[column] for shares in orders.values()) for column in columns}
+    return {"items": ITEMS, "windows": WINDOWS, "window": WINDOW, "orders": len(orders), "least": least}
 
 
 class _Shares:
@@ -216,20 +175,8 @@ def _paper(evidence: Evidence) -> Pattern:
 # --- cost
 
 
-def _cost() -> str:
-    rows = []
-    for nodes in (100, 1000, 10_000):
-        reads = _spread_reads(nodes, 60_000)
-        rows.append([f"{nodes:,}", *_measured(reads, nodes)])
-    return "\n\n".join(
-        [
-            "Random reads of prefixes with 300 files each, below three levels. CPU time of folding one read, recognition "
-            "included; memory as `tracemalloc` counts it.",
-            table(["nodes", "nodes in use", "streams", "us per read", "memory"], rows),
-            "The paper's Go implementation takes 47.6 us and 73.2 MB at 10,000 nodes. The goal here is 10 us with all "
-            "policies.",
-        ]
-    )
+def _cost() -> dict[int, dict[str, float]]:
+    return {nodes: _measured(_spread_reads(nodes, 60_000), nodes) for nodes in (100, 1000, 10_000)}
 
 
 def _spread_reads(nodes: int, reads: int) -> list[str]:
@@ -238,7 +185,7 @@ def _spread_reads(nodes: int, reads: int) -> list[str]:
     return [f"data/train/{at:04d}/{number:06d}.jpg" for at, number in zip(prefixes, files, strict=True)]
 
 
-def _measured(keys: list[str], nodes: int) -> list[str]:
+def _measured(keys: list[str], nodes: int) -> dict[str, float]:
     def folded() -> AccessStreamTree:
         tree = AccessStreamTree(bound=nodes + 100)
         for at, key in enumerate(keys):
@@ -255,8 +202,7 @@ def _measured(keys: list[str], nodes: int) -> list[str]:
     tree = folded()
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    micros = min(times) / len(keys) * 1e6
-    return [f"{tree.nodes:,}", str(len(tree.streams())), f"{micros:.1f}", f"{held / 1e6:.1f} MB"]
+    return {"used": tree.nodes, "streams": len(tree.streams()), "read": min(times) / len(keys), "bytes": held}
 
 
 # --- the simulator
@@ -276,7 +222,7 @@ def _runs(*modes: str, **streams: tuple[Parts, ...]) -> list[ReadRunSpec]:
     return plain + [ReadRunSpec(name=name, mode="streams", without=without) for name, without in streams.items()]
 
 
-def _prefetch() -> str:
+def _prefetch() -> dict[str, Any]:
     cases = {
         "files in order": (
             PrefixSpec(name="p", files=3000, size=150_000),
@@ -300,47 +246,31 @@ def _prefetch() -> str:
         ReadRunSpec(name="stride", mode="lru", stride=True),
         ReadRunSpec(name="streams", mode="streams"),
     ]
-    rows = []
+    measured = {}
     for name, (prefix, client) in cases.items():
-        found = _simulated([prefix], [client], runs, 2_000_000_000)
-        asked = found["none"].clients[0].bytes
-        rows.append(
-            [
-                name,
-                *(f"{found[run.name].hit_ratio():.0%}, {found[run.name].mean_seconds():.0f} s" for run in runs),
-                f"{found['streams'].origin_bytes / asked:.2f}",
-            ]
-        )
-    return "\n\n".join(
-        [
-            "Hits and completion time of one client, and origin bytes per byte asked for.",
-            table(["reads", "no prefetch", "stride", "streams", "origin bytes"], rows),
-        ]
-    )
+        results = _simulated([prefix], [client], runs, 2_000_000_000)
+        ways = {run: {"hits": of.hit_ratio(), "seconds": of.mean_seconds()} for run, of in results.items()}
+        measured[name] = {"ways": ways, "sent": results["streams"].origin_bytes / results["none"].clients[0].bytes}
+    return measured
 
 
-def _eviction() -> str:
+def _eviction() -> dict[str, dict[str, Any]]:
     modes = ("lru", "fifo", "arc", "uniform")
-    rows = []
+    orders = {}
     for name, (_, truth) in ORDERS.items():
         if truth is Pattern.SEQUENTIAL:
             continue
-        found = _simulated(
+        results = _simulated(
             [PrefixSpec(name="p", files=2000, size=100_000)],
             [ClientSpec(name="c", prefix="p", order=name, reads=20_000)],
             _runs(*modes, streams=(Parts.PREFETCH,)),
             100_000_000,
         )
-        rows.append([truth.value, name, *(f"{found[mode].hit_ratio():.1%}" for mode in (*modes, "streams"))])
-    return "\n\n".join(
-        [
-            "One client, a cache of half its prefix, no prefetch; ten reads per item.",
-            table(["pattern", "order", "LRU", "FIFO", "ARC", "uniform", "streams"], rows),
-        ]
-    )
+        orders[name] = {"pattern": truth, "hits": {mode: result.hit_ratio() for mode, result in results.items()}}
+    return orders
 
 
-def _lifetime() -> str:
+def _lifetime() -> dict[str, dict[str, float | None]]:
     prefixes = [PrefixSpec(name=name, files=2000, size=100_000) for name in ("ended", "other")]
     clients = [
         ClientSpec(name="ended", prefix="ended", order="epochs", epochs=1.5, workers=4, compute=0.05),
@@ -351,37 +281,24 @@ def _lifetime() -> str:
         "without prefetch": (Parts.PREFETCH,),
         "without prefetch and time-to-live": (Parts.PREFETCH, Parts.LIFETIME),
     }
-    found = _simulated(prefixes, clients, _runs(**ways), 200_000_000)
-    rows = []
-    for name, result in found.items():
-        sizes, bytes_read = result.occupied["data/other/"], result.samples["other"]
-        ended = result.clients[0].seconds
-        full = next((SAMPLE * at for at, size in enumerate(sizes, 1) if size >= SHARE * 200e6), None)
-        rate = [(after - before) / SAMPLE for before, after in pairwise([0, *bytes_read])]
-        at, minute = int(ended // SAMPLE), int(60 // SAMPLE)
-        rows.append(
-            [
-                name,
-                f"{full - ended:.0f} s" if full is not None else "never",
-                f"{np.mean(rate[max(0, at - minute) : at]) / 1e6:.1f} MB/s",
-                f"{np.mean(rate[at + 3 * minute : at + 5 * minute] or [0]) / 1e6:.1f} MB/s",
-                f"{result.clients[1].seconds:.0f} s",
-            ]
-        )
-    columns = [
-        "run",
-        "the space is the other's after",
-        "its throughput before",
-        "three to five minutes later",
-        "its time",
-    ]
-    return "\n\n".join(
-        [
-            "Two training jobs share a cache of half their data; one ends. Its stream's target becomes 0 once it was idle "
-            "for its time-to-live, and the other's grows at once.",
-            table(columns, rows),
-        ]
-    )
+    return {
+        name: _released(result) for name, result in _simulated(prefixes, clients, _runs(**ways), 200_000_000).items()
+    }
+
+
+def _released(result: ReadRunResult) -> dict[str, float | None]:
+    """When the space of the stream that ended was the other's, and the other's throughput."""
+    sizes, bytes_read = result.occupied["data/other/"], result.samples["other"]
+    ended, other = (client.seconds for client in result.clients)
+    full = next((SAMPLE * at for at, size in enumerate(sizes, 1) if size >= SHARE * 200e6), None)
+    rate = [(after - before) / SAMPLE for before, after in pairwise([0, *bytes_read])]
+    at, minute = int(ended // SAMPLE), int(60 // SAMPLE)
+    return {
+        "released": None if full is None else full - ended,
+        "before": float(np.mean(rate[max(0, at - minute) : at])),
+        "later": float(np.mean(rate[at + 3 * minute : at + 5 * minute] or [0])),
+        "seconds": other,
+    }
 
 
 MIXES: Mapping[str, tuple[str, ...]] = {
@@ -398,55 +315,34 @@ MIXES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-MIXED = ["mix", "LRU", "uniform", "streams", "origin bytes", "kept"]
-
-
-def _mixes(mixes: Mapping[str, tuple[str, ...]]) -> list[list[str]]:
-    """The rows of mixes; the last cell says whether the goal is met."""
-    rows = []
+def _mixes(mixes: Mapping[str, tuple[str, ...]]) -> dict[str, dict[str, Any]]:
+    """Hits of each mix, the origin's bytes as a multiple of the lesser, and whether the goal is met."""
+    measured = {}
     for name, orders in mixes.items():
         prefixes, clients = _mix(orders)
         capacity = int(0.35 * sum(prefix.files * prefix.size for prefix in prefixes))
-        found = _simulated(prefixes, clients, _runs("lru", "uniform", streams=()), capacity)
-        best = max(found["lru"].hit_ratio(), found["uniform"].hit_ratio())
-        least = min(found["lru"].origin_bytes, found["uniform"].origin_bytes)
-        streams = found["streams"]
-        kept = streams.hit_ratio() >= best - 0.01 and streams.origin_bytes <= 1.05 * least
-        ratios = [f"{found[mode].hit_ratio():.1%}" for mode in ("lru", "uniform", "streams")]
-        rows.append([name, *ratios, f"{streams.origin_bytes / least:.2f}", "yes" if kept else "no"])
-    return rows
+        results = _simulated(prefixes, clients, _runs("lru", "uniform", streams=()), capacity)
+        hits = {mode: result.hit_ratio() for mode, result in results.items()}
+        sent = results["streams"].origin_bytes / min(results["lru"].origin_bytes, results["uniform"].origin_bytes)
+        kept = hits["streams"] >= max(hits["lru"], hits["uniform"]) - 0.01 and sent <= 1.05
+        measured[name] = {"hits": hits, "sent": sent, "kept": kept}
+    return measured
 
 
-def _never_worse() -> str:
-    return "\n\n".join(
-        [
-            "Ten mixes with a cache of 35 %. The goal: hits within a point of the better of LRU and uniform, and at most 1.05 "
-            "times the origin bytes of the lesser.",
-            table(MIXED, _mixes(MIXES)),
-            f"In *one-hit wonders* fixed parts for both streams have at most {_fixed_parts():.1%}; but a stream that ends "
-            "leaves its space within seconds.",
-        ]
-    )
-
-
-def _drawn() -> str:
-    """Randomly drawn mixes."""
+def _drawn() -> dict[str, Any]:
+    """Randomly drawn mixes: those that miss the goal. All are in a file beside the page."""
     mixes = {}
     for number in range(DRAWN):
         rng = np.random.default_rng([5, number])
         orders = tuple(map(str, rng.choice(list(ORDERS), int(rng.integers(2, 5)))))
         mixes[f"{number + 1}: {'; '.join(orders)}"] = orders
-    rows = _mixes(mixes)
-    missed = [row for row in rows if row[-1] == "no"]
-    return "\n\n".join(
-        [
-            f"{DRAWN} mixes of two to four orders, drawn with fixed seeds; no rule was tuned on them "
-            f"({numbers('streams-mixes', MIXED, rows)}). {len(missed)} of {DRAWN} miss the goal:",
-            table(MIXED, missed),
-            "Space costs the bytes: it begins in equal parts and moves a twentieth a minute. Scans that are loaded ahead "
-            "end before they get the parts that queries do not need.",
-        ]
-    )
+    drawn = _mixes(mixes)
+    rows = [
+        [name, *(f"{hits:.1%}" for hits in of["hits"].values()), f"{of['sent']:.2f}", "yes" if of["kept"] else "no"]
+        for name, of in drawn.items()
+    ]
+    numbers("streams-mixes", ["mix", "LRU", "uniform", "streams", "origin bytes", "kept"], rows)
+    return {"count": DRAWN, "missed": {name: of for name, of in drawn.items() if not of["kept"]}}
 
 
 def _fixed_parts() -> float:
@@ -455,7 +351,7 @@ def _fixed_parts() -> float:
     capacity = int(0.35 * sum(prefix.files * prefix.size for prefix in prefixes))
     sizes = [capacity * tenths // 10 for tenths in range(2, 10)]
     runs = [ReadRunSpec(name=str(size), mode="lru", parts={"p1": size}) for size in sizes]
-    return max(found.hit_ratio() for found in _simulated(prefixes, clients, runs, capacity).values())
+    return max(result.hit_ratio() for result in _simulated(prefixes, clients, runs, capacity).values())
 
 
 def _mix(orders: tuple[str, ...]) -> tuple[list[PrefixSpec], list[ClientSpec]]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from typing import Any
 
 from gateway.policies.streams.pattern import Pattern
 from gateway.sim.jobs.scenario import OriginSpec, parse_as, scenario_text
 from gateway.sim.streams.read_report import clients_table
 from gateway.sim.streams.read_scenario import ClientSpec, PrefixSpec, ReadRunSpec, ReadScenario
 from gateway.sim.streams.transparent import ClientResult, ReadRunResult, simulate_reads
-from lab.evaluation.pages import machine, numbers, table, write_section
+from lab.evaluation.pages import machine, numbers, record
 
 GAP = 3.0
 """The mean gap between jobs is 60 s, as in the paper; that of the small scenario is a third of it."""
@@ -32,6 +33,8 @@ SKEWED = {"LakeBench": 5, "Wiki": 5}
 """Reads of skewed jobs, as multiples of those in the small scenario."""
 WORKERS = {"ImageNet": (16, 32), "MITPlaces": (16, 32), "COCO": (16, 16)}
 """Workers of scanning and of training jobs on many small images: a GPU takes hundreds of images a second."""
+TRAINED = ("ImageNet", "MITPlaces")
+"""Prefixes on which two jobs train while they are scanned."""
 SHARES = (0.15, 0.35, 0.6, 1.0)
 """Cached shares of all data. The paper's Table 3 has 0.35."""
 USUAL = 0.35
@@ -46,9 +49,10 @@ def run() -> None:
     todo = [(RUNS[1], share) for share in SHARES] + [(RUNS[0], share) for share in SHARES]
     todo += [(ReadRunSpec(name="no cache", mode="none"), USUAL), (ReadRunSpec(name="at once", mode="none"), USUAL)]
     with ProcessPoolExecutor(2) as pool:
-        found = list(pool.map(simulated, *zip(*todo, strict=True)))
-    results = {(one.name, share): result for (one, share), result in zip(todo, found, strict=True)}
-    write_section("streams", "streams_scale", "Table 3 with the paper's sizes", where, *section(results))
+        simulations = pool.map(simulated, *zip(*todo, strict=True))
+        results = {(kind.name, share): result for (kind, share), result in zip(todo, simulations, strict=True)}
+    numbers("streams_scale-jobs", *clients_table(results["streams", USUAL]))
+    record("evaluation/streams/streams_scale", {"where": where, **figures(results)})
 
 
 def total() -> int:
@@ -91,114 +95,41 @@ def simulated(kind: ReadRunSpec, share: float) -> ReadRunResult:
     return result
 
 
-def section(results: Results) -> tuple[str, ...]:
-    """The section's parts."""
-    columns = [
-        "cache",
-        "JuiceFS hits",
-        "streams",
-        "gain",
-        "JuiceFS mean time",
-        "streams",
-        "gain",
-        "JuiceFS sent",
-        "streams",
-    ]
-    rows = [_row(results, share) for share in SHARES]
-    by_pattern = [_pattern_row(results, pattern) for pattern in ("", *map(str, Pattern))]
-    usual = results["streams", USUAL]
-    reads = sum(client.reads for client in usual.clients)
-    return (
-        f"The jobs of Table 3 on {total() / 1e9:.0f} GB of files as large and as many as those of the paper's data sets, "
-        f"with {reads:,} reads; each job reads its data once. The store gives 1 Gbit/s with 150 ms before the first byte, "
-        "jobs begin 60 s apart on average; training on images reads with 32 workers, scanning them with 16. Ten to "
-        "sixty-four small files are simulated as one read that takes as long, in a tenth to a twentieth of the folders. "
-        "*JuiceFS* is LRU with stride.",
-        table(columns, rows),
-        _beside_paper(results),
-        f"With a cache of {USUAL:.0%}, by pattern; {numbers('streams_scale-jobs', *clients_table(usual))} has each job:",
-        table(
-            ["pattern", "no cache", "JuiceFS hits", "streams", "JuiceFS mean time", "streams", "computing"], by_pattern
-        ),
-        _why(results),
-    )
-
-
-def _beside_paper(results: Results) -> str:
-    """The paper's figures, beside ours."""
-    lru, ours = results["JuiceFS", USUAL], results["streams", USUAL]
-    whole = [_or_not(results.get((name, 1.0)), _hit_ratio) for name in ("JuiceFS", "streams")]
-    return (
-        f"The paper reports +55.6 % hits and -52.2 % mean time at {USUAL:.0%}; here they are "
-        f"{ours.hit_ratio() / lru.hit_ratio() - 1:+.1%} and {ours.mean_seconds() / lru.mean_seconds() - 1:+.1%}. With a "
-        f"cache for everything it has 64.3 % for JuiceFS and 96.2 % for IGTCache (Figure 16); here JuiceFS has {whole[0]}, "
-        f"streams: {whole[1]}. So these jobs read as much of their data only once as the paper's do."
-    )
-
-
-def _why(results: Results) -> str:
-    """Where streams fall short, job by job."""
+def figures(results: Results) -> dict[str, Any]:
+    """The numbers of the section."""
     ours, lru = results["streams", USUAL], results["JuiceFS", USUAL]
-    scans = [client for client in ours.clients if client.spec.order == "scan" and client.reads > 10_000]
-    mixed = [client for client in scans if client.spec.prefix in ("ImageNet", "MITPlaces")]
-    alone = [client for client in scans if client not in mixed]
-    behind = [
-        f"{mine.spec.name} ({mine.hits / mine.reads:.0%} instead of {theirs.hits / theirs.reads:.0%})"
-        for mine, theirs in zip(ours.clients, lru.clients, strict=True)
-        if mine.hits < theirs.hits - 0.01 * mine.reads
-    ]
-    return (
-        f"Where streams fall short: scans of prefixes that nobody else reads have {_hits(alone):.1%} hits, those of ImageNet "
-        f"and MITPlaces {_hits(mixed):.1%}. Two jobs train there meanwhile. "
-        "Fewer hits than with JuiceFS: "
-        f"{', '.join(behind) or 'none'}. Of three trainings on a data set a third of the reads are first ones, and a stream "
-        f"of which the cache holds less than half is not loaded whole: {ours.hit_ratio(Pattern.RANDOM):.1%}, at most 66.7 %."
-    )
+    return {
+        "bytes": total(),
+        "reads": sum(client.reads for client in ours.clients),
+        "usual": USUAL,
+        "shares": {share: {kind.name: _figures(results[kind.name, share]) for kind in RUNS} for share in SHARES},
+        "patterns": {pattern or "all": _by_pattern(results, pattern) for pattern in ("", *map(str, Pattern))},
+        "scans": _scans(ours.clients),
+        "behind": [
+            {"job": mine.spec.name, "hits": mine.hits / mine.reads, "JuiceFS": theirs.hits / theirs.reads}
+            for mine, theirs in zip(ours.clients, lru.clients, strict=True)
+            if mine.hits < theirs.hits - 0.01 * mine.reads
+        ],
+    }
 
 
-def _hits(clients: list[ClientResult]) -> float:
+def _figures(result: ReadRunResult) -> dict[str, float]:
+    return {"hits": result.hit_ratio(), "seconds": result.mean_seconds(), "sent": result.origin_bytes}
+
+
+def _by_pattern(results: Results, pattern: str) -> dict[str, dict[str, float]]:
+    return {
+        name: {"hits": results[name, USUAL].hit_ratio(pattern), "seconds": results[name, USUAL].mean_seconds(pattern)}
+        for name in ("no cache", "JuiceFS", "streams", "at once")
+    }
+
+
+def _scans(clients: Sequence[ClientResult]) -> dict[str, float]:
+    """Hits of long scans: of prefixes that nobody else reads, and of those on which jobs train meanwhile."""
+    scans = [client for client in clients if client.spec.order == "scan" and client.reads > 10_000]
+    beside = [client for client in scans if client.spec.prefix in TRAINED]
+    return {"alone": _hits([client for client in scans if client not in beside]), "beside": _hits(beside)}
+
+
+def _hits(clients: Sequence[ClientResult]) -> float:
     return sum(client.hits for client in clients) / sum(client.reads for client in clients)
-
-
-def _row(results: Results, share: float) -> list[str]:
-    lru, ours = results.get(("JuiceFS", share)), results.get(("streams", share))
-    hits, times, sent = ([_or_not(one, show) for one in (lru, ours)] for show in (_hit_ratio, _mean_hours, _sent))
-    gains = ["-", "-"]
-    if lru is not None and ours is not None:
-        gains = [
-            f"{ours.hit_ratio() / lru.hit_ratio() - 1:+.1%}",
-            f"{ours.mean_seconds() / lru.mean_seconds() - 1:+.1%}",
-        ]
-    return [f"{share:.0%}", *hits, gains[0], *times, gains[1], *sent]
-
-
-def _or_not(result: ReadRunResult | None, show: Callable[[ReadRunResult], str]) -> str:
-    return "not simulated" if result is None else show(result)
-
-
-def _hit_ratio(result: ReadRunResult) -> str:
-    return f"{result.hit_ratio():.1%}"
-
-
-def _mean_hours(result: ReadRunResult) -> str:
-    return _hours(result.mean_seconds())
-
-
-def _sent(result: ReadRunResult) -> str:
-    return f"{result.origin_bytes / 1e9:.0f} GB"
-
-
-def _pattern_row(results: Results, pattern: str) -> list[str]:
-    lru, ours = results["JuiceFS", USUAL], results["streams", USUAL]
-    times = [results[name, USUAL].mean_seconds(pattern) for name in ("no cache", "JuiceFS", "streams", "at once")]
-    return [
-        pattern or "all",
-        _hours(times[0]),
-        f"{lru.hit_ratio(pattern):.1%}",
-        f"{ours.hit_ratio(pattern):.1%}",
-        *map(_hours, times[1:]),
-    ]
-
-
-def _hours(seconds: float) -> str:
-    return f"{seconds / 3600:.2f} h"

@@ -13,7 +13,7 @@ The numbers are in ``NAME.json`` beside the page, those of docs with the results
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache, partial
 from pathlib import Path
 from statistics import mean, median, stdev
@@ -124,9 +124,3 @@ def _environment() -> Environment:
 def _ratio(figure: Mapping[str, Any]) -> str:
     """A figure as it was recorded, beside its budget."""
     return str(Ratio(**{key: value for key, value in figure.items() if key != "before"}))
-
-
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table."""
-    head, *lines = ("| " + " | ".join(line) + " |" for line in (columns, *rows))
-    return "\n".join([head, "|---" * len(columns) + "|", *lines])
