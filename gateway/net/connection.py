@@ -319,6 +319,10 @@ class ClientConnection(asyncio.BaseProtocol):
 
     def _begin_body(self, incoming: IncomingAnswer, left: float, rest: memoryview) -> None:
         """Begin a body with ``left`` more bytes, of which ``rest`` has arrived; infinity if it ends with the connection."""
+        if left and len(rest) == left:
+            incoming.pieces, incoming.size = [rest], len(rest)
+            self._end(None)
+            return
         self._left = left
         if left > _SMALL:
             incoming.begin()
@@ -489,11 +493,6 @@ class ReusingConnection(ClientConnection, asyncio.BufferedProtocol):
         assert incoming is not None
         incoming.expected = None
         incoming.head, incoming.status, incoming.headers, incoming.fields, length = known
-        body = room[len(known.data) : count]
-        if len(body) == length and length:
-            incoming.pieces, incoming.size = [body], length
-            self._end(None)
-        else:
-            self._begin_body(incoming, length, body)
+        self._begin_body(incoming, length, room[len(known.data) : count])
         if incoming.pieces:
             incoming.pieces = [bytes(piece) for piece in incoming.pieces]
