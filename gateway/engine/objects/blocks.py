@@ -98,7 +98,7 @@ class Blocks:
     ) -> Fill:
         """Fill blocks ``span`` (first, last; inclusive), from an open answer or a new ranged read, in a task."""
         fill = self.begin_fill(entry, span, identity, response)
-        self.tasks.start(fill.run())
+        self.tasks.start(fill.run(None))
         return fill
 
     def begin_fill(
