@@ -28,7 +28,7 @@ from gateway.store.disk import Disk
 from gateway.store.files.blobs import OpenBlob
 from gateway.store.files.directory import CacheDirectory
 from gateway.store.files.failures import DiskFault, attempt
-from gateway.store.files.threads import close_passed, closer
+from gateway.store.files.threads import close_together, closer
 from gateway.store.index import blob_rows
 from gateway.store.index.blob_rows import BlobRow
 from gateway.store.opening import Opener
@@ -340,4 +340,4 @@ def close_files(files: Sequence[ItemFile]) -> None:
 
 def close_passed_files(files: Sequence[ItemFile]) -> None:
     """Like ``close_files``, after all of them were passed to another process."""
-    close_passed([file.fd for file in files])
+    close_together([file.fd for file in files])
