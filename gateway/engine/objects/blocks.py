@@ -149,7 +149,7 @@ class Blocks:
                 body = Body(self, entry, identity, start, stop, (fill, block))
                 if answer.whole is not None:
                     body.memory = memoryview(answer.whole)[body.first : body.first + stop - start]
-                return answer._replace(body=body)
+                return Found(entry, answer.outcome, answer.reason, body=body)
         body = Body(self, entry, identity, start, stop)
         try:
             body.data = None if answer.part is None else answer.part.piece(start, stop)

@@ -363,10 +363,10 @@ class ColdReads:
         size = entry.record.block_size
         first, last = (0, entry.record.block_count - 1) if span is None else (span[0] // size, (span[1] - 1) // size)
         fill = self._blocks.begin_fill(entry, (first, last), ask.identity, response)
-        answer = Found(entry, Outcome.HIT if reason is Reason.MOVED else Outcome.MISS, reason, fill=fill)
+        outcome = Outcome.HIT if reason is Reason.MOVED else Outcome.MISS
         readers = self._cold.hand_over((ask.key, learned.generation))
-        fill.blocks[first].waiters += zip(readers, repeat(answer._replace(whole=fill.whole)))
-        return fill.run(answer)
+        fill.blocks[first].waiters += zip(readers, repeat(Found(entry, outcome, reason, fill=fill, whole=fill.whole)))
+        return fill.run(Found(entry, outcome, reason, fill=fill))
 
     def _taken_over(self, ask: Ask, rule: Caching, generation: int, moved: Moved) -> Learned | None:
         """The former home's statement about an object handed over; ``None`` if that cannot be kept, or the reader doubts it."""
