@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
@@ -60,13 +61,14 @@ class Begun(Protocol):
         """Note that there is no answer."""
 
 
+@dataclass(slots=True, eq=False)
 class IncomingAnswer:
     """An answer, filled by its connection.
 
     Attributes:
         asked: when the request was sent, on the loop's clock; not set for a streamed body.
-        begun: done when the head is complete, with a small body, unless that takes longer than ``GATHER`` or exceeds the
-            read-ahead; its exception says why there is no head.
+        begun: ``Begun``, done when the head is complete, with a small body, unless that takes longer than ``GATHER`` or exceeds
+            the read-ahead; its exception says why there is no head.
         head: its bytes; ``expected`` is a head that may come.
         headers: order, spelling and repetitions are the peer's; each character of a value is one byte.
         fields: the first value of each header, by its name in lower case.
@@ -76,27 +78,21 @@ class IncomingAnswer:
         waiter: woken when any of these change.
     """
 
-    __slots__ = (
-        "asked", "begun", "complete", "connection", "expected", "failure", "fields", "gathering", "head", "headers", "loop",
-        "pieces", "size", "status", "waiter",
-    )  # fmt: skip
-    asked: float
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, begun: Begun | None = None) -> None:
-        self.loop = loop
-        self.begun: Any = begun or loop.create_future()
-        self.expected: KnownHead | None = None
-        self.head = b""
-        self.status = 0
-        self.headers: list[Header] = []
-        self.fields: dict[str, str] = {}
-        self.pieces: list[bytes | memoryview] = []
-        self.size = 0
-        self.complete = False
-        self.failure: ExchangeFailed | None = None
-        self.waiter: asyncio.Future[None] | None = None
-        self.gathering: asyncio.TimerHandle | None = None
-        self.connection: ClientConnection | None = None
+    loop: asyncio.AbstractEventLoop
+    begun: Any
+    asked: float = 0.0
+    expected: KnownHead | None = None
+    head: bytes = b""
+    status: int = 0
+    headers: list[Header] = field(default_factory=list)
+    fields: dict[str, str] = field(default_factory=dict)
+    pieces: list[bytes | memoryview] = field(default_factory=list)
+    size: int = 0
+    complete: bool = False
+    failure: ExchangeFailed | None = None
+    waiter: asyncio.Future[None] | None = None
+    gathering: asyncio.TimerHandle | None = None
+    connection: ClientConnection | None = None
 
     def begin(self) -> None:
         """Wake the waiting task: the head is complete, and the body is no longer waited for."""
@@ -319,6 +315,10 @@ class ClientConnection(asyncio.BaseProtocol):
 
     def _begin_body(self, incoming: IncomingAnswer, left: float, rest: memoryview) -> None:
         """Begin a body with ``left`` more bytes, of which ``rest`` has arrived; infinity if it ends with the connection."""
+        if left and len(rest) == left:
+            incoming.pieces, incoming.size = [rest], len(rest)
+            self._end(None)
+            return
         self._left = left
         if left > _SMALL:
             incoming.begin()
@@ -489,11 +489,6 @@ class ReusingConnection(ClientConnection, asyncio.BufferedProtocol):
         assert incoming is not None
         incoming.expected = None
         incoming.head, incoming.status, incoming.headers, incoming.fields, length = known
-        body = room[len(known.data) : count]
-        if len(body) == length and length:
-            incoming.pieces, incoming.size = [body], length
-            self._end(None)
-        else:
-            self._begin_body(incoming, length, body)
+        self._begin_body(incoming, length, room[len(known.data) : count])
         if incoming.pieces:
             incoming.pieces = [bytes(piece) for piece in incoming.pieces]

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -59,21 +60,18 @@ class Remote(Protocol):
         """Return if the other side is alive; otherwise raise the error made by ``failed``."""
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class StreamedResponse(IncomingAnswer):
     """An answer whose head is complete; end it with ``release`` or ``abort``.
 
-    ``headers`` keeps order, spelling and repetitions; each character of a value is one byte. ``remote`` is the other side.
+    ``headers`` keeps order, spelling and repetitions; each character of a value is one byte. ``remote`` is the other side,
+    ``sending`` sends the request's body. ``counted``: it is one of the active ones of ``connections``.
     """
 
-    __slots__ = ("_connections", "_counted", "remote", "sending")
-
-    def __init__(self, remote: Remote, connections: Connections, begun: Begun | None = None) -> None:
-        super().__init__(connections.loop, begun)
-        self._connections = connections
-        self.sending: asyncio.Task[None] | None = None
-        """Sends the request's body."""
-        self.remote = remote
-        self._counted = begun is None
+    remote: Remote
+    connections: Connections
+    sending: asyncio.Task[None] | None = None
+    counted: bool = True
 
     def header(self, name: str) -> str | None:
         """The first value of a header, by case-insensitive name, or ``None``."""
@@ -186,9 +184,9 @@ class StreamedResponse(IncomingAnswer):
             self.connection.abort()
         if self.sending is not None:
             self.sending.cancel()
-        if self._counted:
-            self._counted = False
-            self._connections.active -= 1
+        if self.counted:
+            self.counted = False
+            self.connections.active -= 1
 
     abort = release
 
@@ -270,7 +268,7 @@ class Connections:
         try:
             while True:
                 connection = await self._take(remote, address, kept=kept)
-                response = StreamedResponse(remote, self)
+                response = StreamedResponse(self.loop, self.loop.create_future(), remote=remote, connections=self)
                 try:
                     connection.send(response, request, body, bodiless=bodiless, last=last, within=within or math.inf)
                     await (response.begun if remote.silence is None else _while_alive(remote, response.begun))
@@ -308,7 +306,7 @@ class Connections:
         while idle:
             connection = idle.pop()
             if not connection.transport.is_closing():
-                response = StreamedResponse(remote, self, begun)
+                response = StreamedResponse(self.loop, begun, remote=remote, connections=self, counted=False)
                 response.expected = expected
                 connection.send(response, request, bodiless=False, last=False, within=within)
                 return response
@@ -339,7 +337,7 @@ class Connections:
             except BaseException:
                 _give_back(self._uploads, holder)
                 raise
-            response = StreamedResponse(remote, self)
+            response = StreamedResponse(self.loop, self.loop.create_future(), remote=remote, connections=self)
             connection.send(response, request, bodiless=False, last=False, within=math.inf, streamed=True)
             response.sending = self.loop.create_task(body.send(connection))
             response.sending.add_done_callback(lambda _: _give_back(self._uploads, holder))
@@ -488,7 +486,8 @@ async def probe(address: ServerAddress) -> None:
         ExchangeFailed: there was no answer.
     """
     connection = await Dialer(None).dial(address, lambda: ClientConnection(_Unkept(), address, math.inf, 1))
-    answer = IncomingAnswer(asyncio.get_running_loop())
+    loop = asyncio.get_running_loop()
+    answer = IncomingAnswer(loop, loop.create_future())
     try:
         request = encoded("HEAD", "/", [("Host", address.name), *OWN_HEADERS])
         connection.send(answer, request, bodiless=True, last=True, within=math.inf)

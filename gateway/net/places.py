@@ -44,22 +44,16 @@ class Places(Shares):
                 self._leave(holder, entry)
             raise
 
-    def give_back(self, holder: Holder, amount: float = 1) -> None:
-        """Return an amount, for waiting requests to take."""
-        super().give_back(holder, amount)
-        if self.waiting:
-            self._serve()
-
     def _leave(self, holder: Holder, entry: tuple[float, asyncio.Future[None]]) -> None:
         queue = self.waiting.get(holder)
         if queue is None or entry not in queue:
-            return  # ``_serve`` has reached it
+            return  # ``serve`` has reached it
         queue.remove(entry)
         if not queue:
             del self.waiting[holder]
-        self._serve()  # the next request may want less
+        self.serve()  # the next request may want less
 
-    def _serve(self) -> None:
+    def serve(self) -> None:
         """Admit waiting requests, holder by holder in turn."""
         served = bool(self.waiting)
         while served:

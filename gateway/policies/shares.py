@@ -11,6 +11,8 @@ Thresholds for Shared-Memory Packet Switches", IEEE/ACM Transactions on Networki
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from gateway.model.holders import Holder
 
 WEIGHT = 3.0
@@ -24,7 +26,10 @@ class Shares:
     Attributes:
         limit: the amount.
         used: the amount that all holders have together.
+        waiting: the holders who wait for an amount; while there are any, ``serve`` follows what is given back.
     """
+
+    waiting: Collection[Holder] = ()
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
@@ -76,3 +81,8 @@ class Shares:
             # An amount of 0 may have been taken several times, by requests without a body, and another of them may have ended
             # before.
             self._held.pop(holder, None)
+        if self.waiting:
+            self.serve()
+
+    def serve(self) -> None:
+        """Let those who wait take what is free. Nobody waits for plain shares."""

@@ -26,7 +26,7 @@ from typing import Protocol, cast
 
 from gateway.base.shortages import SHORTAGES
 from gateway.model.errors import BlobGone, ClientGone, DiskUnavailable
-from gateway.server.files import PIECE, SEEN, FileSpan, in_memory, read_at_once, read_slowly
+from gateway.server.files import PIECE, SEEN, FileSpan, in_memory, just_written, read_at_once, read_slowly
 from gateway.server.local import unreceived_bytes
 
 SMALL = 16 * 1024
@@ -146,8 +146,8 @@ class Channel:
         Args:
             head: sent first.
             spans: of open files.
-            memory: the bytes of the only span: one system call sends them with the head; the rest is sent from the file, or kept
-                by the transport if there is no span.
+            memory: the bytes of the only span, whose file was just written: one system call sends them with the head; the rest
+                is sent from the file, or kept by the transport if there is no span.
 
         Returns:
             Whether all is sent; if not, ``send_rest`` must follow. Raises what ``send_files`` raises.
@@ -161,8 +161,7 @@ class Channel:
             return True
         if len(spans) == 1 and spans[0][2] <= SMALL and memory is None:
             fd, offset, count, _ = spans[0]
-            data = read_at_once(fd, count, offset)
-            if data is not None:
+            if (data := read_at_once(fd, count, offset)) is not None:
                 self.write_now((head, data))
                 return True
             self._head, self._spans, self._cold = head, deque(spans), True
@@ -194,6 +193,8 @@ class Channel:
                         sent = 0
                 if sent == count:
                     return True
+                if memory is not None:
+                    just_written(spans[0], self._loop.time())
                 spans = ((fd, offset + sent, count - sent, inode),)
             self._head, self._spans = None, deque(spans)
             return self._push()

@@ -28,7 +28,7 @@ from gateway.store.disk import Disk
 from gateway.store.files.blobs import OpenBlob
 from gateway.store.files.directory import CacheDirectory
 from gateway.store.files.failures import DiskFault, attempt
-from gateway.store.files.threads import close_passed, closer
+from gateway.store.files.threads import close_together, closer
 from gateway.store.index import blob_rows
 from gateway.store.index.blob_rows import BlobRow
 from gateway.store.opening import Opener
@@ -63,7 +63,8 @@ class ItemBlobs:
     def __init__(self, disk: Disk, opener: Opener) -> None:
         self._disk = disk
         self._opener = opener
-        self._contents: WeakValueDictionary[str, Content] = WeakValueDictionary()
+        self.contents: WeakValueDictionary[str, Content] = WeakValueDictionary()
+        """The datasets whose items this worker knows, by tag."""
         self._surveys: SingleFlight[Content, None] = SingleFlight()
         self._random = np.random.default_rng()
 
@@ -71,14 +72,14 @@ class ItemBlobs:
 
     def stored(self, ref: BlobRef, mtime_ns: int) -> None:
         """Record a blob that was just published; it was hashed while it was written."""
-        for content in tuple(self._contents.values()):
+        for content in tuple(self.contents.values()):
             indices = content.indices_of(ref.digest)
             if indices.size:
                 self._set_states(content, indices, VERIFIED, ref.crc32, stamp_of(mtime_ns))
 
     def gone(self, digests: Iterable[bytes]) -> None:
         """Record that blobs were evicted or dropped."""
-        contents = tuple(self._contents.values())
+        contents = tuple(self.contents.values())
         for digest in digests if contents else ():
             for content in contents:
                 content.states.flags[content.indices_of(digest)] = NOT_KNOWN
@@ -98,7 +99,7 @@ class ItemBlobs:
     def distrust(self, digest: bytes) -> None:
         """Have a blob verified when it is next opened, because bytes that were read do not match its digest."""
         self._opener.doubt(digest)
-        for content in tuple(self._contents.values()):
+        for content in tuple(self.contents.values()):
             self.doubt(content, content.indices_of(digest))
 
     @property
@@ -110,7 +111,7 @@ class ItemBlobs:
 
     def others(self, content: Content, digest: bytes) -> Iterator[tuple[Content, NDArray[np.uint32]]]:
         """Other datasets open here that have an item with these bytes, with the indices of those items."""
-        for other in tuple(self._contents.values()):
+        for other in tuple(self.contents.values()):
             if other is not content and (indices := other.indices_of(digest)).size:
                 yield other, indices
 
@@ -118,7 +119,7 @@ class ItemBlobs:
         """By pool, cached items of datasets that are kept by demand: the first ``most`` to evict if the pool must shrink."""
         return {
             dataset_pool(content.id): content.digests_of(needless)
-            for content in tuple(self._contents.values())
+            for content in tuple(self.contents.values())
             if (needless := self._needless(content, most)).size
         }
 
@@ -151,8 +152,8 @@ class ItemBlobs:
 
     def adopt(self, content: Content) -> None:
         """Keep this dataset's states up to date from now on, and survey its residency in the background."""
-        if self._contents.get(content.tag) is not content:
-            self._contents[content.tag] = content
+        if self.contents.get(content.tag) is not content:
+            self.contents[content.tag] = content
         # The next caller restarts a survey that failed.
         if not content.states.surveyed and self._disk.usable():
             self._surveys.join(content, partial(self._survey, content))
@@ -165,7 +166,7 @@ class ItemBlobs:
     async def close(self) -> None:
         """Stop the surveys."""
         await self._surveys.stop()
-        self._contents.clear()
+        self.contents.clear()
 
     async def _survey(self, content: Content) -> None:
         for start in range(0, content.items, _PAGE):
@@ -339,4 +340,4 @@ def close_files(files: Sequence[ItemFile]) -> None:
 
 def close_passed_files(files: Sequence[ItemFile]) -> None:
     """Like ``close_files``, after all of them were passed to another process."""
-    close_passed([file.fd for file in files])
+    close_together([file.fd for file in files])

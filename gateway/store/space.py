@@ -169,9 +169,8 @@ class SpaceMeter:
         """Reserve bytes if the counts are recent and nothing must be evicted for that; returns whether it did."""
         if self._loop.time() - self._counted_at >= _TRUSTED_FOR:
             return False
-        measured = self.counts, self._free, self.leaving, self.datasets
-        if measured != self._spared:
-            self._spared, self._spare = measured, spare(self.current()) + self.filling
+        if self._spared != (self.counts, self._free, self.leaving, self.capacity, self.steady):
+            self._measure_spare()
         if self.filling + size > self._spare:
             return False
         self.filling += size
@@ -182,6 +181,12 @@ class SpaceMeter:
         self.counts = counts
         self._counted_at = self._loop.time()
         self._learned += 1
+        if self._free is not None:
+            self._measure_spare()  # now rather than when a reader waits
+
+    def _measure_spare(self) -> None:
+        self._spared = self.counts, self._free, self.leaving, self.capacity, self.steady
+        self._spare = spare(self.current()) + self.filling
 
     async def refresh(self) -> Space:
         """Query the file system and the index. Counts from a transaction that ended meanwhile are newer, and are kept.

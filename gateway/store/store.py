@@ -426,7 +426,8 @@ class Store:
             return
         if not item:
             self.opened.add(ref.digest, blob)
-        self.items.stored(ref, blob.mtime_ns)
+        if self.items.contents:
+            self.items.stored(ref, blob.mtime_ns)
         self._fresh[ref.digest] = blob.mtime_ns
         if len(self._fresh) > _FRESH:
             del self._fresh[next(iter(self._fresh))]

@@ -367,7 +367,8 @@ def test_what_is_read_into_shared_memory_lasts(runner: asyncio.Runner, body: byt
         room = memoryview(bytearray(256))
         connection = ReusingConnection(room, Keeper(), ADDRESS, 60.0, 2**40, 0)
         connection.connection_made(Wire())
-        answer = IncomingAnswer(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        answer = IncomingAnswer(loop, loop.create_future())
         answer.expected = KnownHead(
             head, 200, [("Content-Length", str(len(body)))], {"content-length": str(len(body))}, len(body)
         )

@@ -31,7 +31,8 @@ async def test_an_answer_of_a_dead_remote_ends_its_connection() -> None:
     """Rule: an answer that is not waited for any more holds neither a descriptor nor a place."""
     connections, wire = Connections(limit=1, connect=None, silence=None, buffer=2**40), Wire()
     connections.active = 1
-    response = StreamedResponse(DeadRemote(), connections)
+    begun = connections.loop.create_future()
+    response = StreamedResponse(connections.loop, begun, remote=DeadRemote(), connections=connections)
     made = ClientConnection(Keeper(), ADDRESS, 60.0, 2**40)
     made.connection_made(wire)
     made.send(response, REQUEST, bodiless=False, last=False, within=60.0)

@@ -161,7 +161,9 @@ async def test_a_request_is_repeated_once() -> None:
 
 def heard(*pieces: bytes, buffer: int = 2**40) -> StreamedResponse:
     """An answer that has arrived in these pieces, each by one read of the socket."""
-    response = StreamedResponse(Origin(), Connections(limit=1, connect=None, silence=None, buffer=buffer))
+    connections = Connections(limit=1, connect=None, silence=None, buffer=buffer)
+    begun = connections.loop.create_future()
+    response = StreamedResponse(connections.loop, begun, remote=Origin(), connections=connections)
     made = ClientConnection(Keeper(), ADDRESS, 60.0, buffer)
     made.connection_made(Wire())
     made.send(response, REQUEST, bodiless=False, last=False, within=60.0)

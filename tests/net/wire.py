@@ -87,7 +87,8 @@ class Played:
 
     def ask(self, *, last: bool = False, streamed: bool = False) -> IncomingAnswer:
         """Send a request over the connection; ``streamed``: its body follows."""
-        self.answer = IncomingAnswer(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        self.answer = IncomingAnswer(loop, loop.create_future())
         bodiless = self.method == "HEAD"
         self.connection.send(self.answer, REQUEST, bodiless=bodiless, last=last, within=self.within, streamed=streamed)
         return self.answer

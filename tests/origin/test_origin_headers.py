@@ -112,7 +112,8 @@ async def test_a_status_says_what_the_bytes_are(
     status: int, span: str | None, asked: list[tuple[str, str]], query: str, right: bool, meant: int
 ) -> None:
     """Rule: a part has status 206 and the whole 200, whatever the store says; a part that nobody asked for is no answer."""
-    answer = IncomingAnswer(asyncio.get_running_loop())
+    loop = asyncio.get_running_loop()
+    answer = IncomingAnswer(loop, loop.create_future())
     answer.status, answer.headers = status, [("Content-Range", span)] if span else []
     answer.fields = {"content-range": span} if span else {}
     assert (has_what_was_asked(answer, asked, query), answer.status) == (right, meant)
@@ -121,7 +122,8 @@ async def test_a_status_says_what_the_bytes_are(
 
 async def test_the_whole_stays_whole_where_no_range_was_asked_for() -> None:
     """Rule: radosgw answers a header that is no range with the whole, 200 and a Content-Range; both are relayed."""
-    answer = IncomingAnswer(asyncio.get_running_loop())
+    loop = asyncio.get_running_loop()
+    answer = IncomingAnswer(loop, loop.create_future())
     answer.status, answer.fields = 200, {"content-range": "bytes 0-8/9"}
     assert has_what_was_asked(answer, [("Range", "items=0-1")], "")
     assert (answer.status, answer.fields) == (200, {"content-range": "bytes 0-8/9"})

@@ -292,6 +292,7 @@ async def test_the_last_release_closes_what_was_pushed_out(open_store):
     assert is_open(fd, b"first")
     blob.release()
     del blob
+    await closer.done()
     assert not is_open(fd, b"first")
 
 

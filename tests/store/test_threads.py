@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from gateway.policies.health.breaker import FailureKind
 from gateway.store.datasets.incoming import incoming
 from gateway.store.files.failures import DiskFault
-from gateway.store.files.threads import HUNG_AFTER, LONG, HangWatch, Threads, once, within
+from gateway.store.files.threads import HUNG_AFTER, LONG, Closer, HangWatch, Threads, once, within
 
 
 async def test_the_result_of_abandoned_work_is_disposed_of() -> None:
@@ -143,3 +144,39 @@ async def test_a_disk_that_does_not_answer_is_noticed_before_it_counts_as_hung()
     small.end()
     assert not watch.waits_for(0.0)
     watch.close()
+
+
+def _opened(path: Path) -> list[int]:
+    path.write_bytes(b"")
+    return [os.open(path, os.O_RDONLY) for _ in range(32)]
+
+
+def _left(path: Path, descriptors: list[int]) -> int:
+    """How many of the descriptors still have the file open."""
+    still_open = [fd for fd in descriptors if os.path.exists(f"/proc/self/fd/{fd}")]
+    return sum(os.path.samestat(os.fstat(fd), path.stat()) for fd in still_open)
+
+
+async def test_descriptors_are_closed_together(tmp_path: Path) -> None:
+    """Rule: a thread closes descriptors once 32 have gathered that may be closed soon."""
+    closer, done, path, loop = Closer(), asyncio.Event(), tmp_path / "file", asyncio.get_running_loop()
+    descriptors = _opened(path)
+    for fd in descriptors[:-1]:
+        closer.close_soon(fd)
+    assert _left(path, descriptors) == 32
+    closer.close_soon(descriptors[-1])
+    closer.submit(lambda: loop.call_soon_threadsafe(done.set))
+    async with asyncio.timeout(30):
+        await done.wait()
+    assert _left(path, descriptors) == 0
+
+
+def test_gathered_descriptors_are_closed_on_demand(tmp_path: Path) -> None:
+    """Rule: ``flush`` closes those that have gathered, at once if their files still have names."""
+    closer, path = Closer(), tmp_path / "file"
+    *gathered, other = descriptors = _opened(path)
+    for fd in gathered:
+        closer.close_soon(fd)
+    closer.flush()
+    assert _left(path, descriptors) == 1
+    os.close(other)

@@ -131,7 +131,7 @@ async def complete(scope: Scope, send: Send, answer: Answer) -> None:
     content = answer.content
     try:
         if isinstance(content, Body) and FILES in scope["extensions"] and (span := content.whole()) is not None:
-            if content.missed or content.joined:
+            if content.memory is None and (content.missed or content.joined):
                 just_written(span, asyncio.get_running_loop().time())
             head = {"status": answer.status, "headers": answer.headers, "head": encode_lines(answer.headers)}
             await send({"type": FILES, **head, "files": [span], "memory": content.memory})

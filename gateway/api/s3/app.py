@@ -348,7 +348,8 @@ class S3App(Edge):
     async def _send(self, scope: Scope, send: Send, trace: Trace, answer: Answer) -> None:
         """Send an answer, with the headers that every answer has and the origin did not send; account for it."""
         headers = answer.headers
-        if opens_document(trace.request.fields):
+        # No header of a plain read is one by which a browser opens a document.
+        if trace.found is not Unresolved.PLAIN and opens_document(trace.request.fields):
             headers = answer.headers = confined(headers)
         names = set()
         if not isinstance(answer.content, Body):  # objects are stored without these

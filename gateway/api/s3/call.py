@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from urllib.parse import unquote_to_bytes
 
 from gateway.api.s3.auth import Authenticated
@@ -102,6 +103,7 @@ def decode_key(raw_key: bytes) -> str:
         raise S3Error("InvalidURI", explain="The key is not UTF-8.") from None
 
 
+@lru_cache(maxsize=1024)
 def check_bucket(bucket: str) -> None:
     """Refuse strings that cannot be bucket names.
 

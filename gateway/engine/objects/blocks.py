@@ -98,7 +98,7 @@ class Blocks:
     ) -> Fill:
         """Fill blocks ``span`` (first, last; inclusive), from an open answer or a new ranged read, in a task."""
         fill = self.begin_fill(entry, span, identity, response)
-        self.tasks.start(fill.run())
+        self.tasks.start(fill.run(None))
         return fill
 
     def begin_fill(
@@ -149,7 +149,7 @@ class Blocks:
                 body = Body(self, entry, identity, start, stop, (fill, block))
                 if answer.whole is not None:
                     body.memory = memoryview(answer.whole)[body.first : body.first + stop - start]
-                return answer._replace(body=body)
+                return Found(entry, answer.outcome, answer.reason, body=body)
         body = Body(self, entry, identity, start, stop)
         try:
             body.data = None if answer.part is None else answer.part.piece(start, stop)

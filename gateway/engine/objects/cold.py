@@ -344,7 +344,7 @@ class ColdReads:
         overload = None if self._blocks.has_room else Reason.OVERLOAD
         return refusal(meta, rule, self._services.capacity) or overload
 
-    async def _fill(
+    def _fill(
         self,
         ask: Ask,
         rule: Caching,
@@ -353,8 +353,9 @@ class ColdReads:
         reason: Reason = Reason.COLD,
         *,
         span: tuple[int, int] | None = None,
-    ) -> Found:
-        """Run the fill of an answer with the whole object, or with the bytes ``span`` of it, which are whole blocks.
+    ) -> Coroutine[Any, Any, Found]:
+        """Begin the fill of an answer with the whole object, or with the bytes ``span`` of it, which are whole blocks. The result
+        runs it.
 
         Its first bytes wake the readers. Their answer holds the bytes of an object's only block for as long as they need them.
         """
@@ -362,11 +363,10 @@ class ColdReads:
         size = entry.record.block_size
         first, last = (0, entry.record.block_count - 1) if span is None else (span[0] // size, (span[1] - 1) // size)
         fill = self._blocks.begin_fill(entry, (first, last), ask.identity, response)
-        answer = Found(entry, Outcome.HIT if reason is Reason.MOVED else Outcome.MISS, reason, fill=fill)
+        outcome = Outcome.HIT if reason is Reason.MOVED else Outcome.MISS
         readers = self._cold.hand_over((ask.key, learned.generation))
-        fill.blocks[first].waiters += zip(readers, repeat(answer._replace(whole=fill.whole)))
-        await fill.run()
-        return answer
+        fill.blocks[first].waiters += zip(readers, repeat(Found(entry, outcome, reason, fill=fill, whole=fill.whole)))
+        return fill.run(Found(entry, outcome, reason, fill=fill))
 
     def _taken_over(self, ask: Ask, rule: Caching, generation: int, moved: Moved) -> Learned | None:
         """The former home's statement about an object handed over; ``None`` if that cannot be kept, or the reader doubts it."""

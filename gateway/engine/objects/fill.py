@@ -20,7 +20,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from gateway.engine.base.fetching import RESUMES, ByteStream
 from gateway.engine.objects.entries import ObjectEntry
@@ -33,6 +33,7 @@ from gateway.store.files.growing import GrowingBlob
 from gateway.store.shared.leases import FillLeases
 from gateway.store.store import Store
 
+T = TypeVar("T")
 LINGER = 64 * 1024**2
 """Bytes that a fill without readers will still read."""
 FAR_AHEAD = 4
@@ -123,8 +124,11 @@ class Fill:
         """Leave block ``number`` and the following blocks to another fill."""
         self.last = min(self.last, number - 1)
 
-    async def run(self) -> None:
-        """Run the fill to its end. Never raises: failures reach the readers of the blocks concerned."""
+    async def run(self, outcome: T) -> T:
+        """Run the fill to its end; returns ``outcome``, that of the task which runs it.
+
+        Never raises: failures reach the readers of the blocks concerned.
+        """
         block = self.blocks[self.current]
         # Not an attribute: fill and stream would refer to each other, and need the garbage collector.
         stream: ByteStream | None = None
@@ -170,6 +174,7 @@ class Fill:
             if self._leases.shared:
                 self._leases.release(self.entry.key, self.current, self.entry.generation)
             self._owner.fill_ended(self)
+        return outcome
 
     def _reopen(self, start: int) -> Awaitable[StreamedResponse]:
         """Request the object's bytes from a position on."""

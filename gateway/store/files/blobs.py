@@ -53,7 +53,7 @@ class OpenBlob:
         return status.st_size == self.size and status.st_mtime_ns == self.mtime_ns and status.st_nlink > 0
 
     def __del__(self) -> None:
-        closer.close_files((self.fd,))
+        closer.close_soon(self.fd)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +123,12 @@ class OpenBlobs:
         """Drop unlinked files, whose bytes stay allocated while they are open."""
         for digest in [digest for digest, blob in self._open.items() if not blob.intact()]:
             del self._open[digest]
+        closer.flush()
 
     def clear(self) -> None:
         """Drop all blobs."""
         self._open.clear()
+        closer.flush()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,10 @@ import math
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
+from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -43,6 +45,10 @@ _ROW = 0.016
 """Seconds that one thread works on small jobs before it reports them: waking another thread costs as much as a job on cached
 files, and threads compete for the interpreter.
 """
+
+
+_TOGETHER = 32
+"""Files of blobs that are closed together."""
 
 
 class WorkGate(Protocol):
@@ -351,6 +357,7 @@ class Closer:
     def __init__(self) -> None:
         self._work: SimpleQueue[Callable[[], object]] = SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._gathered: deque[int] = deque()
 
     def submit(self, work: Callable[[], object]) -> None:
         """Run ``work`` soon; ``OSError`` is ignored."""
@@ -367,8 +374,29 @@ class Closer:
             else:
                 self.submit(partial(os.close, descriptor))
 
+    def close_soon(self, descriptor: int) -> None:
+        """Close a descriptor in the thread, together with others: alone it would cost the event loop two system calls, each of
+        which gives up the interpreter.
+        """
+        self._gathered.append(descriptor)
+        if len(self._gathered) >= _TOGETHER:
+            self.submit(partial(close_together, self._taken()))
+
+    def flush(self) -> None:
+        """Close the descriptors that ``close_soon`` gathered, like ``close_files``."""
+        self.close_files(self._taken())
+
+    def _taken(self) -> list[int]:
+        """The gathered descriptors, each for one caller, in whatever threads they are."""
+        taken: list[int] = []
+        with suppress(IndexError):
+            while True:
+                taken.append(self._gathered.popleft())
+        return taken
+
     async def done(self) -> None:
         """Wait until everything submitted so far is done."""
+        self.flush()
         loop = asyncio.get_running_loop()
         future = loop.create_future()
         self.submit(lambda: loop.call_soon_threadsafe(future.set_result, None))
@@ -382,10 +410,10 @@ class Closer:
                 continue
 
 
-def close_passed(descriptors: Iterable[int]) -> None:
-    """Close descriptors that were just passed to another process. It has them open, so this is seldom the last close.
+def close_together(descriptors: Iterable[int]) -> None:
+    """Close descriptors by few calls: those opened together mostly have consecutive numbers, and cost one (close_range(2)).
 
-    Descriptors opened together mostly have consecutive numbers, and cost one call (close_range(2)).
+    In the event loop, only for files that another process has open, because the last close of an unlinked file may block.
     """
     runs: list[list[int]] = []
     for descriptor in sorted(descriptors):
