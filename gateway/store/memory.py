@@ -145,7 +145,7 @@ class MemoryBlobs:
             return None
         slot = slot_of(digest)
         number = self._disk.removed.numbers[slot]
-        body = _read_at_once(blob)
+        body = blob.read_at_once()
         if body is None or not blob.intact():
             return None
         if sha256(body).digest() != digest:
@@ -172,13 +172,3 @@ class MemoryBlobs:
     def clear(self) -> None:
         """Drop all blobs."""
         self._order.clear()
-
-
-def _read_at_once(blob: OpenBlob) -> bytes | None:
-    """All bytes of a blob, if the kernel has them cached."""
-    buffer = bytearray(blob.size)
-    try:
-        count = os.preadv(blob.fd, (buffer,), 0, os.RWF_NOWAIT)
-    except OSError:
-        return None
-    return bytes(buffer) if count == blob.size else None

@@ -45,6 +45,33 @@ async def test_a_page_is_for_whom_the_origin_sent_it_within_the_grant(bench: Ben
     assert await recall(bench) is None
 
 
+async def test_a_repeated_page_needs_no_index(bench: Bench) -> None:
+    """Rule: a page that was just recalled is recalled again without its row, to whom it was sent, until its grant or a write ends
+    it."""
+    await keep(bench)
+    assert await recall(bench) == DOCUMENT
+    await bench.engine.services.store._disk.write(lambda connection: connection.execute("DELETE FROM grants"))
+    assert await recall(bench) == DOCUMENT
+    assert await recall(bench, OriginIdentity("default", "other")) is None
+    await bench.engine.forget_from_fleet([KEY])
+    assert await recall(bench) is None
+    await keep(bench)
+    assert await recall(bench) == DOCUMENT
+    bench.now[0] += RULE.grant + 1
+    assert await recall(bench) is None
+
+
+async def test_a_page_whose_file_is_gone(bench: Bench) -> None:
+    """Rule: a remembered row does not outlive its bytes: the origin is asked."""
+    await keep(bench)
+    assert await recall(bench) == DOCUMENT
+    for path in bench.engine.services.store.directory.root.glob("blobs/*/*"):
+        path.unlink()
+    bench.engine.services.store.memory.clear()
+    bench.engine.services.store.opened.trim()
+    assert await recall(bench) is None
+
+
 async def test_a_write_below_the_prefix_ends_it_and_another_does_not(bench: Bench) -> None:
     """Rule: a write at another node, of a key that the rule matches, forgets the pages of its bucket here."""
     await keep(bench)

@@ -23,15 +23,20 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from gateway.engine.base.services import Services
+from gateway.engine.objects.entries import EntryCache, ObjectEntry
 from gateway.model.access import Access
 from gateway.model.errors import LarderError
 from gateway.model.keys import ObjectKey, OriginIdentity
-from gateway.model.objects import Header, ObjectMeta
+from gateway.model.objects import BlobRef, Header, ObjectMeta
 from gateway.policies.reads.rules import Caching
+from gateway.store.memory import LARGEST
+from gateway.store.shared.generations import slots_of
 
 LONGEST = 4 * 1024**2
 """Bytes of a page that is recorded: a thousand keys of 1,024 bytes, percent-encoded, with their attributes."""
 
+_MOST = 1024
+"""Rows that a worker remembers, so that a repeated listing needs no database."""
 _SKEW = 10.0
 """Seconds within which all workers of a node adopt changed rules."""
 
@@ -74,6 +79,7 @@ class RecordedListings:
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        self._entries = EntryCache(_MOST)
         self._recorded = services.rules.listings
         self._since = services.now()
 
@@ -99,26 +105,51 @@ class RecordedListings:
 
     async def recall(self, asked: AskedPage, identity: OriginIdentity) -> tuple[tuple[Header, ...], bytes] | None:
         """The headers and the document of a recorded page, if this identity may see it."""
-        services, key = self._services, asked.page.row
-        known = await services.store.known(key, 1)
-        if known is None or known.record.meta.etag != _tag(asked.generation) or 0 not in known.blobs:
+        key = asked.page.row
+        entry = self._entries.get(key)
+        if entry is None or not self._counts(entry, asked, identity):
+            known = await self._services.store.known(key, 1)
+            if known is None or 0 not in known.blobs:
+                return None
+            entry = ObjectEntry(key, known.record, asked.generation, slots_of(key), known.blobs, known.grants)
+            if not self._counts(entry, asked, identity):
+                return None
+        ref = entry.blobs[0]
+        document = await self._document(ref)
+        if document is None:
+            self._entries.pop(key, None)
             return None
-        granted = known.grants.get(identity.name)
+        self._entries.put(entry)
+        self._services.store.accesses.record(Access(key, 0, ref.digest, True, self._services.now(), identity))
+        return entry.record.meta.headers, document
+
+    def _counts(self, entry: ObjectEntry, asked: AskedPage, identity: OriginIdentity) -> bool:
+        """Whether a row is of the present generation, and its page was sent to this identity within the grant."""
+        if entry.record.meta.etag != _tag(asked.generation) or not self._services.store.generations.trusts(entry.key):
+            return False
+        granted = entry.grants.get(identity.name)
         if granted is None or not granted <= asked.asked_at < granted + asked.page.rule.grant:
-            return None
-        if min(granted, known.record.confirmed_at) < max(self._since, services.trusted_since()):
-            return None
-        ref = known.blobs[0]
+            return False
+        return min(granted, entry.record.confirmed_at) >= max(self._since, self._services.trusted_since())
+
+    async def _document(self, ref: BlobRef) -> bytes | None:
+        """The bytes of a page: from memory where they are there, otherwise from the file."""
+        store = self._services.store
+        document = store.memory.get(ref.digest)
+        if document is not None:
+            return document
         with suppress(LarderError, OSError):
-            blob = await services.store.open_blob(ref)
+            blob = await store.open_blob(ref)
+            document = (store.memory.offer(ref.digest, blob) if ref.size <= LARGEST else None) or blob.read_at_once()
+            if document is not None:
+                return document
             blob.hold()
             try:
-                document = await services.store.read_cold(blob.fd, ref.size, 0)
+                document = await store.read_cold(blob.fd, ref.size, 0)
             finally:
                 blob.release()
             if len(document) == ref.size:
-                services.store.accesses.record(Access(key, 0, ref.digest, True, services.now(), identity))
-                return known.record.meta.headers, document
+                return document
         return None
 
     async def keep(

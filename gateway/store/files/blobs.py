@@ -52,6 +52,15 @@ class OpenBlob:
         status = os.fstat(self.fd)
         return status.st_size == self.size and status.st_mtime_ns == self.mtime_ns and status.st_nlink > 0
 
+    def read_at_once(self) -> bytes | None:
+        """All bytes, if the kernel has them in memory."""
+        buffer = bytearray(self.size)
+        try:
+            count = os.preadv(self.fd, (buffer,), 0, os.RWF_NOWAIT)
+        except OSError:
+            return None
+        return bytes(buffer) if count == self.size else None
+
     def __del__(self) -> None:
         closer.close_soon(self.fd)
 
