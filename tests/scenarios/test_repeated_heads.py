@@ -167,7 +167,8 @@ def answers(running: Running, *pieces: bytes, **headers: str) -> tuple[bytes, by
         return repeated.rest(*pieces), general.rest(*pieces)
 
 
-def test_repeated_heads_are_not_parsed(running: Running) -> None:
+@pytest.mark.parametrize(("path", "headers", "size"), [(SMALL, {}, 4 * KIB), (LARGE, {"Range": "bytes=9-1008"}, 1000)])
+def test_repeated_heads_are_not_parsed(running: Running, path: str, headers: dict[str, str], size: int) -> None:
     """Rule: from the fourth read of one shape on, a connection's hits are answered without parsing, and count like others."""
 
     def counts() -> tuple[float, ...]:
@@ -179,14 +180,15 @@ def test_repeated_heads_are_not_parsed(running: Running) -> None:
         )
 
     before = counts()
+    body = BODIES[path][9:1009] if headers else BODIES[path]
     with reading(running) as connection:
         for _ in range(10):
-            assert connection.ask(head(running, SMALL)).endswith(BODIES[SMALL])
+            assert connection.ask(head(running, path, **headers)).endswith(b"\r\n\r\n" + body)
     deadline = time.monotonic() + 30
     while counts()[0] == before[0] and time.monotonic() < deadline:
         time.sleep(0.05)
     after = counts()
-    assert [now - then for now, then in zip(after, before, strict=True)] == [7, 10, 10 * 4 * KIB]
+    assert [now - then for now, then in zip(after, before, strict=True)] == [7, 10, 10 * size]
 
 
 def test_each_tenant_has_its_own_counts(running: Running) -> None:
