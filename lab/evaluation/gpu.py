@@ -224,8 +224,7 @@ class _Bench:
         """A gateway with an empty cache for a share of the data."""
         self._gateways += 1
         home = self._home / f"gateway-{self._gateways}"
-        tables = {"[manager]": {"probe_batches": 0}}
-        with fleet(self.store, home, share * self._size, nodes=1, workers=self.scale.gateway, tables=tables) as running:
+        with fleet(self.store, home, share * self._size, nodes=1, workers=self.scale.gateway) as running:
             yield running
 
     def register(self, running: Fleet, caching: str) -> None:

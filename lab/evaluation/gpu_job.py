@@ -296,7 +296,6 @@ def _loader(setting: Setting, order: Order, stack: ExitStack, pinned: bool) -> A
             order.job,
             order.bucket,
             batch_size=setting.batch,
-            caching="on",
             credentials=credentials,
         )
     )
