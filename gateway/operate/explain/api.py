@@ -162,7 +162,7 @@ async def explain_object(
         first_parts=[PartShown(start=start, bytes=length) for start, length in knowledge.first_parts],
         in_memory=knowledge.in_memory,
         items=[ItemsShown.of(part) for part in items],
-        **_stream(await operations.fleet.look(), place, knowledge),
+        **space_of(await operations.fleet.look(), place, knowledge, items),
         outcome=prospect.outcome,
         reason=prospect.reason,
         explanation=why,
@@ -214,12 +214,19 @@ def _rule(rule: Caching) -> RuleShown:
     )
 
 
-def _stream(reading: FleetReading, key: ObjectKey, knowledge: Knowledge) -> dict[str, Any]:
-    """The most specific stream and pool of an object, and the money that a dataset's pool saves."""
+def space_of(
+    reading: FleetReading, key: ObjectKey, knowledge: Knowledge, items: Sequence[ObjectItems]
+) -> dict[str, Any]:
+    """The most specific stream of an object, its pool, and the money that a dataset's pool saves.
+
+    Bytes that only loaders have read are items alone, charged to their dataset.
+    """
     known, names = zone_streams(reading.streams), stream_pools(key)
     streams = (known[name] for pool in names if (name := pool.removeprefix(STREAM)) in known)
     stream = next((stream for stream in streams if stream.seen.pattern is not None), None)
-    pool = knowledge.pool or next((name for name in names if name in reading.plan.pools), DEFAULT)
+    pools = [dataset_pool(part.id) for part in items if part.id in reading.plan.datasets]
+    pools += [name for name in names if name in reading.plan.pools]
+    pool = knowledge.pool or next(iter(pools), DEFAULT)
     return {
         "stream": None if stream is None else stream.name,
         "pattern": None if stream is None or stream.seen.pattern is None else stream.seen.pattern.value,

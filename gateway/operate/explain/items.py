@@ -30,11 +30,12 @@ _PATIENCE = 5.0
 
 
 class ObjectItems(NamedTuple):
-    """The items of a dataset in one object, and the number of them that the fleet has cached."""
+    """The items of a dataset, by name and id, in one object, and the number of them that the fleet has cached."""
 
     dataset: str
     items: int
     resident: int
+    id: str
 
 
 class ItemFinder:
@@ -82,4 +83,4 @@ class ItemFinder:
             len(indices),
         )
         resident = await self._batches.known.lookup(ask)
-        return [ObjectItems(registration.name, len(indices), int(np.count_nonzero(resident)))]
+        return [ObjectItems(registration.name, len(indices), int(np.count_nonzero(resident)), registration.content.id)]
