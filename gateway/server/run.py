@@ -36,7 +36,6 @@ from typing import Any
 
 from prometheus_client.multiprocess import mark_process_dead
 from uvicorn.config import STARTUP_FAILURE, Config
-from uvicorn.server import Server
 from uvicorn.supervisors.multiprocess import SIGNALS, Multiprocess, Process
 
 from gateway.base.config_server import ServerSettings
@@ -45,6 +44,7 @@ from gateway.model.errors import ConfigError
 from gateway.server.limits import ClientLimits
 from gateway.server.listening import BACKLOG, address_of, listen, listen_for_operators
 from gateway.server.local import LOCAL, LocalListener
+from gateway.server.stoppable import StoppableServer
 
 LISTENING = "_LARDER_LISTENING"
 """The environment variable that passes the actual address to every worker, as ``http://host:port``."""
@@ -138,7 +138,7 @@ def _run(config: Config, launch: Launch, sockets: list[socket.socket]) -> int:
         if config.workers > 1:
             _Supervisor(config, sockets=sockets).run()
         else:
-            Server(config).run(sockets=sockets)
+            StoppableServer(config).run(sockets=sockets)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 1
     return 0
@@ -307,6 +307,7 @@ class _Worker(Process):
         for number in SIGNALS:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {*SIGNALS} - _WITHHELD)
+        self._server = StoppableServer(self.config)
         with suppress(KeyboardInterrupt):  # raised again by uvicorn after a stop by SIGINT
             self.target(sockets)
 

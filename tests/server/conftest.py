@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 from uvicorn.config import Config
-from uvicorn.server import Server
 
 from gateway.base.config_server import ServerSettings
 from gateway.server.asgi_types import Receive, Scope, Send
@@ -26,6 +25,7 @@ from gateway.server.local import LocalListener
 from gateway.server.protocol import GatewayProtocol
 from gateway.server.run import TlsConfig
 from gateway.server.send import send_file
+from gateway.server.stoppable import StoppableServer
 from tests.server.applications import Handler, head, with_lifespan
 
 
@@ -43,7 +43,7 @@ class Running:
     """A server that runs: where it listens, and its uvicorn object."""
 
     port: int
-    server: Server
+    server: StoppableServer
     tls: ssl.SSLContext | None = None
     events: list[str] = field(default_factory=list)
 
@@ -175,7 +175,7 @@ def start(loop_name: str) -> Iterator[Callable[..., Running]]:
                 **options,
             },
         )
-        server = Server(config)
+        server = StoppableServer(config)
         thread = threading.Thread(target=server.run, args=(sockets,), daemon=True)
         thread.start()
         port = listener.getsockname()[1]
