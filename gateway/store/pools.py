@@ -24,13 +24,17 @@ class Pools:
     def __init__(self, disk: Disk, evictor: Evictor) -> None:
         self._disk = disk
         self._evictor = evictor
+        self.definitions = 0
+        """How often this worker has defined pools. While it is the keeper, no pool is added without that."""
 
     async def define(self, pools: Sequence[Pool]) -> bool:
         """Define exactly these pools, one of them ``default``; returns whether the index accepted them.
 
         ``settle`` moves the blobs of other pools.
         """
-        return await succeeds(self._disk.write, partial(pool_rows.define, wanted=pools))
+        accepted = await succeeds(self._disk.write, partial(pool_rows.define, wanted=pools))
+        self.definitions += 1  # afterwards: what was read before may lack the new pools
+        return accepted
 
     async def settle(self) -> int:
         """Move blobs of retired pools to the pools of their names, else to ``default``; returns their number, 0 when done."""

@@ -102,19 +102,37 @@ async def test_the_leader_decides_and_all_follow(redis: Redis) -> None:
     assert second.plan.jobs["t/j"].cache
 
 
-async def test_the_leader_of_an_idle_zone_asks_little(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule: without jobs and datasets a turn is four commands: lease, time, jobs, results in use."""
-    leader, sent = worker(redis, "a"), []
-    await turned(leader)
-    send = redis.execute_command
+async def commands_of_a_turn(redis: Redis, asking: Worker, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many commands a turn of a worker sends."""
+    sent, send = [], redis.execute_command
 
     async def noted(*command: Any, **options: Any) -> Any:
         sent.append(command)
         return await send(*command, **options)
 
-    monkeypatch.setattr(redis, "execute_command", noted)
-    await leader.manager.run_once()
-    assert len(sent) == 4
+    with monkeypatch.context() as patched:
+        patched.setattr(redis, "execute_command", noted)
+        await asking.manager.run_once()
+    return len(sent)
+
+
+async def test_the_leader_of_an_idle_zone_asks_little(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: without jobs and datasets a turn is three commands: lease, time with the number of jobs, results in use."""
+    leader = worker(redis, "a")
+    await turned(leader)
+    assert await commands_of_a_turn(redis, leader, monkeypatch) == 3
+
+
+async def test_a_follower_reads_the_plan_only_if_it_has_changed(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: the answer to a follower's attempt to lead tells it whether there is another plan; it has that with the same turn."""
+    leader, follower = worker(redis, "a"), worker(redis, "b")
+    await turned(leader)
+    assert await commands_of_a_turn(redis, follower, monkeypatch) == 2
+    assert follower.plan.fence == leader.plan.fence
+    assert await commands_of_a_turn(redis, follower, monkeypatch) == 1
+    await with_a_job(redis, leader)
+    assert await commands_of_a_turn(redis, follower, monkeypatch) == 2
+    assert follower.plan.datasets == leader.plan.datasets != {}
 
 
 async def test_the_plan_that_is_followed_can_be_seen(redis: Redis) -> None:

@@ -22,12 +22,20 @@ class HeldReporter:
         self._store = store
         self._report = report
         self._reported = False
+        self._without = -1
 
     async def run_once(self) -> None:
         """Report, unless this report and the previous one are both empty. Raises what ``report`` raises."""
         if not self._store.directory.locked:
+            self._without = -1  # another worker may define pools
             return
-        held = held_of(await self._store.pools.usage())
+        definitions = self._store.pools.definitions
+        if definitions == self._without and not self._reported:
+            return
+        pools = await self._store.pools.usage()
+        held = held_of(pools)
+        # Without any rows the index could not be read.
+        self._without = definitions if pools and not held else -1
         if held or self._reported:
             await self._report(held)
             self._reported = bool(held)

@@ -165,6 +165,7 @@ class Manager:
         self._results: list[ResultsUse] = []
         self._epochs = EpochCounts()
         self._lost = False
+        self._shown: Plan | None = None
 
     @property
     def leads(self) -> bool:
@@ -184,7 +185,9 @@ class Manager:
         else:
             self._lost = False
         metrics.MANAGER_LEADING.set(self.leads)
-        _show(self._parts.plans.plan)
+        if self._shown is not self._parts.plans.plan:
+            self._shown = self._parts.plans.plan
+            _show(self._shown)
 
     async def stop(self) -> None:
         """Give up the leadership at once."""
@@ -197,10 +200,11 @@ class Manager:
         leadership, plans = self._parts.leadership, self._parts.plans
         if not self._electorate.may_lead():
             await leadership.resign()
+            await plans.refresh()
         elif await leadership.lead(plans.plan.fence):
             await self._lead(leadership.fence)
-            return
-        await plans.refresh()
+        else:
+            await plans.follow(leadership.stamp)
 
     async def _lead(self, fence: int) -> None:
         now, jobs = await self._parts.jobs.all()

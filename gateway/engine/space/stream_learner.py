@@ -100,6 +100,10 @@ class StreamLearner:
         self._turns = 0
         self._reported = NodeStreams()
         self._held: dict[str, int] = {}
+        self._without = -1
+        """The definitions of pools as of which the node has no pool of a stream; -1: unknown."""
+        for result in ("recorded", "dropped"):
+            metrics.STREAM_ACCESSES.labels(result)
 
     async def run_once(self) -> None:
         """Hand over the reads of this worker's clients or, in the keeper, learn from those of all workers."""
@@ -112,14 +116,17 @@ class StreamLearner:
                 self.ahead.run_once()
             if self.whole is not None:
                 self.whole.run_once()
-            metrics.STREAM_ACCESSES.labels("recorded").inc(folded)
+            if folded:
+                metrics.STREAM_ACCESSES.labels("recorded").inc(folded)
             self._turns += 1
             if self._turns % _REPORT_EVERY == 0:
                 await self._report()
         else:
+            self._without = -1  # another worker may define pools
             self._channel.stop_receiving()
             dropped += len(reads) - self._channel.send(reads)
-        metrics.STREAM_ACCESSES.labels("dropped").inc(dropped)
+        if dropped:
+            metrics.STREAM_ACCESSES.labels("dropped").inc(dropped)
 
     def _gather(self, reads: list[ObjectRead]) -> list[ObjectRead]:
         """Add the other workers' reads to those of this one, and record all in the profiles."""
@@ -160,7 +167,13 @@ class StreamLearner:
         return len(reads)
 
     async def _report(self) -> None:
+        definitions, latest = self._store.pools.definitions, self._latest()
+        if definitions == self._without and not latest and self._reported == NodeStreams():
+            return
         pools = await self._store.pools.usage()
+        # Without any rows the index could not be read.
+        has = not pools or any(row.pool.name.startswith(STREAM) for row in pools)
+        self._without = -1 if has or latest else definitions
         if self.whole is not None:
             self.whole.machine.look(self._rooms(pools))
         report = self.report(pools, await self._unpooled(pools))

@@ -34,6 +34,7 @@ from gateway.policies.streams.wholes import WholeStreams
 
 Machine = TypeVar("Machine", ReadAhead, WholeStreams)
 log = logging.getLogger("larder.streams")
+_RESULTS = ("loaded", "used", "wasted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,8 @@ class StreamPrefetcher(Generic[Machine]):
         self._counted = replace(machine.bytes)
         self._pages = Tasks()
         self._loads = Tasks()
+        for result in _RESULTS:
+            STREAM_PREFETCHED.labels(result)
 
     def run_once(self) -> None:
         """Load the data that readers will want next."""
@@ -95,8 +98,10 @@ class StreamPrefetcher(Generic[Machine]):
             else:
                 facts = {"stream": instruction.stream, "error": instruction.why}
                 log.info("what is read next of %(stream)s cannot be loaded ahead: %(error)s", facts)
+        if self._counted == self.machine.bytes:
+            return
         before, self._counted = self._counted, replace(self.machine.bytes)
-        for result in ("loaded", "used", "wasted"):
+        for result in _RESULTS:
             STREAM_PREFETCHED.labels(result).inc(getattr(self._counted, result) - getattr(before, result))
 
     async def _list(self, asked: ListPage[Any]) -> None:

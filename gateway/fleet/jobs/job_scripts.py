@@ -66,5 +66,5 @@ return {known, redis.call('HGET', job .. ':pipeline', 'decision'), redis.call('H
 """
 """Stores what a rank says, and returns its job's registration and the decisions on its pipeline."""
 REMOVE = "return drop(ARGV[2])"
-NOW = "return string.format('%.0f', now)"
+NOW = "return {string.format('%.0f', now), redis.call('HLEN', K .. 'jobs')}"
 STATE = "return {redis.call('GET', K .. 'registrations:version'), redis.call('HLEN', K .. 'jobs')}"

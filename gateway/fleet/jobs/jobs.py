@@ -322,12 +322,13 @@ class Jobs:
 
     async def all(self) -> tuple[float, list[KnownJob]]:
         """The time, in seconds, and the jobs of the zone by tenant and name."""
-        now = await self._clock()
-        return now / 1000, await self._read(now, await self._redis.hgetall(f"{self._prefix}jobs"))
+        now, count = await self._call(self._now)
+        values = await self._redis.hgetall(f"{self._prefix}jobs") if count else {}
+        return int(now) / 1000, await self._read(int(now), values)
 
     async def _clock(self) -> int:
         """Redis's time in milliseconds; jobs that are silent for too long are forgotten."""
-        return int(await self._call(self._now))
+        return int((await self._call(self._now))[0])
 
     async def _read(self, now: int, values: Mapping[Any, Any]) -> list[KnownJob]:
         """Jobs by tenant and name, from their registrations.

@@ -25,13 +25,13 @@ local holder = redis.call('GET', KEYS[1] .. 'leader')
 local mine = ARGV[1] .. ' ' .. ARGV[2]
 if holder == mine and ARGV[1] ~= '0' then
   redis.call('PEXPIRE', KEYS[1] .. 'leader', ARGV[4])
-  return tonumber(ARGV[1])
+  return {tonumber(ARGV[1])}
 end
-if holder then return 0 end
+if holder then return {0, redis.call('GET', KEYS[1] .. 'plan:stamp')} end
 local fence = math.max(tonumber(redis.call('GET', KEYS[1] .. 'fence') or '0'), tonumber(ARGV[3])) + 1
 redis.call('SET', KEYS[1] .. 'fence', string.format('%.0f', fence))
 redis.call('SET', KEYS[1] .. 'leader', string.format('%.0f', fence) .. ' ' .. ARGV[2], 'PX', ARGV[4])
-return fence
+return {fence}
 """
 _RESIGN = """
 if redis.call('GET', KEYS[1] .. 'leader') == ARGV[1] .. ' ' .. ARGV[2] then redis.call('DEL', KEYS[1] .. 'leader') end
@@ -50,10 +50,12 @@ class Leadership:
 
     Attributes:
         fence: the token while this worker believes that it leads; else 0.
+        stamp: of the plan in Redis when another worker was last seen to lead; empty if there was none, or nobody led.
     """
 
     def __init__(self, redis: Redis, prefix: str, me: str, lease: float = LEASE) -> None:
         self.fence = 0
+        self.stamp = ""
         self._prefix = prefix
         self._me = me
         self._lease = round(1000 * lease)
@@ -70,7 +72,8 @@ class Leadership:
             RedisError, OSError: Redis does not answer; this worker then assumes that it does not lead.
         """
         before, self.fence = self.fence, 0
-        self.fence = int(await self._take(keys=[self._prefix], args=[before, self._me, seen, self._lease]))
+        fence, *stamps = await self._take(keys=[self._prefix], args=[before, self._me, seen, self._lease])
+        self.fence, self.stamp = int(fence), (stamps[0].decode() if stamps and stamps[0] else "")
         return self.fence > 0
 
     async def resign(self) -> None:

@@ -129,6 +129,11 @@ class Plans:
         """The plan for a dataset; ``None`` if it is not in the plan."""
         return self.plan.of(dataset)
 
+    async def follow(self, stamp: str) -> None:
+        """Adopt the plan with this stamp, which another worker was seen to have written, unless it is known."""
+        if stamp not in ("", self._stamp):
+            await self.refresh()
+
     async def refresh(self) -> None:
         """Adopt a newer plan, if there is one."""
         await self._adopt(self._stamp, whole=time.monotonic() - self._remembered >= self._memory_every)
