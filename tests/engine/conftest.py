@@ -26,6 +26,7 @@ from gateway.model.peer.objects import Accepted
 from gateway.origin.client import OriginClient
 from gateway.policies.reads.rules import Rules
 from gateway.store.files.blobs import Span
+from gateway.store.index.pool_rows import PoolRow
 from gateway.store.store import Store
 from rig.origin import ALICE, BOB, FakeOrigin
 
@@ -161,3 +162,16 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     """An engine that has read nothing so far."""
     async with benched(tmp_path / "cache") as opened:
         yield opened
+
+
+def asked_of(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """Grows with each reading of a store's pools from its index."""
+    asked: list[None] = []
+    usage = store.pools.usage
+
+    async def noted() -> list[PoolRow]:
+        asked.append(None)
+        return await usage()
+
+    monkeypatch.setattr(store.pools, "usage", noted)
+    return asked

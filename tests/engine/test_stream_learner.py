@@ -21,7 +21,7 @@ from gateway.policies.streams.zone import NodeStreams
 from gateway.store.shared.accesses import ObservedReads
 from gateway.store.shared.observation import ReadChannel
 from gateway.store.store import Store
-from tests.engine.conftest import BLOCK, Bench
+from tests.engine.conftest import BLOCK, Bench, asked_of
 from tests.stores import key_of, put
 
 REPORT = stream_learner._REPORT_EVERY
@@ -199,3 +199,21 @@ async def test_a_turn_folds_a_bounded_number_of_blocks(bench: Bench, tmp_path: P
         await one.learner.run_once()
     after = [STREAM_ACCESSES.labels(result)._value.get() for result in ("recorded", "dropped")]
     assert (after[0] - recorded, after[1] - dropped) == (41, 59)
+
+
+async def test_without_streams_the_index_is_not_asked(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule: a keeper without streams reads the pools once, and again when pools were defined; then it tells of them."""
+    zone, pools = Zone(), bench.store.pools
+    asked = asked_of(bench.store, monkeypatch)
+    with worker(bench, tmp_path, zone) as keeper:
+        await pools.define(with_default([], 10**7, "lru"))
+        for _ in range(5 * REPORT):
+            await keeper.learner.run_once()
+        assert len(asked) == 1
+        await pools.define(with_default([Pool("stream:lake/a/", 10**6)], 10**7, "lru"))
+        for _ in range(2 * REPORT):
+            await keeper.learner.run_once()
+    assert len(asked) == 3
+    assert set(zone.told[-1].pools) == {"lake/a/"}
