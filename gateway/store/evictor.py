@@ -117,8 +117,11 @@ class Evictor:
         if self._disk.audit_due:
             self._disk.audit_due = False
             await self.recover()
-        wanted = await self._disk.read(blob_rows.wanted)
-        await self.free(await self._disk.write(blob_rows.take_wanted) if wanted else 0)
+        space = await self._space.refresh()
+        if self._space.wanted:
+            await self.free(await self._disk.write(blob_rows.take_wanted))
+        elif decide_eviction(space).needed:
+            await self.free(0)
         now = self._disk.now()
         if now >= self._audit_at:
             self._audit_at = now + _AUDIT_EVERY

@@ -69,6 +69,8 @@ class SpaceMeter:
         """Bytes that blobs may take."""
         self.steady = 0
         """Bytes of items of datasets whose residents replace each other, as last noted by the workers."""
+        self.wanted = 0
+        """The largest request for room by another worker, as last read; see ``blob_rows.wanted``."""
         self._noted: dict[str, tuple[int, float]] = {}
         self._settings = settings
         self._disk = disk
@@ -199,8 +201,12 @@ class SpaceMeter:
             await self._disk.run(self.measure)
         await self._measure_datasets()
         since = self._disk.now() - _STEADY_FOR
-        counts, self.steady = await self._disk.read(
-            lambda connection: (blob_rows.counts(connection), blob_rows.steady(connection, since))
+        counts, self.steady, self.wanted = await self._disk.read(
+            lambda connection: (
+                blob_rows.counts(connection),
+                blob_rows.steady(connection, since),
+                blob_rows.wanted(connection),
+            )
         )
         if before == self._learned and not self._evicting:
             self.learn(counts)

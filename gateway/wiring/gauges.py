@@ -1,8 +1,9 @@
-"""The gauges of one worker, updated twice a second and for every scrape."""
+"""The gauges of one worker, updated for every scrape; twice a second where other workers may be scraped for them."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -36,14 +37,18 @@ class Gauges:
     accounting: Accounting
 
     def refresh(self) -> None:
-        """Update the gauges of this worker."""
-        # If the clock was set back, everything learned from now on would seem older.
-        self.channel.heard.since = min(self.channel.heard.since, time.time())
+        """Update the gauges and counters of this worker."""
         metrics.IN_FLIGHT.set(self.s3.in_flight)
         metrics.ORIGIN_IN_FLIGHT.set(self.origin.in_flight)
-        metrics.CHANNEL_HEALTHY.set(self.channel.healthy)
         metrics.READY.set(self.lifecycle.ready(self.watch.problems()))
         show_memory()
+        self.publish()
+
+    def publish(self) -> None:
+        """Update what the node's own status is read from (``engine/operations/counting.py``)."""
+        # If the clock was set back, everything learned from now on would seem older.
+        self.channel.heard.since = min(self.channel.heard.since, time.time())
+        metrics.CHANNEL_HEALTHY.set(self.channel.healthy)
         self.accounting.publish()
         self.sweeping.publish()
         metrics.publish()
@@ -53,8 +58,10 @@ class Gauges:
         return OpsApp(Monitoring(self.lifecycle, self.watch.problems, self.refresh, may_read, waits))
 
     def keep(self, stack: AsyncExitStack) -> None:
-        """Update the gauges until the stack is closed."""
-        keep_running(repeat("gauges", lambda: _later(_REFRESH, self.refresh)), stack)
+        """Keep them up to date until the stack is closed."""
+        # A scrape of another worker reads this one's last values; a single worker is asked itself.
+        work = self.refresh if "PROMETHEUS_MULTIPROC_DIR" in os.environ else self.publish
+        keep_running(repeat("gauges", lambda: _later(_REFRESH, work)), stack)
 
 
 async def _later(seconds: float, work: Callable[[], None]) -> None:
