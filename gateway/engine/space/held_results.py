@@ -23,6 +23,7 @@ class HeldReporter:
         self._report = report
         self._reported = False
         self._without = -1
+        """The definitions of pools as of which the node has no pool of results; -1: unknown."""
 
     async def run_once(self) -> None:
         """Report, unless this report and the previous one are both empty. Raises what ``report`` raises."""

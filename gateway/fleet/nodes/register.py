@@ -60,7 +60,7 @@ return {
   first[2] or false, redis.call('HGET', KEYS[1], ARGV[1]), redis.call('HLEN', KEYS[1])
 }
 """
-"""The readings of ``_look``, the node's own entry, and the number of entries: one command in place of a transaction of seven."""
+"""Reads what a heartbeat needs while nothing changes: one command costs less than a transaction of seven."""
 
 
 @dataclass(frozen=True, slots=True)
