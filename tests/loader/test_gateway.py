@@ -190,7 +190,7 @@ def test_items_that_are_not_what_they_should_be_are_named(damaged, file, workers
     """A missing and a changed object raise errors of their own, with bucket and key, out of a worker, too."""
     with pytest.raises((larder.ItemMissing, larder.ItemChanged), match=r"item [56] \(data/'items/[56]'\)"):
         consume(loader_of(dataset_at(damaged, file), workers))
-    indexed = CachedMapDataset(damaged.endpoint, file, access=larder.Access(credentials=KEY))
+    indexed = CachedMapDataset(damaged.endpoint, file, credentials=KEY)
     for index, error in ((5, larder.ItemMissing), (6, larder.ItemChanged)):
         with pytest.raises(error, match=f"item {index} .*'items/{index}'"):
             indexed[index]

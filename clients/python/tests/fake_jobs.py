@@ -24,7 +24,7 @@ STEADY = {
 
 @dataclass
 class FakeJobs:
-    """Serves ``/-/v1/jobs``: use it as ``FakeBatchGateway.other``.
+    """Serves ``/-/v1/jobs``, and any dataset: use it as ``FakeBatchGateway.other``.
 
     ``away``: the number of requests answered with 503;
     ``workers``: the number of input workers in the answer to a pipeline's report; ``cache`` and ``reason``: the mark to store,
@@ -67,6 +67,11 @@ class FakeJobs:
             handler.send_problem(503, "ServiceUnavailable", "Redis is away")
             return
         _, _, version, what, *rest = asked.path.split("/")
+        if what == "datasets":
+            handler.send_json(
+                {"name": rest[0], "id": "d" * 64, "items": 103, "bytes": 1, "caching": "part", "plan": 1, "resident": 0}
+            )
+            return
         assert (version, what) == ("v1", "jobs"), asked.path
         if asked.path.endswith("/importance"):
             self._answer_importance(handler, asked, rest[0])

@@ -19,6 +19,7 @@ from larder.training.loader import Shard
 from larder.training.timing import Timing, Totals
 
 NO_PATIENCE = larder.Retry(attempts=1, base=0)
+KEY = larder.Credentials("GWOTHER", "secret")
 
 
 def test_a_job_is_registered_when_it_is_used(jobs):
@@ -51,13 +52,36 @@ def test_a_job_is_registered_once(jobs):
 
 def test_a_job_takes_the_access_of_its_loader(jobs, monkeypatch):
     """Rule: as with a loader, no endpoint is that of the environment, and ``access`` has the key."""
-    access = larder.Access(credentials=larder.Credentials("GWOTHER", "secret"))
     monkeypatch.setenv("LARDER_ENDPOINT", jobs.endpoint)
-    with larder.Job(None, "run", "train", batch_size=16, access=access) as job:
+    with larder.Job(None, "run", "train", batch_size=16, access=larder.Access(credentials=KEY)) as job:
         job.join()
     assert "Credential=GWOTHER/" in jobs.server.asked[0].headers["Authorization"]
-    with pytest.raises(ValueError, match="credentials and retry in access, or without it"):
-        job_at(jobs, access=access)
+
+
+def _join(job):
+    with job:
+        job.join()
+
+
+@pytest.mark.parametrize(
+    "options", [{"credentials": KEY}, {"access": larder.Access(credentials=KEY)}], ids=["key", "access"]
+)
+@pytest.mark.parametrize(
+    "describe",
+    [
+        lambda **options: larder.Loader(dataset="train", batch_size=16, **options).info,
+        lambda **options: len(larder.pipeline("train", **options).batch(16)),
+        lambda **options: _join(larder.Job(name="run", dataset="train", batch_size=16, **options)),
+    ],
+    ids=["loader", "pipeline", "job"],
+)
+def test_endpoint_and_key_are_given_alike(jobs, describe, options):
+    """Rule: loaders, pipelines and jobs take ``endpoint=``, and the key as ``credentials=`` or in ``access=``, but once."""
+    options = {"endpoint": jobs.endpoint, **options}
+    describe(**options)
+    assert "Credential=GWOTHER/" in jobs.server.asked[0].headers["Authorization"]
+    with pytest.raises(ValueError, match="give credentials in access, or without it"):
+        describe(**{"access": larder.Access(), "credentials": KEY, **options})
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ def loader_of(source):
     ("thing", "said"),
     [
         (Loader(ENDPOINT, "train", batch_size=16, access=ACCESS), "Loader('train', batch_size=16)"),
+        (Loader(ENDPOINT, "train", batch_size=16, credentials=ACCESS.credentials), "Loader('train', batch_size=16)"),
         (Loader(ENDPOINT, INFO, batch_size=16, seed=3, job="a"), "Loader('train', batch_size=16, seed=3, job='a')"),
         (larder.Client(ENDPOINT, credentials=ACCESS.credentials), f"Client('{ENDPOINT}')"),
         (larder.S3(ENDPOINT, credentials=ACCESS.credentials), f"S3('{ENDPOINT}')"),

@@ -32,7 +32,9 @@ _COLUMNS = (
     Column("grant", shown=_time),
     Column("stale if error", shown=_time),
     Column("warm on write", shown=_yes),
+    Column("listing"),
     Column("pattern"),
+    Column("hedge"),
     Column("source"),
     Column("problem"),
 )

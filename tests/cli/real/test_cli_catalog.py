@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+from gateway.admin.configuration.rules import RuleDocument
 from rig.processes import wait_until
 from tests.cli.commands import run_here
 from tests.cli.real.reads import READER, SOON, served
@@ -146,6 +147,12 @@ def test_rules(operator, tmp_path):
     operator("rules", "replace", str(file))
     assert operator("rules", "check", "photos/train/01.jpg").out == "rule 0 applies: photos/** (file)\n"
     assert "no rule applies" in operator("rules", "check", "elsewhere/x").out
+
+
+def test_rules_are_listed_with_all_they_say(operator):
+    """Rule: the table has a column for each field of a rule."""
+    header = operator("rules", "list").out.splitlines()[0].split()
+    assert sorted(name.lower() for name in header) == sorted(RuleDocument.model_fields)
 
 
 @pytest.mark.parametrize("content", ["[[rules]\n", '[cache]\ndir = "x"\n', "rules = 3\n"])

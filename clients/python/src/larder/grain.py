@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from larder.base.later import Unpack
 from larder.base.options import refuse_unknown
 from larder.base.stats import Stats
+from larder.http.credentials import Credentials, CredentialSource
 from larder.reading.mixing import refuse_mix
 from larder.reading.source import Access, DatasetName, Item, Source, item_at, name_of
 from larder.training.job import Job
@@ -38,11 +39,13 @@ class SourceOptions(TypedDict, total=False):
     Args:
         job: the training run, a `larder.Job` or only its name, for the gateway's decisions ("").
         access: credentials, timeouts and fallback.
+        credentials: an access key of the gateway, instead of ``access``.
         source: as in `larder.training.loader.LoaderOptions`.
     """
 
     job: str | Job
     access: Access
+    credentials: Credentials | Callable[[], Credentials] | CredentialSource | None
     source: Source
 
 

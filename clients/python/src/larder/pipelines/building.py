@@ -31,7 +31,7 @@ from larder.base.errors import LarderWarning
 from larder.base.later import Unpack
 from larder.base.options import refuse_unknown, whole_number
 from larder.base.ranks import Ranks, environment_ranks, given_ranks
-from larder.http.credentials import endpoint_of
+from larder.http.credentials import Credentials, CredentialSource, endpoint_of
 from larder.pipelines.fingerprint import fingerprints
 from larder.pipelines.options import RunOptions, filtered, refuse_uneven_elements
 from larder.pipelines.ray_pool import WorkerPool
@@ -40,7 +40,7 @@ from larder.pipelines.stages import AUTOCACHE, FILTER, MAP, MOST_VERSIONS, Stage
 from larder.pipelines.stream import PipelineStages, stack
 from larder.planner.steps import TAILS
 from larder.reading.mixing import refuse_mix
-from larder.reading.source import Access, DatasetName, Source, name_of
+from larder.reading.source import Access, DatasetName, Source, access_of, name_of
 from larder.training.job import Job
 from larder.training.loader import Loader, Shard
 
@@ -73,6 +73,7 @@ class PipelineOptions(TypedDict, total=False):
         world: number of training processes.
         job: the training run, a `larder.Job` or only its name.
         access: credentials, timeouts and fallback.
+        credentials: an access key of the gateway, instead of ``access``.
         source: source of the items instead of ``endpoint`` and ``dataset``, such as `larder.testing.MemorySource`.
     """
 
@@ -92,6 +93,7 @@ class PipelineOptions(TypedDict, total=False):
     world: int | None
     job: str | Job
     access: Access
+    credentials: Credentials | Callable[[], Credentials] | CredentialSource | None
     source: Source
 
 
@@ -140,6 +142,7 @@ class Pipeline:
         self.ranks: Ranks | None = given_ranks(options.get("rank"), options.get("world"))
         passed: dict[str, Any] = {name: value for name, value in options.items() if name in _RUN_OPTIONS}
         self._runtime = PipelineRuntime(RunOptions(**passed))
+        self._access = access_of(options.get("access"), options.get("credentials"))
         if options.get("source") is None:
             endpoint_of(options.get("endpoint"))
         self._loader: Loader | None = None
@@ -385,7 +388,7 @@ class Pipeline:
         if self._loader is None:
             options = self._options
             passed: dict[str, Any] = {
-                name: options[name] for name in ("seed", "on_missing", "job", "access", "source") if name in options
+                name: options[name] for name in ("seed", "on_missing", "job", "source") if name in options
             }
             self._loader = Loader(
                 options.get("endpoint"),
@@ -393,6 +396,7 @@ class Pipeline:
                 batch_size=self._stages.batch or _UNBATCHED,
                 substitute=1,
                 tail=self._stages.tail,
+                access=self._access,
                 **passed,
             )
         return self._loader

@@ -190,6 +190,23 @@ class Access:
     request_payer: bool = False
 
 
+def access_of(
+    access: Access | None,
+    credentials: Credentials | Callable[[], Credentials] | CredentialSource | None,
+    retry: Retry | None = None,
+) -> Access:
+    """The access that the options of a loader or a job give, whole or in its parts.
+
+    Raises:
+        ValueError: they give it twice.
+    """
+    parts = {"credentials": credentials, "retry": retry}
+    twice = [name for name, part in parts.items() if part is not None]
+    if access is not None and twice:
+        raise ValueError(f"give {' and '.join(twice)} in access, or without it")
+    return access or Access(credentials=credentials, retry=retry)
+
+
 class GatewaySource:
     """A dataset at a gateway.
 

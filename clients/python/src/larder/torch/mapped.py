@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.context import get_spawning_popen
 from typing import Any, SupportsIndex, TypedDict, cast
 
@@ -15,6 +15,7 @@ from larder.base.dataset import DatasetInfo
 from larder.base.later import Unpack
 from larder.base.options import refuse_unknown, whole_number
 from larder.base.stats import Stats
+from larder.http.credentials import Credentials, CredentialSource
 from larder.reading.mixing import refuse_mix
 from larder.reading.source import Access, DatasetName, Source, name_of
 from larder.torch.iteration import Tag
@@ -41,6 +42,7 @@ class MapOptions(TypedDict, total=False):
             If left out (``None``), transforms use the generators of their process.
         job: the training run, a `larder.Job` or only its name, for the gateway's decisions ("").
         access: credentials, timeouts and fallback.
+        credentials: an access key of the gateway, instead of ``access``.
         source: as in `larder.training.loader.LoaderOptions`.
     """
 
@@ -52,6 +54,7 @@ class MapOptions(TypedDict, total=False):
     seed: int | None
     job: str | Job
     access: Access
+    credentials: Credentials | Callable[[], Credentials] | CredentialSource | None
     source: Source
 
 

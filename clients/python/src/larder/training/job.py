@@ -34,7 +34,7 @@ from larder.http.api import Api, Busy
 from larder.http.connection import TRANSIENT
 from larder.http.credentials import Credentials, CredentialSource, endpoint_of, source_of
 from larder.reading.mixing import Mix
-from larder.reading.source import OUTAGE, Access, DatasetName, GatewaySource, is_file
+from larder.reading.source import OUTAGE, Access, DatasetName, GatewaySource, access_of, is_file
 from larder.training.heartbeat import HeartbeatThread, JobDirectives, PipelineDirective, Registration
 from larder.training.importance import ImportanceReport, ImportanceSender
 from larder.training.run import Batch
@@ -118,7 +118,7 @@ class Job:
     ) -> None:
         refuse_unknown(options, "batch_size", *JobOptions.__annotations__)
         self.name = name
-        access = _access(options)
+        access = access_of(options.get("access"), options.get("credentials"), options.get("retry"))
         self._retry, credentials = access.retry, source_of(access.credentials)
         endpoint = endpoint_of(endpoint)
         described: dict[str, Any] = {key: value for key, value in options.items() if key not in _OF_ACCESS}
@@ -380,18 +380,6 @@ class Job:
             if drawn is None:
                 raise GatewayUnavailable(part.api.endpoint, patience.failures, failure) from failure
             time.sleep(max(drawn, pause))
-
-
-def _access(options: JobOptions) -> Access:
-    """The access that a job's options give.
-
-    Raises:
-        ValueError: the options give it twice.
-    """
-    access, given = options.get("access"), (options.get("credentials"), options.get("retry"))
-    if access is not None and given != (None, None):
-        raise ValueError("give credentials and retry in access, or without it")
-    return access or Access(credentials=given[0], retry=given[1])
 
 
 class _DatasetReference:

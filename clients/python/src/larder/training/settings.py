@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypedDict
 
 from numpy.typing import NDArray
 
 from larder.base.options import whole_number
+from larder.http.credentials import Credentials, CredentialSource
 from larder.planner.lengths import ItemLengths
 from larder.reading.mixing import Mix
-from larder.reading.source import Access, DatasetName, Source
+from larder.reading.source import Access, DatasetName, Source, access_of
 from larder.training.job import Job
 
 BYTES = "bytes"
@@ -56,6 +57,7 @@ class LoaderOptions(TypedDict, total=False):
             they load is not stored; 0: fetch on request only.
         job: the training run, a `larder.Job` or only its name, for the gateway's decisions ("").
         access: credentials, timeouts and fallback.
+        credentials: an access key of the gateway, instead of ``access``.
         source: source of the items instead of ``endpoint`` and ``dataset``, such as `larder.testing.MemorySource`.
         lengths: batches of items of near equal length, out of the next hundred batches of a worker's share (a fifth of it at
             most), so that little is padded: ``"bytes"`` for those of the digest file, or a whole number for each item (of a
@@ -72,6 +74,7 @@ class LoaderOptions(TypedDict, total=False):
     ahead: int
     job: str | Job
     access: Access
+    credentials: Credentials | Callable[[], Credentials] | CredentialSource | None
     source: Source
     lengths: str | Sequence[int] | NDArray[Any] | None
 
@@ -91,10 +94,14 @@ class Settings:
     ahead: int = 1
     job: str | Job = ""
     access: Access | None = None
+    credentials: Credentials | Callable[[], Credentials] | CredentialSource | None = None
     source: Source | None = None
     lengths: str | ItemLengths | Sequence[int] | NDArray[Any] | None = None
 
     def __post_init__(self) -> None:
+        if self.credentials is not None:
+            object.__setattr__(self, "access", access_of(self.access, self.credentials))
+            object.__setattr__(self, "credentials", None)
         whole = {"batch_size": whole_number("batch_size", self.batch_size, 1), "seed": whole_number("seed", self.seed)}
         if self.substitute is not None:
             whole["substitute"] = whole_number("substitute", self.substitute, 1)
