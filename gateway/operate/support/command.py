@@ -12,13 +12,16 @@ import json
 import os
 import tarfile
 import time
+import tomllib
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from gateway import __version__
-from gateway.base.config import load_settings
+from gateway.base.config import Settings, load_settings
+from gateway.base.config_environment import settings_in
 from gateway.base.config_secrets import secrets_of, without_secrets
 from gateway.commands.common.connection import Admin, connected, token_of
 from gateway.commands.common.grammar import asking, describe, size
@@ -123,10 +126,10 @@ def _parts(
     yield "audit.json", partial(_list, admin, "audit", _CHANGES)
     yield "metrics.txt", admin.metrics
     if options.config is not None:
-        yield "configuration.json", partial(_configuration, options.config)
+        yield "configuration.json", partial(_configuration, admin, options.config)
 
     def hiding(name: str, log: Path) -> bytes:
-        shown = hide(_end(log, options.log_size), _known(options))
+        shown = hide(_end(log, options.log_size), _known(admin, options))
         hidden[name] = shown.replaced
         return shown.text
 
@@ -143,15 +146,27 @@ def _list(admin: Admin, path: str, most: int = 0) -> bytes:
     return json.dumps(list(admin.listed(path, most)), indent=1).encode()
 
 
-def _configuration(file: Path) -> bytes:
-    return without_secrets(load_settings(file, os.environ)).model_dump_json(indent=1).encode()
+def _configuration(admin: Admin, file: Path) -> bytes:
+    return without_secrets(_settings(admin, file)).model_dump_json(indent=1).encode()
 
 
-def _known(options: Namespace) -> set[str]:
+def _settings(admin: Admin, file: Path) -> Settings:
+    """The configuration. The file that ``serve`` writes without --config has no origin: the gateway is asked for it."""
+    tables = {parts[0] for _, parts, _ in settings_in(os.environ)}
+    with suppress(OSError, ValueError, RecursionError):  # load_settings says what is wrong
+        tables |= set(tomllib.loads(file.read_text(encoding="utf-8")))
+    flags = {}
+    if "origins" not in tables:
+        origin = admin.get("origins/default")
+        flags = {f"origins.0.{name}": origin[name] for name in ("endpoint", "region")}
+    return load_settings(file, os.environ, flags)
+
+
+def _known(admin: Admin, options: Namespace) -> set[str]:
     """Secrets of the configuration, of the environment, and of this command."""
     known = {os.environ.get(name, "") for name in _KEYS} | {token_of(options)}
     if options.config is not None:
-        known |= secrets_of(load_settings(options.config, os.environ))
+        known |= secrets_of(_settings(admin, options.config))
     return known
 
 
