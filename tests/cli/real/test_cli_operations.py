@@ -129,7 +129,9 @@ def test_jobs(operator, user, origin, running, tmp_path):
     wait_until(lambda: made.id in operator("plan", "--json").json["inputs"]["datasets"], SOON, "its place in the plan")
     then = operator("plan", "--what-if", "1GB", "--json").json
     assert [dataset["granted_then"] for dataset in then["datasets"] if dataset["id"] == made.id] == [20_000]
-    assert "GPU seconds an hour then" in operator("plan", "--what-if", "1GB").out
+    outcome = operator("plan", "--what-if", "1GB").out
+    assert "GPU seconds an hour then" in outcome
+    assert made.id[:12] not in outcome + operator("plan").out
     assert operator("jobs", "remove", "resnet-1").out == "a/resnet-1 is forgotten\n"
     assert user("jobs", "list").out == "no jobs\n"
     assert "jobs list" in operator("jobs", "remove", "resnet-1", status=1).err
