@@ -106,6 +106,9 @@ def test_another_capacity_is_compared(admin, operator):
     assert admin.asked[-1].query == {"capacity": "40000000000"}
     rows = {" ".join(line.split()) for line in out.splitlines()}
     assert "saves 900 GPU seconds an hour now, 3,600 GPU seconds an hour then" in rows
+    assert not any(row.startswith("not measured") for row in rows)
+    admin.answers["GET plan/what-if"]["unmeasured"] = 2
+    assert "2 jobs, not counted in what is saved" in operator("plan", "--what-if", "40GB").out
     assert "331088133310 10.0 GB 40.0 GB 25.0% 100.0%" in rows
     assert "vision/run 0.342 s 0.100 s" in rows
 

@@ -50,6 +50,9 @@ class PlanWhatIf(ResponseModel):
         description="for which GPUs do not wait in an hour, thanks to the space; null: with prices", examples=[5400.0]
     )
     gpu_seconds_then: float | None = Field(examples=[7200.0])
+    unmeasured: int = Field(
+        description="jobs whose benefit is not measured yet; what is saved leaves them out", examples=[1]
+    )
 
 
 @router.get("/plan/what-if", summary="Show what another capacity would save", tags=["plan"])
@@ -85,6 +88,7 @@ async def show_what_if(
         saves_then=_money(then, currency),
         gpu_seconds=None if currency else now.worth,
         gpu_seconds_then=None if currency else then.worth,
+        unmeasured=now.unmeasured,
     )
 
 

@@ -111,6 +111,7 @@ def _show_outcome(outcome: Mapping[str, Any]) -> None:
         (
             ("capacity", _beside(size(outcome["capacity"]), size(outcome["capacity_then"]))),
             ("saves", _beside(now, then)),
+            ("not measured", _left_out(outcome.get("unmeasured", 0))),
         )
     )
     line()
@@ -124,6 +125,11 @@ def _worth(outcome: Mapping[str, Any], ending: str) -> str | None:
     if (money := outcome[f"saves{ending}"]) is not None:
         return saves(money)
     return f"{number(outcome[f'gpu_seconds{ending}'])} GPU seconds an hour"
+
+
+def _left_out(jobs: int) -> str | None:
+    """What is said of jobs whose benefit is not measured yet; ``None`` if there are none."""
+    return f"{jobs} {'job' if jobs == 1 else 'jobs'}, not counted in what is saved" if jobs else None
 
 
 def _beside(now: object, then: object) -> str:

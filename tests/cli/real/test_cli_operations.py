@@ -130,7 +130,8 @@ def test_jobs(operator, user, origin, running, tmp_path):
     then = operator("plan", "--what-if", "1GB", "--json").json
     assert [dataset["granted_then"] for dataset in then["datasets"] if dataset["id"] == made.id] == [20_000]
     outcome = operator("plan", "--what-if", "1GB").out
-    assert "GPU seconds an hour then" in outcome
+    assert "saves         0 GPU seconds an hour now, 0 GPU seconds an hour then" in outcome
+    assert "not measured  1 job, not counted in what is saved" in outcome
     assert made.id[:12] not in outcome + operator("plan").out
     assert operator("jobs", "remove", "resnet-1").out == "a/resnet-1 is forgotten\n"
     assert user("jobs", "list").out == "no jobs\n"
