@@ -93,6 +93,11 @@ def test_a_short_known_value_stands_alone() -> None:
     assert hide(b"user cat concatenates", ["cat"]).text == b"user (hidden) concatenates"
 
 
+def test_a_value_with_a_known_part_is_hidden_as_a_whole() -> None:
+    """Rule: where a known value is a part of another secret, the rest of that secret does not stay."""
+    assert hide(b"a token=cat-and-more x", ["cat"]).text == b"a token=(hidden) x"
+
+
 def test_all_secrets_of_a_configuration_are_known() -> None:
     """Rule: what is hidden in a configuration that is shown is known as a secret, passwords of addresses too."""
     settings = Settings.model_validate(

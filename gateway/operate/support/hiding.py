@@ -42,8 +42,8 @@ _QUOTED = (
     r"|\"(?:\\[^\n]|[^\"\\\n])*\""
 )
 """A quoted value: within JSON, of a shell (with quotes of its own), or another."""
-_NEW = r"(?![ \t]|b?\\*[\"']?\(hidden\))"
-"""Where a value begins that is not hidden yet."""
+_NEW = r"(?![ \t]|b?\\*[\"']?\(hidden\)[,;)}\]]{0,8}(?:[\s\"'&<>\\@]|-----|\Z))"
+"""Where a value begins that is not hidden yet as a whole."""
 _VALUE = rf"{_NEW}(?P<value>{_QUOTED}|\[[^\]\n]*\]|[^\s\"']+)"
 _PARAMETER = rf"{_NEW}(?P<value>[^\s&\"'<>]+)"
 
@@ -105,7 +105,7 @@ def _without_value(match: re.Match[str]) -> str:
 
 
 def _spellings(value: str) -> set[str]:
-    text = json.dumps(value, ensure_ascii=False)[1:-1]
+    text, quoted = json.dumps(value, ensure_ascii=False)[1:-1], shlex.quote(value)
     return {
         value,
         text,
@@ -115,7 +115,8 @@ def _spellings(value: str) -> set[str]:
         quote(value, errors="surrogateescape"),
         quote(value, safe="", errors="surrogateescape"),
         quote_plus(value, errors="surrogateescape"),
-        shlex.quote(value),
+        quoted,
+        json.dumps(quoted, ensure_ascii=False)[1:-1],
     }
 
 
