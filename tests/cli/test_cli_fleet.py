@@ -106,5 +106,29 @@ def test_another_capacity_is_compared(admin, operator):
     assert admin.asked[-1].query == {"capacity": "40000000000"}
     rows = {" ".join(line.split()) for line in out.splitlines()}
     assert "saves 900 GPU seconds an hour now, 3,600 GPU seconds an hour then" in rows
+    assert not any(row.startswith("not measured") for row in rows)
+    admin.answers["GET plan/what-if"]["unmeasured"] = 2
+    assert "2 jobs, not counted in what is saved" in operator("plan", "--what-if", "40GB").out
     assert "331088133310 10.0 GB 40.0 GB 25.0% 100.0%" in rows
     assert "vision/run 0.342 s 0.100 s" in rows
+
+
+def test_a_plan_names_its_datasets(admin, operator):
+    """Rule: tables and history have names of datasets; one that is not registered any more has the beginning of its id."""
+    known, gone = "ab" * 32, "cd" * 32
+    admin.answers["GET plan"] = {
+        "version": 3, "capacity": 2000, "granted": 1000, "saves": None, "datasets": {known: {"caching": "part"}},
+        "names": {known: ["imagenet"]}, "inputs": {},
+        "history": [{"version": 3, "dataset": known, "what": "allocated"}, {"version": 2, "dataset": gone, "what": "released"}],
+    }  # fmt: skip
+    rows = [line.split() for line in operator("plan").out.splitlines()]
+    assert ["imagenet", "part"] in [row[:2] for row in rows]
+    assert ["-", "3", "allocated", "imagenet", "-"] in rows
+    assert ["-", "2", "released", gone[:12], "-"] in rows
+    outcome = {"granted": 0, "granted_then": 10**9, "saved": 0.0, "saved_then": 1.0}
+    admin.answers["GET plan/what-if"] = {
+        "capacity": 0, "capacity_then": 10**9, "saves": None, "saves_then": None, "gpu_seconds": 0.0, "gpu_seconds_then": 9.0,
+        "datasets": [{"id": known, "names": ["imagenet"], **outcome}, {"id": gone, "names": [], **outcome}], "jobs": [],
+    }  # fmt: skip
+    rows = [line.split() for line in operator("plan", "--what-if", "1GB").out.splitlines()]
+    assert [row[0] for row in rows if row[-1:] == ["100.0%"]] == ["imagenet", gone[:12]]

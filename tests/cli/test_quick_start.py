@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import signal
 import stat
+import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -30,7 +32,7 @@ from rig.gateways import s3_client
 from rig.origin import FakeOrigin, OriginThread
 from rig.origin_auth import User
 from rig.origin_faults import DieBeforeHeaders
-from tests.cli.commands import environment
+from tests.cli.commands import environment, run_here
 
 OWN = {"AWS_ACCESS_KEY_ID": "OK", "AWS_SECRET_ACCESS_KEY": "origin-secret"}
 NONE = {"AWS_EC2_METADATA_DISABLED": "true", "AWS_CONFIG_FILE": "/nowhere", "AWS_SHARED_CREDENTIALS_FILE": "/nowhere"}
@@ -104,6 +106,26 @@ def test_an_origin_is_all_that_a_start_needs(origin: FakeOrigin, tmp_path: Path)
     kept = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "LARDER_ADMIN_TOKEN")
     assert [first[name] for name in kept] == [second[name] for name in kept]
     assert first["AWS_DEFAULT_REGION"] == "us-east-1"
+
+
+def test_an_archive_for_support_has_its_configuration(origin: FakeOrigin, tmp_path: Path) -> None:
+    """Rule: the configuration of such a gateway is in the archive, with the origin that it was started with; its secrets are
+    neither there nor in what it printed."""
+    archive = tmp_path / "support.tar.gz"
+    with serving(tmp_path / "log", "--origin", origin.endpoint, **OWN) as exported:
+        printed = tmp_path / "printed.log"
+        printed.write_text("".join(f"export {name}={value}\n" for name, value in exported.items()))
+        words = ("--config", f"larder-cache/{FILE}", "--log", str(printed), "--out", str(archive))
+        asking = {name: value for name, value in exported.items() if name.startswith("LARDER_")}
+        assert run_here("support", *words, "--json", **asking).json["missing"] == {}
+    with tarfile.open(archive) as files:
+        texts = {entry.name: files.extractfile(entry).read().decode() for entry in files}  # type: ignore[union-attr]
+    configuration = json.loads(texts["larder-support/configuration.json"])
+    assert [place["endpoint"] for place in configuration["origins"]] == [origin.endpoint]
+    assert [key["access_key_id"] for key in configuration["credentials"]] == [exported["AWS_ACCESS_KEY_ID"]]
+    whole = "".join(texts.values())
+    assert exported["AWS_SECRET_ACCESS_KEY"] not in whole
+    assert exported["LARDER_ADMIN_TOKEN"] not in whole
 
 
 def test_the_settings_of_aws_are_enough(origin: FakeOrigin, tmp_path: Path) -> None:

@@ -63,6 +63,24 @@ def test_jobs_are_predicted_for_the_other_size() -> None:
     assert then.predicted == pytest.approx(0.1)
 
 
+@pytest.mark.parametrize("prices", [None, UnitPrices(gpu_hour=3.0, currency="EUR")])
+def test_jobs_that_are_not_measured_save_nothing(prices: UnitPrices | None) -> None:
+    """Rule: a job without a measured benefit gets space, and counts as not measured instead of as savings, now and then."""
+    settings = ManagerParams() if prices is None else ManagerParams(prices=prices)
+    jobs = {"t/new": RememberedJob("one"), "t/b": measured("two", 4.0), "t/off": RememberedJob("two")}
+    facts = {name: JobFacts("t", name[2:], known.dataset, 2) for name, known in jobs.items()}
+    facts["t/off"] = JobFacts("t", "off", "two", 2, wants="off")
+    plan = decide(
+        Plan(memory=ManagerMemory(jobs=jobs)), Facts(int(GRANTABLE * 600 * GB), DATASETS, facts), 0.0, settings
+    )
+    for outcome in (as_planned(plan), what_if(plan, 600 * GB)):
+        assert outcome.datasets["one"].granted > 0
+        assert outcome.datasets["one"].worth == 0.0
+        assert outcome.unmeasured == 1
+        # Three GPUs more for each of the two, while all reads are hits.
+        assert outcome.worth == pytest.approx(3600 * 2 * 3.0 if prices is None else 2 * 3.0 * 3.0)
+
+
 def test_prices_make_it_money() -> None:
     """Rule: with prices, the worth of the present space is the sum that the plan shows."""
     plan = planned(200 * GB, UnitPrices(gpu_hour=3.0, currency="EUR"))

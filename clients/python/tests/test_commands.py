@@ -126,6 +126,33 @@ def test_jobs_as_json(server, capsys):
     assert json.loads(capsys.readouterr().out) == JOB
 
 
+def test_a_job_is_shown(server, capsys):
+    """Rule: a job's facts are in the words of ``larder-gateway jobs show``; what is not known is left out."""
+    last = {"epoch": 2, "items": 100, "origin_reads": 26, "per_item": 0.26, "least": 0.5}
+    job = JOB | {"silent": 3725.5, "last_epoch": last, "t_with_more": None}
+    server.other = lambda handler, asked: handler.send_json(job)
+    assert cli.main(["jobs", "show", "run-1"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "job           run\\x1b-1",
+        "dataset       digits",
+        "gpus          8",
+        "ranks         8",
+        "epoch         3",
+        "phase         steady",
+        "cache         yes",
+        "t miss        0.620 s",
+        "t hit         0.270 s",
+        "predicted     0.260 s",
+        "benefit       2.30x",
+        "silent        1 h 2 min",
+        "origin reads  0.26 per item of epoch 2; 0.50 is the least possible, for all jobs on the dataset together",
+    ]
+    job |= {"last_epoch": None, "epoch": -1, "silent": 0.4, "benefit": 0.0}
+    assert cli.main(["jobs", "show", "run-1"]) == 0
+    names = [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()]
+    assert not {"origin reads", "epoch", "benefit"} & set(names)
+
+
 def test_no_jobs(server, capsys):
     """Rule: an empty list is reported and is not an error."""
     server.other = lambda handler, asked: handler.send_json({"jobs": []})

@@ -11,7 +11,7 @@ from gateway.admin.http.requests import Changer, Cursor, Limit, Page, Parts, Rea
 from gateway.admin.state.documents import JobDocument, Savings
 from gateway.admin.state.operations import through_redis
 from gateway.admin.state.parameters import Ops
-from gateway.admin.state.view import jobs_of, savings_of
+from gateway.admin.state.view import dataset_names, jobs_of, savings_of
 from gateway.edge.documents import ResponseModel
 from gateway.fleet.jobs.plans import plan_document
 from gateway.model.datasets import ApiError
@@ -43,6 +43,9 @@ class PlanShown(ResponseModel):
     datasets: dict[str, dict[str, Any]] = Field(
         description="by id: mode, reason, target of the pool (also as granted), its eviction order, the money saved",
         examples=[{"33108813...": _ORDER}],
+    )
+    names: dict[str, list[str]] = Field(
+        description="under which datasets are registered, by id", examples=[{"33108813...": ["imagenet-train"]}]
     )
     jobs: dict[str, dict[str, Any]] = Field(
         description="by tenant/job: whether it uses the cache, phase, benefit; once known, the seconds of a mini-batch as "
@@ -104,6 +107,7 @@ async def show_plan(_caller: Reader, operations: Ops) -> PlanShown:
             }
             for dataset, order in reading.plan.datasets.items()
         },
+        names=dict(dataset_names(reading)),
         jobs={name: {**stored, **_times(expected.get(name))} for name, stored in plan["jobs"].items()},
         inputs=plan["inputs"],
         memory=plan["memory"],

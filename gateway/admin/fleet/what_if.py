@@ -10,6 +10,7 @@ from pydantic import Field
 from gateway.admin.http.requests import Reader
 from gateway.admin.state.documents import Savings
 from gateway.admin.state.parameters import Ops
+from gateway.admin.state.view import dataset_names
 from gateway.edge.documents import ResponseModel
 from gateway.policies.space.prices import DAY, HOUR
 from gateway.policies.space.what_if import WhatIf, as_planned, what_if
@@ -21,6 +22,7 @@ class DatasetOutcome(ResponseModel):
     """A dataset now, and with caches of the other size."""
 
     id: str = Field(examples=["33108813"])
+    names: list[str] = Field(description="under which it is registered", examples=[["imagenet-train"]])
     granted: int = Field(description="bytes now", examples=[29_580_000_000])
     granted_then: int = Field(description="bytes then", examples=[59_160_000_000])
     saved: float = Field(description="share of its jobs' reads that these bytes save now", examples=[0.25])
@@ -48,6 +50,9 @@ class PlanWhatIf(ResponseModel):
         description="for which GPUs do not wait in an hour, thanks to the space; null: with prices", examples=[5400.0]
     )
     gpu_seconds_then: float | None = Field(examples=[7200.0])
+    unmeasured: int = Field(
+        description="jobs whose benefit is not measured yet; what is saved leaves them out", examples=[1]
+    )
 
 
 @router.get("/plan/what-if", summary="Show what another capacity would save", tags=["plan"])
@@ -59,6 +64,7 @@ async def show_what_if(
     """Space, speed and savings with caches of another size. Streams and results keep the space that they have."""
     reading = await operations.fleet.look()
     now, then = as_planned(reading.plan), what_if(reading.plan, capacity)
+    names = dataset_names(reading)
     currency = str(reading.plan.inputs.get("currency", ""))
     return PlanWhatIf(
         capacity=reading.capacity,
@@ -66,6 +72,7 @@ async def show_what_if(
         datasets=[
             DatasetOutcome(
                 id=name,
+                names=names.get(name, []),
                 granted=space.granted,
                 granted_then=then.datasets[name].granted,
                 saved=space.saved,
@@ -81,6 +88,7 @@ async def show_what_if(
         saves_then=_money(then, currency),
         gpu_seconds=None if currency else now.worth,
         gpu_seconds_then=None if currency else then.worth,
+        unmeasured=now.unmeasured,
     )
 
 

@@ -240,14 +240,14 @@ def connected(options: Namespace, *, timeout: float = PATIENCE) -> Iterator[Admi
     endpoint = options.endpoint or os.environ.get("LARDER_ENDPOINT", "")
     if not endpoint:
         raise ConfigError("which gateway? Give --endpoint http://HOST:PORT, or set LARDER_ENDPOINT")
-    admin = Admin(endpoint, _token(options), timeout)
+    admin = Admin(endpoint, token_of(options), timeout)
     try:
         yield admin
     finally:
         admin.close()
 
 
-def _token(options: Namespace) -> str:
+def token_of(options: Namespace) -> str:
     """The token from file, option or environment, in this order; empty for none."""
     if options.token_file is not None:
         where, token = "--token-file", secret_of("--token-file", options.token_file) or ""

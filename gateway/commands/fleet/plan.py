@@ -10,13 +10,13 @@ from typing import Any
 from gateway.commands.common.connection import Admin
 from gateway.commands.common.grammar import asking, count, describe
 from gateway.commands.common.grammar import size as size_of
-from gateway.commands.common.output import Column, facts, line, moment, named, number, saves, share, size, table
+from gateway.commands.common.output import Column, facts, line, listed, moment, named, number, saves, share, size, table
 from gateway.commands.common.resources import answering
 from gateway.commands.fleet.jobs import step, times
 
 _DIGITS = 12
-"""Digits of a dataset's id."""
-_NAMED = frozenset({"at", "version", "what", "dataset", "job"})
+"""Digits of the id of a dataset that has no name."""
+_NAMED = frozenset({"at", "version", "what", "dataset", "id", "names", "job"})
 
 
 def _when(at: object) -> str | None:
@@ -27,8 +27,13 @@ def _how(event: Mapping[str, Any]) -> str | None:
     return named({name: value for name, value in event.items() if name not in _NAMED})
 
 
+def _called(dataset: Mapping[str, Any]) -> str:
+    """Names of a dataset; of one that is not registered any more, the beginning of its id."""
+    return listed(dataset.get("names")) or str(dataset.get("id", ""))[:_DIGITS]
+
+
 _DATASETS = (
-    Column("dataset", lambda order: order["id"][:_DIGITS]),
+    Column("dataset", _called),
     Column("caching"),
     Column("why"),
     Column("granted", shown=size),
@@ -45,7 +50,7 @@ _JOBS = (
     Column("benefit", shown=times, number=True),
 )
 _SPACES = (
-    Column("dataset", lambda dataset: dataset["id"][:_DIGITS]),
+    Column("dataset", _called),
     Column("now", "granted", size),
     Column("then", "granted_then", size),
     Column("saved now", "saved", share),
@@ -60,7 +65,7 @@ _CHANGES = (
     Column("when", "at", _when),
     Column("version", number=True),
     Column("what"),
-    Column("of", lambda event: event.get("job") or str(event.get("dataset", ""))[:_DIGITS]),
+    Column("of", lambda event: event.get("job") or _called(event)),
     Column("how", _how),
 )
 
@@ -106,6 +111,7 @@ def _show_outcome(outcome: Mapping[str, Any]) -> None:
         (
             ("capacity", _beside(size(outcome["capacity"]), size(outcome["capacity_then"]))),
             ("saves", _beside(now, then)),
+            ("not measured", _left_out(outcome.get("unmeasured", 0))),
         )
     )
     line()
@@ -119,6 +125,11 @@ def _worth(outcome: Mapping[str, Any], ending: str) -> str | None:
     if (money := outcome[f"saves{ending}"]) is not None:
         return saves(money)
     return f"{number(outcome[f'gpu_seconds{ending}'])} GPU seconds an hour"
+
+
+def _left_out(jobs: int) -> str | None:
+    """What is said of jobs whose benefit is not measured yet; ``None`` if there are none."""
+    return f"{jobs} {'job' if jobs == 1 else 'jobs'}, not counted in what is saved" if jobs else None
 
 
 def _beside(now: object, then: object) -> str:
@@ -137,11 +148,18 @@ def _show_plan(options: Namespace, plan: Mapping[str, Any]) -> None:
     )
     line()
     inputs, overrides = (plan.get("inputs") or {}).get("datasets") or {}, plan.get("overrides") or {}
+    names = plan.get("names") or {}
     table(
         _DATASETS,
         (
-            {**order, "id": name, "override": overrides.get(name), "inputs": inputs.get(name) or {}}
-            for name, order in (plan.get("datasets") or {}).items()
+            {
+                **order,
+                "id": dataset,
+                "names": names.get(dataset),
+                "override": overrides.get(dataset),
+                "inputs": inputs.get(dataset) or {},
+            }
+            for dataset, order in (plan.get("datasets") or {}).items()
         ),
         "no dataset is in the plan: no job is registered",
     )
@@ -150,4 +168,5 @@ def _show_plan(options: Namespace, plan: Mapping[str, Any]) -> None:
         table(_JOBS, ({**job, "id": name} for name, job in jobs.items()))
     if history := (plan.get("history") or [])[: options.history]:
         line()
-        table(_CHANGES, history)
+        of = ((event, event.get("dataset", "")) for event in history)
+        table(_CHANGES, ({**event, "id": dataset, "names": names.get(dataset)} for event, dataset in of))

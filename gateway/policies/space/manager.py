@@ -234,18 +234,25 @@ class _Spaces:
         )
 
     def inputs(self, orders: Mapping[str, PoolOrder]) -> dict[str, Any]:
-        """The inputs of the allocation, for explanation; with prices, also the money that a dataset's space saves per hour."""
+        """The inputs of the allocation, for explanation; with prices, also the money that a dataset's space saves per hour.
+
+        Space is shared out by the gain of all jobs, with an assumed one for jobs that are not measured yet. Savings count only
+        the measured ones.
+        """
+        gains = {name: self._gains.get(name, _Gain()) for name in self._candidates}
         return {
             name: {
                 "size": candidate.size,
                 "gain": _short(candidate.gain),
                 "jobs": candidate.jobs,
+                "measured": gains[name].measured_jobs,
+                "measured_gain": _short(gains[name].measured_gain),
                 "override": candidate.override,
                 "requested": candidate.requested,
                 "quota": candidate.quota,
                 "resident": round(self._facts.datasets[name].resident_share, 3),
                 **(
-                    {"saves": _short(HOUR * candidate.gain * candidate.saved(orders[name].target))}
+                    {"saves": _short(HOUR * gains[name].measured_gain * candidate.saved(orders[name].target))}
                     if self._settings.prices.known
                     else {}
                 ),
@@ -285,10 +292,15 @@ class _Spaces:
         """The gain of all of a dataset's jobs if every read were a hit."""
         facts, assumed, prices = self._facts.jobs, self._settings.assumed_benefit, self._settings.prices
         item = fact.size / max(1, fact.items)
+        gains = {name: gain_of(facts[name], known, assumed, prices, item) for name, known in jobs.items()}
+        cached = [name for name in jobs if facts[name].wants != "off"]
+        measured = [name for name, known in jobs.items() if known.probe.benefit > 0]
         return _Gain(
-            sum(gain_of(facts[name], known, assumed, prices, item) for name, known in jobs.items()),
-            sum(facts[name].wants != "off" for name in jobs),
-            any(known.probe.benefit > 0 for known in jobs.values()),
+            sum(gains.values()),
+            len(cached),
+            bool(measured),
+            len({*cached} & {*measured}),
+            sum(gains[name] for name in measured),
         )
 
 
@@ -298,11 +310,13 @@ def _short(value: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Gain:
-    """The gain of a dataset's jobs, their number, and whether the gain was measured."""
+    """The gain of a dataset's jobs, their number, and whether the gain was measured; number and gain of the measured ones."""
 
     gain: float = 0.0
     jobs: int = 0
     measured: bool = True
+    measured_jobs: int = 0
+    measured_gain: float = 0.0
 
 
 def _by_importance(

@@ -1,7 +1,8 @@
 """What caches of another size would save: the ledger, run again on the inputs of the plan in force.
 
 The plan has the inputs of its datasets and the measurements of its jobs. It does not have the bids of streams and results, so
-their pools keep what they have. Held bytes get no bonus, because a fleet of another size fills its caches again.
+their pools keep what they have. Held bytes get no bonus, because a fleet of another size fills its caches again. The gain that
+is assumed of jobs that are not measured yet shares out the space, as in the plan; it is no saving.
 """
 
 from __future__ import annotations
@@ -33,14 +34,18 @@ class DatasetSpace:
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """The fleet at one size of the caches: ``datasets`` by id, ``jobs`` by ``tenant/job``, as far as their times are known."""
+    """The fleet at one size of the caches: ``datasets`` by id, ``jobs`` by ``tenant/job``, as far as their times are known.
+
+    ``unmeasured`` is the number of jobs that use the cache and whose benefit is not measured yet.
+    """
 
     datasets: Mapping[str, DatasetSpace]
     jobs: Mapping[str, Forecast]
+    unmeasured: int = 0
 
     @property
     def worth(self) -> float:
-        """The savings of all datasets in an hour."""
+        """The savings of all datasets in an hour, by the jobs that are measured."""
         return sum(space.worth for space in self.datasets.values())
 
 
@@ -58,11 +63,12 @@ def what_if(plan: Plan, capacity: int) -> WhatIf:
 
 
 def _outcome(plan: Plan, granted: Mapping[str, int]) -> WhatIf:
-    candidates = _candidates(plan)
+    candidates, inputs = _candidates(plan), plan.inputs.get("datasets", {})
     datasets = {}
     for name, candidate in candidates.items():
         saved = candidate.saved(granted.get(name, 0))
-        datasets[name] = DatasetSpace(granted.get(name, 0), saved, HOUR * candidate.gain * saved)
+        gain = inputs[name].get("measured_gain", candidate.gain)  # older leaders do not tell them apart
+        datasets[name] = DatasetSpace(granted.get(name, 0), saved, HOUR * gain * saved)
     reading = {
         name: known
         for name, known in plan.memory.jobs.items()
@@ -73,7 +79,10 @@ def _outcome(plan: Plan, granted: Mapping[str, int]) -> WhatIf:
         name: forecast_at(known.probe, _share(candidates[known.dataset], granted), readers[known.dataset])
         for name, known in reading.items()
     }
-    return WhatIf(datasets, {name: forecast for name, forecast in jobs.items() if forecast is not None})
+    known = {name: forecast for name, forecast in jobs.items() if forecast is not None}
+    return WhatIf(
+        datasets, known, sum(facts["jobs"] - facts.get("measured", facts["jobs"]) for facts in inputs.values())
+    )
 
 
 def _share(candidate: Candidate, granted: Mapping[str, int]) -> float:

@@ -125,11 +125,21 @@ def test_jobs(operator, user, origin, running, tmp_path):
     wait_until(lambda: "a/resnet-1" in operator("jobs", "list").out, SOON, "the job")
     assert user("jobs", "show", "resnet-1", "--json").json["gpus"] == 8
     assert "resnet-1" in user("jobs", "list").out
-    assert "a/resnet-1" in operator("jobs", "show", "resnet-1").out
+    operators, users = (
+        [line for line in run("jobs", "show", "resnet-1").out.splitlines() if not line.startswith("silent")]
+        for run in (operator, user)
+    )
+    assert operators[0].split() == ["job", "a/resnet-1"]
+    only_operators = ("GPUs waited", "being measured")
+    shared = [line.split() for line in operators[1:] if not line.startswith(only_operators)]
+    assert [line.split() for line in users[1:]] == shared
     wait_until(lambda: made.id in operator("plan", "--json").json["inputs"]["datasets"], SOON, "its place in the plan")
     then = operator("plan", "--what-if", "1GB", "--json").json
     assert [dataset["granted_then"] for dataset in then["datasets"] if dataset["id"] == made.id] == [20_000]
-    assert "GPU seconds an hour then" in operator("plan", "--what-if", "1GB").out
+    outcome = operator("plan", "--what-if", "1GB").out
+    assert "saves         0 GPU seconds an hour now, 0 GPU seconds an hour then" in outcome
+    assert "not measured  1 job, not counted in what is saved" in outcome
+    assert made.id[:12] not in outcome + operator("plan").out
     assert operator("jobs", "remove", "resnet-1").out == "a/resnet-1 is forgotten\n"
     assert user("jobs", "list").out == "no jobs\n"
     assert "jobs list" in operator("jobs", "remove", "resnet-1", status=1).err

@@ -27,7 +27,12 @@ def test_the_archive_has_the_state_and_no_secret(operator, running, tmp_path):
     options = ("--config", str(configuration), "--log", str(log), "--log-size", "1KB", "--out", str(archive))
     written = operator("support", *options, "--json").json
     files = opened(archive)
-    assert written == {"file": str(archive), "bytes": archive.stat().st_size, "missing": {}}
+    assert written == {
+        "file": str(archive),
+        "bytes": archive.stat().st_size,
+        "missing": {},
+        "hidden": {"log-0-larder.log": {}},
+    }
     assert files["missing.txt"] == b""
     assert json.loads(files["overview.json"])["zone"]
     assert json.loads(files["credentials.json"])
@@ -36,6 +41,43 @@ def test_the_archive_has_the_state_and_no_secret(operator, running, tmp_path):
     whole = b"".join(files.values())
     assert [each for each in (secret, ADMIN, READER, GWA[1]) if each.encode() in whole] == []
     assert archive.stat().st_mode & 0o777 == 0o600
+
+
+def test_secrets_of_a_log_are_hidden(operator, tmp_path):
+    """Rule: what a first start prints is not in the archive, nor are secrets of the configuration; the command counts them."""
+    log, archive = tmp_path / "larder.log", tmp_path / "support.tar.gz"
+    configuration, secret = tmp_path / "larder.toml", "the-secret-of-the-store"
+    text = '[redis]\nurl = "redis://:the-pass@r:1"\n[[origins]]\nendpoint = "http://a:1"\naccess_key_id = "K"\n'
+    configuration.write_text(f'{text}secret_access_key = "{secret}"\n')
+    exported = f"export AWS_SECRET_ACCESS_KEY={GWA[1]}\nexport LARDER_ENDPOINT=http://a:1 LARDER_ADMIN_TOKEN={READER}\n"
+    log.write_text(
+        f"{exported}no route for {secret} with the-pass\nGET /b/k?X-Amz-Signature=abcdef&X-Amz-Date=1\n{ADMIN}\n"
+    )
+    ran = operator("support", "--config", str(configuration), "--log", str(log), "--out", str(archive))
+    written = opened(archive)["log-0-larder.log"].decode()
+    assert written.splitlines() == [
+        "export AWS_SECRET_ACCESS_KEY=(hidden)",
+        "export LARDER_ENDPOINT=http://a:1 LARDER_ADMIN_TOKEN=(hidden)",
+        "no route for (hidden) with (hidden)",
+        "GET /b/k?X-Amz-Signature=(hidden)&X-Amz-Date=1",
+        "(hidden)",
+    ]
+    assert "hidden in log-0-larder.log: known values 3, signatures 1, named values 2" in ran.out
+    assert "hides the secrets of the configuration" in ran.out
+    archive.unlink()
+    assert "--config hides" in operator("support", "--log", str(log), "--out", str(archive)).out
+    archive.unlink()
+    assert "has no secrets" in operator("support", "--out", str(archive)).out
+
+
+def test_a_log_stays_out_if_its_secrets_are_not_known(operator, tmp_path):
+    """Rule: with a configuration that cannot be read, no log is added, and both are named as missing."""
+    log, archive = tmp_path / "larder.log", tmp_path / "support.tar.gz"
+    log.write_text("first\n")
+    ran = operator("support", "--config", str(tmp_path / "no.toml"), "--log", str(log), "--out", str(archive))
+    assert "without configuration.json: " in ran.err
+    assert "without log-0-larder.log: " in ran.err
+    assert "log-0-larder.log" not in opened(archive)
 
 
 def test_what_cannot_be_had_is_named(operator, tmp_path):

@@ -36,7 +36,7 @@ def show(arguments: Namespace) -> int:
     if arguments.json:
         output.document(job)
     else:
-        output.table([(name, _shown(value)) for name, value in job.items()])
+        output.facts(_facts(job))
     return 0
 
 
@@ -67,23 +67,70 @@ def _row(job: dict[str, Any]) -> tuple[object, ...]:
         job.get("name", ""),
         job.get("gpus", 0),
         f"{job.get('ranks_heard')}/{job.get('ranks')}",
-        "-" if job.get("epoch", -1) < 0 else job["epoch"],
+        _or_dash(_epoch(job)),
         job.get("phase", ""),
         "yes" if job.get("cache") else "no",
-        _seconds(job.get("t_miss")),
-        _seconds(job.get("t_hit")),
-        _seconds(job.get("t_predicted")),
-        _seconds(job.get("t_with_more")),
-        f"{job['benefit']:.2f}x" if job.get("benefit") else "-",
+        _or_dash(_seconds(job.get("t_miss"))),
+        _or_dash(_seconds(job.get("t_hit"))),
+        _or_dash(_seconds(job.get("t_predicted"))),
+        _or_dash(_seconds(job.get("t_with_more"))),
+        _or_dash(_benefit(job)),
         f"{job.get('silent', 0):.0f} s",
     )
 
 
-def _seconds(mean: float | None) -> str:
-    return f"{mean:.3f} s" if mean else "-"
+def _facts(job: dict[str, Any]) -> list[tuple[str, object]]:
+    """What is known of a job, as ``larder-gateway jobs show`` says it; ``None`` for what is not known."""
+    return [
+        ("job", job.get("job")),
+        ("dataset", job.get("name") or job.get("dataset")),
+        ("gpus", job.get("gpus")),
+        ("ranks", job.get("ranks")),
+        ("epoch", _epoch(job)),
+        ("phase", job.get("phase")),
+        ("cache", "yes" if job.get("cache") else "no"),
+        ("t miss", _seconds(job.get("t_miss"))),
+        ("t hit", _seconds(job.get("t_hit"))),
+        ("predicted", _seconds(job.get("t_predicted"))),
+        ("with more", _seconds(job.get("t_with_more"))),
+        ("benefit", _benefit(job)),
+        ("silent", _age(job.get("silent", 0))),
+        ("origin reads", _origin_reads(job.get("last_epoch"))),
+    ]
 
 
-def _shown(value: object) -> str:
-    if isinstance(value, list):
-        return " ".join(map(str, value)) or "-"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+def _or_dash(cell: object) -> object:
+    return "-" if cell is None else cell
+
+
+def _epoch(job: dict[str, Any]) -> int | None:
+    """The epoch; ``None`` before the first heartbeat."""
+    epoch: int = job.get("epoch", -1)
+    return None if epoch < 0 else epoch
+
+
+def _seconds(mean: float | None) -> str | None:
+    return f"{mean:.3f} s" if mean else None
+
+
+def _benefit(job: dict[str, Any]) -> str | None:
+    return f"{job['benefit']:.2f}x" if job.get("benefit") else None
+
+
+def _age(seconds: float) -> str:
+    """The two largest units: ``"3 d 4 h"``, ``"12 min 5 s"``."""
+    left, parts = int(seconds), list[str]()
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
+        count, left = divmod(left, length)
+        if count:
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2]) or "0 s"
+
+
+def _origin_reads(last: dict[str, Any] | None) -> str | None:
+    """The reads of the origin in the last whole epoch; ``None`` before its end."""
+    if not last:
+        return None
+    least = last.get("least")
+    bound = "" if least is None else f"; {least:.2f} is the least possible, for all jobs on the dataset together"
+    return f"{last.get('per_item', 0):.2f} per item of epoch {last.get('epoch')}{bound}"

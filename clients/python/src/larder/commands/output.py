@@ -34,6 +34,14 @@ def table(rows: Sequence[Sequence[object]], indent: str = "") -> None:
         line((indent + "  ".join(shown)).rstrip())
 
 
+def facts(rows: Sequence[tuple[str, object]]) -> None:
+    """Single facts, each after its name; those that are ``None`` are left out."""
+    shown = [(name, printable(str(value))) for name, value in rows if value is not None]
+    width = max((len(name) for name, _ in shown), default=0)
+    for name, value in shown:
+        line(f"{name.ljust(width)}  {value}")
+
+
 def printable(key: str) -> str:
     """A key on one line of a terminal: unprintable characters are escaped."""
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in key)
