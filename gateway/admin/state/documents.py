@@ -59,7 +59,7 @@ class Now(ResponseModel):
 class Latency(ResponseModel):
     """Seconds from the head of a request to the end of its answer."""
 
-    outcome: str = Field(description="of the cache, such as HIT; empty: of all requests", examples=["HIT"])
+    outcome: str = Field(description="of the cache, such as HIT; BATCH: batches; empty: all requests", examples=["HIT"])
     requests_per_second: float = Field(examples=[388.1])
     p50: float | None = Field(description="half took no longer; null without requests", examples=[0.0021])
     p95: float | None = Field(examples=[0.0087])
@@ -67,10 +67,11 @@ class Latency(ResponseModel):
 
 
 class AnswersDocument(ResponseModel):
-    """Answers to S3 requests of the whole zone, over about the last minute."""
+    """Answers to S3 requests and batches of the whole zone, over about the last minute."""
 
     statuses: dict[str, float] = Field(
-        description="answers per second by class of the status", examples=[{"2xx": 409.2, "4xx": 3.2, "5xx": 0.0}]
+        description="answers to S3 requests per second, by class of the status",
+        examples=[{"2xx": 409.2, "4xx": 3.2, "5xx": 0.0}],
     )
     latency: list[Latency] = Field(description="of all requests, then by outcome, the most frequent first")
 
