@@ -20,6 +20,7 @@ from gateway.admin.http.roles import PREFIX
 from gateway.admin.http.tokens import ACTOR, Tokens
 from gateway.base.imports import imported
 from gateway.edge.asgi import Edge, Headers, LateApp
+from gateway.edge.problems import refused_field
 from gateway.feature import Feature
 from gateway.model.datasets import ApiError
 from gateway.model.holders import HOLDER, OWN
@@ -126,7 +127,7 @@ def _refuse_doubles(body: bytes) -> None:
     def once(pairs: list[tuple[str, object]]) -> None:
         if len(dict(pairs)) != len(pairs):
             twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
-            raise ApiError("InvalidRequest", f"{twice[:64]}: is given more than once.")
+            raise refused_field(twice[:64], f"The field {twice[:64]} is given more than once; send it once.")
 
     # Invalid JSON is refused by the endpoint, if it takes a body.
     with suppress(ValueError, RecursionError):

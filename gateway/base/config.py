@@ -292,7 +292,7 @@ class Credential(Section):
     @model_validator(mode="after")
     def _whole_pairs(self) -> Credential:
         if bool(self.origin_access_key_id) != bool(self.origin_secret_access_key):
-            raise ValueError("origin_access_key_id and origin_secret_access_key go together")
+            raise ValueError("the fields origin_access_key_id and origin_secret_access_key go together")
         if bool(self.previous_secret_access_key) != bool(self.previous_expires):
             raise ValueError("previous_secret_access_key and previous_expires go together")
         return self

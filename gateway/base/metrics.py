@@ -150,7 +150,7 @@ BATCH_LATENCY = Histogram(
     "larder_batch_seconds",
     "Seconds from a valid batch request to the end of its answer, by mode",
     ["mode"],
-    buckets=_SLOW,
+    buckets=LATENCY_BUCKETS,
 )
 BATCH_ITEMS = Counter(
     "larder_batch_items_total",

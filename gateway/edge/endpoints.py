@@ -132,7 +132,7 @@ def _refusal_of(request: Request, error: Exception) -> Exception:
             return _of_its_type(request, error)
         case HTTPException(status_code=400):
             # Raised only by FastAPI, for a body that is not text.
-            return ApiError("InvalidRequest", "body: is not JSON in UTF-8.")
+            return ApiError("InvalidRequest", "The body is not JSON in UTF-8; correct it.")
         case HTTPException() if error.status_code in _OF_HTTP:
             methods = _methods(request) if error.status_code == 405 else ()
             headers = {"Allow": ", ".join(sorted(methods))} if methods else error.headers
@@ -159,4 +159,4 @@ def _of_its_type(request: Request, error: RequestValidationError) -> ApiError:
     if not whole or kind == "application/json" or kind.endswith("+json"):
         return invalid_request(mistakes)
     said = f"is {kind[:64]!r}" if kind else "is missing"
-    return ApiError("InvalidRequest", f"Content-Type: {said}; send application/json.")
+    return ApiError("InvalidRequest", f"The Content-Type {said}; send application/json.")

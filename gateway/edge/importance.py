@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.base import metrics
-from gateway.edge.problems import LATER
+from gateway.edge.problems import LATER, refused_field
 from gateway.engine.space.score_exchange import ScoreExchange, ScoreSender
 from gateway.model.datasets import ApiError
 from gateway.model.importance import MalformedPart
@@ -24,9 +24,9 @@ async def taken(
         receipt = await exchange.receive(sender, content, body, forwarded=forwarded)
     except MalformedPart as mistake:
         metrics.SCORE_PARTS.labels("malformed").inc()
-        raise ApiError("InvalidRequest", f"{mistake}.") from None
+        raise refused_field(mistake.field, f"The part's field {mistake.field} {mistake.detail}.") from None
     except TooManyScorers:
-        raise ApiError("TooLarge", f"job: {MOST_JOBS} jobs send scores of this dataset already.") from None
+        raise ApiError("TooLarge", f"As many as {MOST_JOBS} jobs send scores of this dataset already.") from None
     except OSError:
         raise ApiError(
             "ServiceUnavailable", "There is no memory for scores at the moment; go on, and try again.", headers=LATER
@@ -34,7 +34,7 @@ async def taken(
     if receipt.verdict is PartVerdict.UNKNOWN_BASE:
         raise ApiError(
             "UnknownBase",
-            f"base: the last part that is known here is {receipt.sequence}; send a whole part.",
+            f"The last part that is known here is {receipt.sequence}; send a whole part.",
             sequence=receipt.sequence,
         )
     return receipt

@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field
 
 from gateway.base import metrics
 from gateway.base.shortages import SHORTAGES
+from gateway.edge.mistakes import Mistake, described
 from gateway.model.datasets import ApiError, UnknownDataset
 from gateway.model.errors import (
     S3_CODES,
@@ -35,8 +36,6 @@ from gateway.store.datasets.layout import Damaged
 MEDIA_TYPE = "application/problem+json"
 RETRY = {"Retry-After": "1"}
 LATER = {"Retry-After": "5"}
-NAME = r"^[A-Za-z0-9_@+=][A-Za-z0-9._@+=-]*$"
-"""The pattern of names that need no escaping in a URL, which refusals describe in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +63,13 @@ class Problem:
         return json.dumps({**self.extra, **own}).encode()
 
 
+class FieldProblem(BaseModel):
+    """What is wrong with one field of a request."""
+
+    field: str = Field(description="such as items.0.match; empty: the request as a whole", examples=["role"])
+    detail: str = Field(examples=["The field role must be viewer, operator or admin."])
+
+
 class ProblemDocument(BaseModel):
     """An error (RFC 9457)."""
 
@@ -74,6 +80,11 @@ class ProblemDocument(BaseModel):
     detail: str = Field(
         description="for people: the error, and the remedy",
         examples=["Unknown dataset 'imagenet-train': check the name, or register it again."],
+    )
+    errors: list[FieldProblem] = Field(
+        [],
+        description="the sentences of `detail` by field, if it is about fields",
+        examples=[[{"field": "role", "detail": "The field role must be viewer, operator or admin."}]],
     )
 
 
@@ -130,36 +141,16 @@ def _exhausted() -> ApiError:
     return ApiError("SlowDown", "The gateway is out of descriptors or memory; try again.", headers=RETRY)
 
 
-def invalid_request(mistakes: Iterable[Mapping[str, Any]]) -> ApiError:
+def invalid_request(mistakes: Iterable[Mistake]) -> ApiError:
     """The refusal of a request that failed pydantic's validation."""
-    return ApiError("InvalidRequest", "; ".join(map(_described, mistakes)))
+    errors = described(mistakes)
+    detail = " ".join(text for _, text in errors)
+    return ApiError("InvalidRequest", detail, errors=[{"field": field, "detail": text} for field, text in errors])
 
 
-def _described(error: Mapping[str, Any]) -> str:
-    """One validation error: the field and the requirement, without the value or links to pydantic's documentation."""
-    if error["type"] == "json_invalid" and len(error["loc"]) == 2:
-        return f"body: is not JSON, from character {error['loc'][1]} on"
-    place = [str(part) for part in error["loc"] if part not in ("query", "path", "body")]
-    requirement = _requirement(error).removeprefix("Value error, ")
-    if not place and error["type"] == "value_error":
-        return requirement  # an error about several fields, which its message names
-    return f"{'.'.join(place) or 'body'}: {requirement}"
-
-
-def _requirement(error: Mapping[str, Any]) -> str:
-    """The requirement, in words: pydantic calls the characters of some texts "items", and shows regular expressions."""
-    kind, bounds, text = error["type"], error.get("ctx", {}), isinstance(error.get("input"), str)
-    if kind == "extra_forbidden":
-        return "unknown field"
-    if kind == "missing":
-        return "is required"
-    if kind in ("string_too_short", "too_short") and text and bounds.get("min_length") == 1:
-        return "must not be empty"
-    if kind in ("string_too_long", "too_long") and text:
-        return f"has more than {bounds['max_length']} characters"
-    if kind == "string_pattern_mismatch" and bounds.get("pattern") == NAME:
-        return 'consists of letters, digits and . _ @ + = -, and begins with neither "." nor "-"'
-    return str(error["msg"])
+def refused_field(field: str, detail: str, code: str = "InvalidRequest") -> ApiError:
+    """The refusal of one field's value."""
+    return ApiError(code, detail, errors=[{"field": field, "detail": detail}])
 
 
 def note_refusal(

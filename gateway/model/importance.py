@@ -44,7 +44,7 @@ class MalformedPart(ValueError):
     """The bytes are not a valid part; ``field`` is the first invalid field."""
 
     def __init__(self, field: str, detail: str) -> None:
-        self.field = field
+        self.field, self.detail = field, detail
         super().__init__(f"{field}: {detail}")
 
 
@@ -141,7 +141,7 @@ def decode(body: bytes, items: int) -> ScorePart:
     if not np.isfinite(scores).all() or (scores < 0).any():
         raise MalformedPart("scores", "must be finite and not negative")
     if not (scored | listed).all():
-        raise MalformedPart("rows", "each needs a score, or a number of draws of 1 or more")
+        raise MalformedPart("rows", "must each have a score, or a number of draws of 1 or more")
     return ScorePart(
         sequence,
         base,

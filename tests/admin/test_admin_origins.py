@@ -53,17 +53,23 @@ async def test_an_origin_is_changed_by_who_has_read_it(world: AdminWorld) -> Non
 @pytest.mark.parametrize(
     ("body", "word"),
     [
-        ({"endpoint": "ftp://there"}, "endpoint: must look like"),
-        ({"endpoint": "http://there/path"}, "endpoint: must look like"),
+        ({"endpoint": "ftp://there"}, "The field endpoint must look like"),
+        ({"endpoint": "http://there/path"}, "The field endpoint must look like"),
         ({"access_key_id": "AK"}, "go together"),
         ({"read_timeout": -1}, "read_timeout"),
         ({"read_timeout": "5"}, "read_timeout"),
         ({"max_connections": 0}, "max_connections"),
-        ({"region": "two\nlines"}, "region: contains a control character"),
-        ({"region": "überall"}, "region: must be ASCII"),
-        ({"access_key_id": "ключ", "secret_access_key": "s"}, "access_key_id: must be ASCII"),
-        ({"access_key_id": "AK", "secret_access_key": "s", "session_token": "ü"}, "session_token: must be ASCII"),
-        ({"access_key_id": "AK", "secret_access_key": "a\nb"}, "secret_access_key: contains a control character"),
+        ({"region": "two\nlines"}, "The field region must not contain a control character"),
+        ({"region": "überall"}, "The field region must be ASCII"),
+        ({"access_key_id": "ключ", "secret_access_key": "s"}, "The field access_key_id must be ASCII"),
+        (
+            {"access_key_id": "AK", "secret_access_key": "s", "session_token": "ü"},
+            "The field session_token must be ASCII",
+        ),
+        (
+            {"access_key_id": "AK", "secret_access_key": "a\nb"},
+            "secret_access_key must not contain a control character",
+        ),
     ],
 )
 async def test_an_origin_that_cannot_work_is_refused(world: AdminWorld, body: dict[str, object], word: str) -> None:

@@ -5,12 +5,17 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from gateway.admin.state.reading import FleetReader, FleetSources
+import pytest
+
+from gateway.admin.fleet.results import results_of
+from gateway.admin.state.reading import FleetReader, FleetReading, FleetSources
+from gateway.fleet.nodes.reports import ResultsUsed
 from gateway.fleet.nodes.samples import Statuses
 from gateway.model.counters import Counters
 from gateway.operate.status.problems import problems_of
 from gateway.policies.space.overrides import Overrides
 from gateway.policies.space.plan import Plan
+from gateway.policies.streams.zone import PoolReport
 
 AT = 1_800_000_000.0
 
@@ -87,3 +92,14 @@ async def test_time_goes_on_while_redis_is_lost_also_after_a_change() -> None:
     found = await fleet.look()
     assert found.at == AT + 10
     assert [each.kind for each in problems_of(found, fleet.lost_for)] == ["redis"]
+
+
+@pytest.mark.parametrize(
+    ("held", "least", "most"), [((), 0, 0), ((40,), 40, 40), ((40, 20), 40, 60), ((40, 40), 40, 60), ((60, 60), 60, 60)]
+)
+def test_copies_of_results_are_not_taken_for_elements(held: tuple[int, ...], least: int, most: int) -> None:
+    """Rule: elements that two nodes report may be the same, so their number has two bounds, which are equal for one node."""
+    pool, used = "results:9f", ResultsUsed("vision", "d" * 64, "f" * 64, items=60)
+    reports = {f"gw-{number}": {pool: PoolReport(blobs=blobs)} for number, blobs in enumerate(held)}
+    [document] = results_of(FleetReading(results={"9f": used}, held=reports))
+    assert (document.blobs_least, document.blobs) == (least, most)

@@ -121,9 +121,9 @@ async def test_a_token_ends_when_it_expires(url: str) -> None:
     """Rule: a token is accepted until its expiry and refused afterwards; an expired one cannot be created."""
     async with AdminWorld.opened(url, "") as world:
         refused = await world.ask("POST", "/tokens", 400, {"name": "late", "expires": "2001-01-01T00:00:00Z"})
-        assert refused["detail"].startswith("expires: ")
+        assert refused["detail"].startswith("The field expires must ")
         refused = await world.ask("POST", "/tokens", 400, {"name": "late", "expires": "soon"})
-        assert refused["detail"].startswith("expires: ")
+        assert refused["detail"].startswith("The field expires must ")
         token = await made(world, "ci", expires="2090-01-01T00:00:00Z")
         assert await code(world, token) == ""
         world.clock.at = 3_800_000_000.0
@@ -144,8 +144,7 @@ async def test_a_role_is_one_that_exists(url: str) -> None:
     """Rule: the refusal names the field and the roles."""
     async with AdminWorld.opened(url, "") as world:
         refused = await world.ask("POST", "/tokens", 400, {"name": "ci", "role": "root"})
-        assert refused["detail"].startswith("role: ")
-        assert "'operator'" in refused["detail"]
+        assert refused["detail"] == "The field role must be viewer, operator or admin."
 
 
 @pytest.mark.parametrize("name", ["admin", "read"])
@@ -153,7 +152,7 @@ async def test_the_names_of_the_configuration_are_taken(url: str, name: str) -> 
     """Rule: no named token can be mistaken for one of the configuration in the audit log."""
     async with AdminWorld.opened(url, "") as world:
         refused = await world.ask("POST", "/tokens", 409, {"name": name})
-        assert refused["detail"].startswith("name: ")
+        assert refused["errors"][0]["field"] == "name"
 
 
 async def test_a_withdrawal_ends_a_token_without_the_catalog(url: str) -> None:

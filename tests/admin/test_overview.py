@@ -193,7 +193,8 @@ def test_origins_are_shown_with_their_latency(world: Zone) -> None:
 
 
 def test_what_a_job_reads_in_batches_is_shown(world: Zone, tmp_path: Path) -> None:
-    """Rule: items of batches have a rate beside the one of requests, now and in the history."""
+    """Rule: items of batches have a rate beside the one of requests, now and in the history; the percentiles of all answers
+    count batches."""
     made = stock(world.origin.s3, tmp_path, "trained", bytes_of(50, 500, "trained"))
     for node in world.nodes:
         made.register(node)
@@ -207,6 +208,15 @@ def test_what_a_job_reads_in_batches_is_shown(world: Zone, tmp_path: Path) -> No
         past = get(node, "/overview/history?hours=1")
         items = sum(point["batch_items_per_second"] * past["step_seconds"] for point in past["points"])
         assert items > 0
+        answers = eventually(
+            lambda node=node: get(node, "/overview")["answers"],
+            lambda found: "BATCH" in {each["outcome"] for each in found["latency"]},
+            "percentiles of batches",
+        )
+        of_all, *by_outcome = answers["latency"]
+        rates = [each["requests_per_second"] for each in by_outcome]
+        assert of_all["requests_per_second"] == pytest.approx(sum(rates), abs=0.01)
+        assert 0 < of_all["p50"] <= of_all["p95"]
 
 
 def test_the_read_token_shows_everything_and_changes_nothing(world: Zone) -> None:

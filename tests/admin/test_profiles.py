@@ -191,7 +191,7 @@ def test_rights_are_those_of_who_replays(world: Zone) -> None:
     for name, key in (("rights", "GWX"), ("nothing", "GWA")):
         reply = admin(one, "POST", "/warmups", {"access_key_id": key, "profile": name})
         assert (reply.status, reply.code) == (409, "Conflict")
-        assert "none named" in reply.json["detail"]
+        assert "has no profile" in reply.json["detail"]
     before = sum(world.origin.count("GET", path) for path in paths)
     found = warmed(one, "rights", key="GWB")
     assert (found["done"], found["failed"], found["done_bytes"]) == (6, 3, 3000)

@@ -94,8 +94,8 @@ def test_any_text_is_a_prefix(world: Zone, prefix: str) -> None:
     ("body", "field"),
     [
         ({"prefix": "x"}, "bucket"),
-        ({"bucket": "b"}, "name one of prefix and key"),
-        ({"bucket": "b", "prefix": "a", "key": "a"}, "name one of prefix and key"),
+        ({"bucket": "b"}, "Name either a prefix or a key."),
+        ({"bucket": "b", "prefix": "a", "key": "a"}, "Name either a prefix or a key."),
         ({"bucket": "b", "key": ""}, "key"),
         ({"bucket": "../b", "prefix": ""}, "bucket"),
         ({"bucket": 7, "prefix": ""}, "bucket"),

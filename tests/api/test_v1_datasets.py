@@ -166,10 +166,10 @@ def test_a_long_page_is_whole(running: Running, name: str, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("query", "said"),
     [
-        ("?start=-1", "start: "),
-        ("?start=x", "start: "),
-        ("?count=0", "count: "),
-        ("?count=10001", "count: "),
+        ("?start=-1", "The parameter start "),
+        ("?start=x", "The parameter start "),
+        ("?count=0", "The parameter count "),
+        ("?count=10001", "The parameter count "),
         ("?cuont=1", "Unknown parameter 'cuont'; known: start, count."),
         ("?start=1&start=2", "The parameter start appears more than once."),
     ],
@@ -185,7 +185,7 @@ def test_wrong_parameters_of_a_listing(running: Running, query: str, said: str) 
 @pytest.mark.parametrize(
     ("query", "said"),
     [
-        ("?caching=some", "caching: "),
+        ("?caching=some", "The parameter caching "),
         ("?cache=full", "Unknown parameter 'cache'; known: caching, by_content."),
         ("?caching=full&caching=none", "The parameter caching appears more than once."),
     ],
@@ -337,17 +337,17 @@ def test_a_file_at_the_origin_that_is_too_large(running: Running, origin: FakeOr
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ({}, "source: "),
-        ({"source": "lists/d"}, "source: "),
-        ({"source": "s3://lists"}, "source: "),
-        ({"source": "s3://../x"}, "source: "),
-        ({"source": "s3://lists/" + "x" * 1025}, "source: "),
-        ({"source": "s3://lists/d", "sourc": 1}, "sourc: unknown field"),
-        ({"source": 5}, "source: "),
-        ([], "body: "),
-        (b"{", "body: "),
-        (b'"s3://a/b"', "body: "),
-        (b"\xff", "body: "),
+        ({}, "The field source "),
+        ({"source": "lists/d"}, "The field source "),
+        ({"source": "s3://lists"}, "The field source "),
+        ({"source": "s3://../x"}, "The field source "),
+        ({"source": "s3://lists/" + "x" * 1025}, "The field source "),
+        ({"source": "s3://lists/d", "sourc": 1}, "The field sourc is unknown"),
+        ({"source": 5}, "The field source "),
+        ([], "The body "),
+        (b"{", "The body "),
+        (b'"s3://a/b"', "The body "),
+        (b"\xff", "The body "),
     ],
 )
 def test_bodies_that_name_nothing(running: Running, name: str, body: object, said: str) -> None:

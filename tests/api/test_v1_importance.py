@@ -265,7 +265,7 @@ def test_a_malformed_part_is_refused_by_its_field(train: Training, body: bytes, 
     """Rule: an invalid part is refused, naming the field, and changes nothing."""
     reply = train.put(body)
     assert (reply.status, reply.code) == (400, "InvalidRequest")
-    assert reply.json["detail"].startswith(f"{field}: ")
+    assert reply.json["detail"].startswith(f"The part's field {field} ")
     assert train.put(Part(2, 1, {1: 1.0})).json["sequence"] == 0
 
 
@@ -292,9 +292,9 @@ def test_what_the_scores_are_about_must_be_known(train: Training, origin: FakeOr
     other.register(running)
     address = f"/v1/jobs/{train.job}/importance"
     for query_, field in (
-        (f"dataset={other.id}", "dataset: the job"),
-        (f"dataset={train.stock.name}", "dataset: must be"),
-        ("", "dataset: "),
+        (f"dataset={other.id}", "The job "),
+        (f"dataset={train.stock.name}", "The parameter dataset must be the"),
+        ("", "The parameter dataset "),
         (f"dataset={train.stock.id}&what=1", "Unknown parameter 'what'"),
     ):
         reply = ask(running, "PUT", f"{address}?{query_}", part)

@@ -291,12 +291,12 @@ def test_a_cut_answer_is_noticed(running: Running, origin: FakeOrigin, name: str
         (b"", 400, "body"),
         (b"[1, 2]", 400, "body"),
         (b'{"entries": []}', 400, "entries"),
-        (b'{"entries": [{"bucket": "b"}]}', 400, "entries.0.key: is required"),
-        (b'{"entries": [{"bucket": "b", "key": ""}]}', 400, "entries.0.key: must not be empty"),
-        (b'{"entries": [{"bucket": "b", "key": "k", "offset": 1}]}', 400, "entries.0.offset: unknown field"),
+        (b'{"entries": [{"bucket": "b"}]}', 400, "The field entries.0.key is required."),
+        (b'{"entries": [{"bucket": "b", "key": ""}]}', 400, "The field entries.0.key must not be empty."),
+        (b'{"entries": [{"bucket": "b", "key": "k", "offset": 1}]}', 400, "The field entries.0.offset is unknown"),
         (b'{"entries": [{"bucket": "b", "key": "k", "start": 5, "end": 5}]}', 400, "start must be below end"),
         (b'{"entries": [{"bucket": "b", "key": "k", "start": -5, "end": 5}]}', 400, "leave end out"),
-        (json.dumps({"entries": [{"bucket": "b", "key": "k"}] * (MOST_ENTRIES + 1)}).encode(), 400, "at most 1024, not 1025"),
+        (json.dumps({"entries": [{"bucket": "b", "key": "k"}] * (MOST_ENTRIES + 1)}).encode(), 400, "1024 entries, not 1025"),
     ],
 )  # fmt: skip
 def test_a_wrong_body_is_refused_by_field_and_remedy(running: Running, body: bytes, status: int, words: str) -> None:

@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 from fastapi import APIRouter
-from pydantic import ValidationError
 
-from gateway.admin.catalog.fields import Name, RequestModel, Text
 from gateway.edge.endpoints import include, new_app
-from gateway.edge.problems import invalid_request, problem_of
+from gateway.edge.problems import problem_of
 from gateway.model.datasets import ApiError
 from gateway.model.errors import ClientGone, OriginUnavailable
 
@@ -48,26 +46,3 @@ def test_what_is_missing_is_not_always_the_origin() -> None:
     for detail in ("Redis cannot be reached; continue, and try again.", ""):
         assert "origin" not in problem_of(ApiError("ServiceUnavailable", detail)).title
     assert "origin" in problem_of(OriginUnavailable("refused")).detail
-
-
-class _Asked(RequestModel):
-    name: Name
-    description: Text = ""
-
-
-@pytest.mark.parametrize(
-    ("sent", "said"),
-    [
-        ({}, "name: is required"),
-        ({"name": ""}, "name: must not be empty"),
-        ({"name": "a" * 129}, "name: has more than 128 characters"),
-        ({"name": "a", "description": "a" * 1001}, "description: has more than 1000 characters"),
-        ({"name": "<b>"}, 'name: consists of letters, digits and . _ @ + = -, and begins with neither "." nor "-"'),
-        ({"name": "a", "colour": "red"}, "colour: unknown field"),
-    ],
-)
-def test_a_refused_field_is_described_in_words(sent: dict[str, str], said: str) -> None:
-    """Rule: a message has neither regular expressions nor a library's internal terms."""
-    with pytest.raises(ValidationError) as raised:
-        _Asked.model_validate(sent)
-    assert problem_of(invalid_request(raised.value.errors())).detail == said

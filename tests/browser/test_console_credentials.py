@@ -63,7 +63,7 @@ def test_a_refusal_stands_beside_its_field(window: Any, running: Running) -> Non
     field(page, "Tenant").fill("nobody")
     field(page, "Allow").fill("data/**\n")
     confirm(page, "Create")
-    expect(page.locator("#field-tenant-error")).to_contain_text("unknown tenant 'nobody'")
+    expect(page.locator("#field-tenant-error")).to_contain_text("Unknown tenant 'nobody'")
     expect(field(page, "Tenant")).to_be_focused()
     expect(page.locator("#action-error")).to_be_empty()
     field(page, "Tenant").fill("")

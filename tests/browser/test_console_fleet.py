@@ -102,7 +102,7 @@ def test_a_warm_up_that_cannot_be_is_refused_at_its_field(window: Any, running: 
     field(page, "Access key").fill("nobody")
     field(page, "Prefix").fill("data")
     confirm(page, "Warm")
-    expect(page.locator("#field-access_key_id-error")).to_contain_text("is not a valid key of this gateway")
+    expect(page.locator("#field-access_key_id-error")).to_contain_text("must be a valid key of this gateway")
 
 
 def test_a_purge_shows_first_what_goes(window: Any, running: Running) -> None:
@@ -267,7 +267,7 @@ def test_a_read_is_explained(window: Any, running: Running, origin: Origin) -> N
     expect(page.locator("#field-access_key_id-list option[value=GWA]")).to_have_count(1)
     field(page, "Access key").fill("nobody")
     confirm(page, "Explain")
-    expect(page.locator("#field-access_key_id-error")).to_contain_text("is not a valid key of this gateway")
+    expect(page.locator("#field-access_key_id-error")).to_contain_text("must be a valid key of this gateway")
     field(page, "Access key").fill("GWA")
     confirm(page, "Explain")
     expect(page.locator("#action-result")).to_contain_text("The next read of data/explained/a is expected to be HIT.")

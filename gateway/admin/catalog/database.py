@@ -157,7 +157,10 @@ def _unavailable(lost: tuple[type[Exception], ...]) -> Iterator[None]:
     except DBAPIError as error:
         cause = error.orig or error
         if getattr(cause, "sqlstate", "") == _NO_TEXT:
-            raise ApiError("InvalidRequest", "contains U+0000, which the catalog's database cannot store.") from None
+            raise ApiError(
+                "InvalidRequest",
+                "The request contains U+0000, which the catalog's database cannot store; leave it out.",
+            ) from None
         if getattr(cause, "sqlstate", "") in _OTHER_TABLES or str(cause).startswith(_NOT_THERE):
             raise CatalogUnusable(_reason(cause)) from error
         if str(cause).startswith(_DAMAGED):

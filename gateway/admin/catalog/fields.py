@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
 
-from gateway.edge.problems import NAME, refusals
+from gateway.edge.mistakes import NAME
+from gateway.edge.problems import refusals
 from gateway.model.keys import is_bucket_name
 
 _UNWRITABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
@@ -37,7 +38,7 @@ PROBLEMS = refusals(
 
 def _printable(text: str) -> str:
     if _UNWRITABLE.search(text):
-        raise ValueError("contains a control character or a lone surrogate")
+        raise ValueError("must not contain a control character or a lone surrogate")
     return text
 
 
@@ -76,7 +77,9 @@ Name = Annotated[str, Field(min_length=1, max_length=128, pattern=NAME)]
 
 def _a_bucket(text: str) -> str:
     if not is_bucket_name(text):
-        raise ValueError("is not a valid bucket name")
+        raise ValueError(
+            'must be the name of a bucket: letters, digits and . _ -, without "..", "." or "-" at its begin'
+        )
     return text
 
 

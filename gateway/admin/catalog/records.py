@@ -368,7 +368,10 @@ def new_token() -> SecretStr:
 
 
 def _a_time(text: str) -> str:
-    ended(text, 0.0)
+    try:
+        ended(text, 0.0)
+    except ValueError:
+        raise ValueError("must be an ISO 8601 time such as 2030-01-31T12:00:00Z, or empty") from None
     return text
 
 

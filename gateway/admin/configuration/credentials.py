@@ -26,6 +26,7 @@ from gateway.admin.http.parts import AdminParts, etag_of
 from gateway.admin.http.requests import Changer, Idempotent, IfMatch, Parts, change_once
 from gateway.admin.http.resources import Resource, view_in
 from gateway.edge.documents import ResponseModel, moment
+from gateway.edge.problems import refused_field
 from gateway.model.datasets import ApiError
 
 
@@ -102,19 +103,23 @@ class Credentials(Resource[CredentialRecord]):
         """Require that the origin exists, and the tenant if there is one."""
         if not view.has("origins", record.origin):
             known = ", ".join(sorted(view.filed["origins"].keys() | view.catalog.origins.keys())[:20])
-            raise ApiError("InvalidRequest", f"origin: unknown origin {record.origin!r}; known: {known}.")
+            raise refused_field("origin", f"Unknown origin {record.origin!r}; known: {known}.")
         if record.tenant and not view.has("tenants", record.tenant):
-            raise ApiError(
-                "InvalidRequest",
-                f"tenant: unknown tenant {record.tenant!r}; create it (larder-gateway tenants create), or omit it.",
+            raise refused_field(
+                "tenant",
+                f"Unknown tenant {record.tenant!r}; create it (larder-gateway tenants create), or omit it.",
             )
 
     def check_new(self, record: CredentialRecord, view: View, now: float) -> None:
         """Refuse a revoked or expired key."""
         if record.ended(now):
-            raise ApiError("InvalidRequest", f"expires: {record.expires} is in the past.")
+            raise refused_field("expires", f"The field expires must be in the future; {record.expires} is in the past.")
         if record.id in view.catalog.revocations:
-            raise ApiError("Conflict", f"access_key_id: {record.id!r} was revoked, which is permanent; choose another.")
+            raise refused_field(
+                "access_key_id",
+                f"The access key {record.id!r} was revoked, which is permanent; choose another.",
+                "Conflict",
+            )
 
     async def withdraw(
         self,
@@ -149,7 +154,10 @@ async def rotate_credential(
         change.target = access_key_id
         record, view = await CREDENTIALS.editable(access_key_id, parts, change, if_match)
         if access_key_id in view.catalog.revocations:
-            raise ApiError("Conflict", f"{access_key_id!r} was revoked, which is permanent; create another credential.")
+            raise ApiError(
+                "Conflict",
+                f"The access key {access_key_id!r} was revoked, which is permanent; create another credential.",
+            )
         after = await CREDENTIALS.replace(record, asked.applied(record, parts.catalog.now()), change, parts, view)
         return CREDENTIALS.answer_created(after, view)
 

@@ -12,6 +12,7 @@ from gateway.admin.catalog.records import OriginRecord
 from gateway.admin.http.parts import etag_of
 from gateway.admin.http.resources import Resource
 from gateway.edge.documents import ResponseModel
+from gateway.edge.problems import refused_field
 from gateway.model.datasets import ApiError
 
 
@@ -55,16 +56,16 @@ class Origins(Resource[OriginRecord]):
     def check(self, record: OriginRecord, view: View) -> None:
         """Require both keys or neither."""
         if bool(record.access_key_id) != bool(record.secret_access_key.get_secret_value()):
-            raise ApiError(
-                "InvalidRequest",
-                "access_key_id and secret_access_key go together; omit both for the AWS credential chain.",
+            raise refused_field(
+                "access_key_id",
+                "The fields access_key_id and secret_access_key go together; omit both for the AWS credential chain.",
             )
 
     def check_removal(self, record: OriginRecord, view: View) -> None:
         """Refuse to remove an origin in use."""
         if count := view.by_origin[record.name]:
             raise ApiError(
-                "Conflict", f"{count} credentials use the origin {record.name!r}: change or delete them first."
+                "Conflict", f"The origin {record.name!r} is used by {count} credentials; change or delete them first."
             )
 
 

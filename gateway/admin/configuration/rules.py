@@ -48,7 +48,7 @@ class NewRule(Configured):
     @classmethod
     def _an_end(cls, value: str | float) -> str | float:
         if isinstance(value, float) and not value <= _LONGEST:
-            raise ValueError(f'at most {_LONGEST:.0f} seconds; for no limit use "immutable"')
+            raise ValueError(f'must be at most {_LONGEST:.0f} seconds; for no limit use "immutable"')
         return value
 
 

@@ -43,7 +43,7 @@ class Check(RequestModel):
     @model_validator(mode="after")
     def _both(self) -> Check:
         if bool(self.bucket) != bool(self.key):
-            raise ValueError("bucket and key go together")
+            raise ValueError("the fields bucket and key go together; send both or neither")
         return self
 
 

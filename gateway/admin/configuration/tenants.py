@@ -57,7 +57,8 @@ class Tenants(Resource[TenantRecord]):
         """Refuse to remove a tenant with credentials."""
         if count := view.by_tenant[record.name]:
             raise ApiError(
-                "Conflict", f"{record.name!r} has {count} credentials: delete them first, or set enabled to false."
+                "Conflict",
+                f"The tenant {record.name!r} has {count} credentials: delete them first, or set enabled to false.",
             )
 
     async def withdraw(

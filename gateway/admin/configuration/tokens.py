@@ -19,7 +19,7 @@ from gateway.admin.http.parts import AdminParts, etag_of
 from gateway.admin.http.resources import Resource
 from gateway.admin.http.tokens import CONFIGURED
 from gateway.edge.documents import ResponseModel
-from gateway.model.datasets import ApiError
+from gateway.edge.problems import refused_field
 
 
 class TokenState(ResponseModel):
@@ -65,9 +65,11 @@ class NamedTokens(Resource[TokenRecord]):
     def check_new(self, record: TokenRecord, view: View, now: float) -> None:
         """Refuse the names of the configuration's tokens, and a token that has expired."""
         if record.name in CONFIGURED:
-            raise ApiError("Conflict", f"name: {record.name!r} is a token of the configuration; choose another name.")
+            raise refused_field(
+                "name", f"The token {record.name!r} is in the configuration file; choose another name.", "Conflict"
+            )
         if record.ended(now):
-            raise ApiError("InvalidRequest", f"expires: {record.expires} is in the past.")
+            raise refused_field("expires", f"The field expires must be in the future; {record.expires} is in the past.")
 
     async def withdraw(
         self, before: TokenRecord, after: TokenRecord | None, change: CatalogChange, parts: AdminParts, view: View

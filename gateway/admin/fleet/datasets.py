@@ -147,7 +147,7 @@ def _full_id(reading: FleetReading, digits: str) -> str:
     if not matching:
         raise ApiError("UnknownDataset", f"Unknown dataset {digits[:SHORT]}; larder-gateway datasets lists them.")
     if len(matching) > 1:
-        raise ApiError("Conflict", f"{digits} begins {len(matching)} ids; give more digits.")
+        raise ApiError("Conflict", f"The digits {digits} begin {len(matching)} ids; give more digits.")
     return matching[0]
 
 

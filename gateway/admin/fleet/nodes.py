@@ -70,7 +70,9 @@ async def dismiss_node(node: str, caller: Changer, operations: Ops, parts: Parts
     """Stop listing a lost node and reporting it as missing, unless it comes back. Its counts stay in the totals."""
     reading = await operations.fleet.look()
     if node in reading.nodes:
-        raise ApiError("Conflict", f"{node!r} is a member of the fleet; it leaves the list when it is stopped.")
+        raise ApiError(
+            "Conflict", f"The node {node!r} is a member of the fleet; it leaves the list when it is stopped."
+        )
     if node not in reading.gone:
         raise _unknown(node)
     async with parts.catalog.changes.change(caller, "nodes.dismiss", node) as change:
@@ -104,8 +106,8 @@ async def _check_others(operations: Operations, node: str) -> None:
     if ready == [node]:
         raise ApiError(
             "Conflict",
-            f"{node!r} is the only READY node: without it every gateway reads and caches by itself. Start another one first, or "
-            "drain it by force (larder-gateway nodes drain --force).",
+            f"The node {node!r} is the only READY node: without it every gateway reads and caches by itself. "
+            "Start another one first, or drain it by force (larder-gateway nodes drain --force).",
         )
 
 

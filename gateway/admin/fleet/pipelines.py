@@ -15,6 +15,7 @@ from gateway.admin.state.parameters import Ops
 from gateway.admin.state.reading import FleetReader, FleetReading
 from gateway.edge.documents import ResponseModel
 from gateway.edge.pipelines import PipelineDocument, pipeline_documents
+from gateway.edge.problems import refused_field
 from gateway.model.datasets import ApiError
 from gateway.policies.space.cache_mode import PIN, pinned_mark
 from gateway.policies.space.overrides import pipeline_name
@@ -88,7 +89,7 @@ async def override_pipeline(
     """Store the results of a pipeline whatever that saves, or never. Ranks learn of it with their next profile, and apply it from
     their next epoch on. `{"mode": null}` lets the fleet decide again."""
     if asked.mark is not None and asked.mode != PIN:
-        raise ApiError("InvalidRequest", "mark: only a pin names a mark; leave it out, or send the mode pin.")
+        raise refused_field("mark", "Only a pin names a mark; leave it out, or send the mode pin.")
     pipeline = await _pipeline(operations.fleet, tenant, job)
     name = pipeline_name(f"{pipeline.tenant}/{pipeline.job}")
     decision = Decision(asked.mode if asked.mark is None else f"{PIN}:{asked.mark}")

@@ -66,8 +66,9 @@ def results_of(reading: FleetReading) -> list[ResultsDocument]:
                 target=0 if order is None else order.target,
                 why=None if order is None else order.why.value,
                 order="uniform",
-                # Copies on two nodes, as after a change of homes, are two files but one element.
+                # Copies on two nodes, as after a change of homes, are two files but one element: nodes report only how many.
                 blobs=min(used.items, sum(pool_report.blobs for pool_report in held)),
+                blobs_least=min(used.items, max((pool_report.blobs for pool_report in held), default=0)),
                 **{name: sum(getattr(pool_report, name) for pool_report in held) for name in _SUMS},
             )
         )

@@ -21,6 +21,7 @@ from gateway.admin.http.requests import Changer, Cursor, IfMatch, Limit, Page, P
 from gateway.admin.state.documents import EvidenceDocument, StreamAhead, StreamDocument, StreamPool
 from gateway.admin.state.parameters import Ops
 from gateway.admin.state.reading import FleetReading
+from gateway.edge.problems import refused_field
 from gateway.model.datasets import ApiError
 from gateway.policies.pools import STREAM
 from gateway.policies.streams.zone import AheadReport, ZoneStream, zone_streams
@@ -123,14 +124,16 @@ async def override_stream(
     it no space, so that its blobs are evicted first. It takes effect with the next plan, a heartbeat later. Nothing is loaded: a
     warm-up does that. All pins together get at most nine tenths of the cache."""
     if name.find("/") < 1:
-        raise ApiError("InvalidRequest", f"name: bucket/prefix/ or bucket/key, not {name[:140]!r}.")
+        raise refused_field("name", f"The parameter name must be bucket/prefix/ or bucket/key, not {name[:140]!r}.")
     if (asked.mode == "pin") != (asked.bytes is not None):
-        raise ApiError("InvalidRequest", "bytes: is required to pin, and goes with nothing else.")
+        raise refused_field("bytes", "The field bytes is required to pin, and goes with no other mode.")
     fleet = operations.fleet
     fleet.stale()
     decided = (await fleet.look()).overrides.pins
     if asked.mode is not None and name not in decided and len(decided) >= _MOST:
-        raise ApiError("Conflict", f"{_MOST} prefixes have an override; larder-gateway streams auto ends one.")
+        raise ApiError(
+            "Conflict", f"As many as {_MOST} prefixes have an override; larder-gateway streams auto ends one."
+        )
     decision = Decision(asked.mode, asked.bytes)
     await replace_override(caller, operations, parts, "streams.override", f"{STREAM}{name}", decision, if_match)
     reading = await fleet.look()

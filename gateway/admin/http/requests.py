@@ -110,7 +110,7 @@ def place_of(cursor: str, kind: type[T]) -> T | None:
 
 def invalid_cursor() -> ApiError:
     """The error for an invalid cursor."""
-    return ApiError("InvalidRequest", "invalid cursor; pass the previous page's `next` unchanged.")
+    return ApiError("InvalidRequest", "The cursor is invalid; pass the previous page's `next` unchanged.")
 
 
 def paged(items: Iterable[T], name: Callable[[T], str], limit: int, cursor: str) -> Page[T]:

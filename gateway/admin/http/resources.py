@@ -35,7 +35,7 @@ from gateway.admin.http.requests import (
     paged,
 )
 from gateway.edge.documents import ResponseModel
-from gateway.edge.problems import invalid_request
+from gateway.edge.problems import invalid_request, refused_field
 from gateway.model.datasets import ApiError
 
 R = TypeVar("R", bound=Record)
@@ -155,8 +155,8 @@ class Resource(ABC, Generic[R]):
             view = await view_in(parts, change)
             self.check_new(record, view, parts.catalog.now())
             if self.document(record.id, view) is not None:
-                there = f"{self.kind.key}: the {self.kind.singular} {record.id!r} already exists"
-                raise ApiError("Conflict", f"{there}; {self.taken}")
+                there = f"The {self.kind.singular} {record.id!r} already exists"
+                raise refused_field(self.kind.key, f"{there}; {self.taken}", "Conflict")
             self.check(record, view)
             await change.connection.execute(insert(self.table).values(**record.row(parts.catalog.vault)))
             change.after = record.audited()

@@ -59,7 +59,7 @@ class Now(ResponseModel):
 class Latency(ResponseModel):
     """Seconds from the head of a request to the end of its answer."""
 
-    outcome: str = Field(description="of the cache, such as HIT; empty: of all requests", examples=["HIT"])
+    outcome: str = Field(description="of the cache, such as HIT; BATCH: batches; empty: all requests", examples=["HIT"])
     requests_per_second: float = Field(examples=[388.1])
     p50: float | None = Field(description="half took no longer; null without requests", examples=[0.0021])
     p95: float | None = Field(examples=[0.0087])
@@ -67,10 +67,11 @@ class Latency(ResponseModel):
 
 
 class AnswersDocument(ResponseModel):
-    """Answers to S3 requests of the whole zone, over about the last minute."""
+    """Answers to S3 requests and batches of the whole zone, over about the last minute."""
 
     statuses: dict[str, float] = Field(
-        description="answers per second by class of the status", examples=[{"2xx": 409.2, "4xx": 3.2, "5xx": 0.0}]
+        description="answers to S3 requests per second, by class of the status",
+        examples=[{"2xx": 409.2, "4xx": 3.2, "5xx": 0.0}],
     )
     latency: list[Latency] = Field(description="of all requests, then by outcome, the most frequent first")
 
@@ -260,7 +261,9 @@ class DatasetSummary(ResponseModel):
     )
     granted: int = Field(description="space in bytes that the plan gives it", examples=[29_580_000_000])
     saves: Savings | None = Field(description="by that space; null: no price is set, or the plan has no jobs of it")
-    resident_share: float = Field(description="of its items, in the cache", examples=[0.183])
+    resident_share: float = Field(
+        description="of its items, in the cache, at most: copies may count twice", examples=[0.183]
+    )
     last_epochs: SharedEpochsDocument | None = Field(description="of its jobs; null: none has ended one")
     importance: ImportanceDocument | None = Field(description="null: no job says how important items are")
 
@@ -378,7 +381,11 @@ class ResultsDocument(ResponseModel):
     )
     order: str = Field(description="in which they leave", examples=["uniform"])
     bytes: int = Field(description="in the caches, copies on two nodes twice", examples=[118_200_000_000])
-    blobs: int = Field(description="elements in the caches, at most `items`", examples=[794_000])
+    blobs: int = Field(
+        description="elements in the caches, at most: copies on two nodes count twice, up to `items`",
+        examples=[794_000],
+    )
+    blobs_least: int = Field(description="elements in the caches, at least: those of one node", examples=[402_000])
     hits: int = Field(examples=[2_100_000])
     misses: int = Field(examples=[1_300_000])
     evicted_bytes: int = Field(examples=[0])

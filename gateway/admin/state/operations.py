@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from gateway.admin.state.reading import FleetReader
+from gateway.edge.problems import refused_field
 from gateway.fleet.nodes.announcer import DOWN
 from gateway.model.datasets import ApiError
 from gateway.model.keys import Principal
@@ -35,9 +36,9 @@ def principal_of(operations: Operations, access_key_id: str) -> Principal:
     """
     principal = operations.find(access_key_id)
     if principal is None:
-        raise ApiError(
-            "InvalidRequest",
-            "access_key_id: is not a valid key of this gateway: it is unknown, revoked or expired.",
+        raise refused_field(
+            "access_key_id",
+            "The field access_key_id must be a valid key of this gateway; this one is unknown, revoked or expired.",
         )
     return principal
 

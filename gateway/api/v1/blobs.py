@@ -24,7 +24,7 @@ def digests_in(body: bytes) -> list[bytes]:
         ApiError: InvalidRequest.
     """
     if len(body) % _DIGEST:
-        raise ApiError("InvalidRequest", f"the body must be digests of 32 bytes each, not {len(body)} bytes")
+        raise ApiError("InvalidRequest", f"The body must be digests of 32 bytes each, not {len(body)} bytes.")
     return [body[start : start + _DIGEST] for start in range(0, len(body), _DIGEST)]
 
 
@@ -38,7 +38,7 @@ async def send_blob(scope: Scope, send: Send, store: Store, name: str) -> None:
         BrokenBody: the file was truncated while being sent; the connection must be broken.
     """
     if not is_dataset_id(name):
-        raise ApiError("InvalidRequest", "a blob is named by its SHA-256 digest: 64 lower-case hex digits")
+        raise ApiError("InvalidRequest", "A blob is named by its SHA-256 digest: 64 lower-case hex digits.")
     ref = await store.items.resident(bytes.fromhex(name))
     if ref is None:
         raise ApiError("NotResident")

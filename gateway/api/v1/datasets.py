@@ -31,7 +31,7 @@ from gateway.base import metrics
 from gateway.base.config import Settings
 from gateway.edge.documents import moment
 from gateway.edge.endpoints import of_state
-from gateway.edge.problems import refusals
+from gateway.edge.problems import refusals, refused_field
 from gateway.engine.base.planned import Planned
 from gateway.engine.items.registrations import Registrations
 from gateway.fleet.nodes.held_elsewhere import HeldElsewhere
@@ -173,7 +173,9 @@ class DatasetService:
         content = registration.content
         items = content.items
         if start > items:
-            raise ApiError("IndexOutOfRange", f"start: there are {items} items, the first is 0.", index=start)
+            raise ApiError(
+                "IndexOutOfRange", f"The parameter start must be at most {items}, the number of items.", index=start
+            )
         stop, pieces = min(items, start + count), []
         for first in range(start, stop, _PIECE):
             piece = []
@@ -237,7 +239,10 @@ async def _source(caller: Caller, request: Request) -> ObjectKey:
     address = (await parsed(request, caller, SourceRequest)).source
     bucket, _, key = address.removeprefix("s3://").partition("/")
     if not is_bucket_name(bucket) or len(key.encode()) > 1024:
-        raise ApiError("InvalidRequest", f"source: {quote(address, safe=':/')[:200]} is not the address of an object.")
+        raise refused_field(
+            "source",
+            f"The field source must be the address of an object; {quote(address, safe=':/')[:200]} is none.",
+        )
     return ObjectKey(caller.principal.identity.origin, bucket, key)
 
 

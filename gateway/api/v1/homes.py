@@ -48,7 +48,9 @@ async def show_homes(
     registration = await service.found(caller.principal, name)
     content = registration.content
     if start > content.items:
-        raise ApiError("IndexOutOfRange", f"start: there are {content.items} items, the first is 0.", index=start)
+        raise ApiError(
+            "IndexOutOfRange", f"The parameter start must be at most {content.items}, the number of items.", index=start
+        )
     stop = min(content.items, start + count)
     await check_rights(caller.principal, registration, np.arange(start, stop, dtype=np.uint32))
     return Response(content.digests[start:stop, :_KEY].tobytes(), media_type="application/octet-stream")

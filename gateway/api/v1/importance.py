@@ -17,7 +17,7 @@ from gateway.api.v1.ownership import require_own
 from gateway.api.v1.requests import Asking, body_of, v1_router
 from gateway.edge.endpoints import of_state
 from gateway.edge.importance import taken
-from gateway.edge.problems import RETRY
+from gateway.edge.problems import RETRY, refused_field
 from gateway.engine.space.score_exchange import ScoreExchange, ScoreSender
 from gateway.fleet.jobs.jobs import Jobs
 from gateway.fleet.nodes.announcer import DOWN
@@ -75,7 +75,7 @@ class ImportanceService:
 
     async def _content(self, principal: Principal, job: str, dataset: str) -> Content:
         if not is_dataset_id(dataset):
-            raise ApiError("InvalidRequest", "dataset: must be the dataset's id, 64 lower-case hex digits.")
+            raise refused_field("dataset", "The parameter dataset must be the dataset's id, 64 lower-case hex digits.")
         try:
             record = await self._jobs.record(f"{principal.tenant}/{job}") if is_job_name(job) else None
         except DOWN:
@@ -88,12 +88,12 @@ class ImportanceService:
             )
         require_own(principal, record)
         if record.dataset != dataset:
-            raise ApiError("InvalidRequest", f"dataset: the job {job!r} is registered with another dataset.")
+            raise refused_field("dataset", f"The job {job!r} is registered with another dataset.")
         registration = await self._find(principal.tenant, dataset)
         if registration is None:
             raise UnknownDataset(dataset)
         if registration.content.items > MOST_SCORED:
-            raise ApiError("TooLarge", f"dataset: has more than {MOST_SCORED} items, and is not kept by importance.")
+            raise ApiError("TooLarge", f"The dataset has more than {MOST_SCORED} items, and is not kept by importance.")
         return registration.content
 
 

@@ -123,7 +123,9 @@ class ProfileReport(_StrictModel):
         if sorted(set(stages)) != stages or (end is not None and stages and stages[-1] > end.stage):
             raise PydanticCustomError("contradiction", "must ascend, and none may come after the end")
         if cache is not None and cache not in stages:
-            raise PydanticCustomError("contradiction", "cache is {cache}, which is none of them", {"cache": cache})
+            raise PydanticCustomError(
+                "contradiction", "must have the stage {cache}, which cache names", {"cache": cache}
+            )
         return marks
 
 

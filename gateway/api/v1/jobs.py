@@ -37,6 +37,7 @@ from gateway.base import metrics
 from gateway.edge.documents import moment
 from gateway.edge.endpoints import of_state
 from gateway.edge.epochs import last_epoch
+from gateway.edge.mistakes import sentence
 from gateway.edge.pipelines import pipeline_documents
 from gateway.edge.problems import RETRY
 from gateway.engine.base.planned import Planned
@@ -108,10 +109,10 @@ class JobService:
         except OtherDataset:
             raise ApiError(
                 "JobConflict",
-                f"dataset: the job {asked.job!r} is registered with another dataset; choose another name, or DELETE it first.",
+                f"The job {asked.job!r} is registered with another dataset; choose another name, or DELETE it first.",
             ) from None
         except TooManyJobs as many:
-            raise ApiError("TooLarge", f"job: {many}; remove some, or wait until they expire.") from None
+            raise ApiError("TooLarge", sentence(f"{many}; remove some, or wait until they expire")) from None
         directives = self._directives(record, registration)
         return JobJoined(job=asked.job, dataset=record.dataset, directives=directives), new
 
@@ -132,7 +133,8 @@ class JobService:
         require_own(principal, record)
         if said.rank >= record.ranks:
             raise ApiError(
-                "InvalidRequest", f"rank: the job has {record.ranks} ranks, 0 to {record.ranks - 1}; not {said.rank}."
+                "InvalidRequest",
+                f"The field rank must be at most {record.ranks - 1}, as the job has {record.ranks} ranks; it is {said.rank}.",
             )
         registration = await self._at_hand(principal.tenant, record.dataset)
         return HeartbeatTaken(directives=self._directives(record, registration), pipeline=directive_of(heard, said))

@@ -91,6 +91,11 @@ def add(command: ArgumentParser) -> None:
     shown.add_argument("results", metavar=_NAMED, help=_MEANING)
 
 
+def _bound(results: Mapping[str, Any]) -> str:
+    """Whether the elements may be fewer: copies on two nodes, which gateways cannot tell from others."""
+    return "at most " if results.get("blobs_least", results.get("blobs")) != results.get("blobs") else ""
+
+
 def _show(_options: Namespace, results: Mapping[str, Any]) -> None:
     override = results.get("override") or {}
     facts(
@@ -99,7 +104,7 @@ def _show(_options: Namespace, results: Mapping[str, Any]) -> None:
             ("tenant", results.get("tenant")),
             ("dataset", results.get("dataset")),
             ("fingerprint", results.get("fingerprint")),
-            ("elements", f"{number(results.get('blobs'))} of {number(results.get('items'))}"),
+            ("elements", f"{_bound(results)}{number(results.get('blobs'))} of {number(results.get('items'))}"),
             ("held", f"{size(results.get('bytes'))} of an estimated {size(results.get('size'))}"),
             ("target", size(results.get("target"))),
             ("why", results.get("why")),

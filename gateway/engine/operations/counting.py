@@ -18,14 +18,15 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from gateway.base import metrics
 from gateway.model.counters import Counters
 from gateway.model.outcomes import Outcome
-from gateway.policies.health.answers import TRAFFIC, Answers
+from gateway.policies.health.answers import BATCH, TRAFFIC, Answers, together
 
 _CACHED = (Outcome.HIT.value, Outcome.STALE.value)
 _DELIVERED = ("hit", "joined", "fetched")
 _READ = (
     metrics.REQUESTS, metrics.BUCKET_REQUESTS, metrics.BUCKET_SENT_BYTES, metrics.LATENCY, metrics.SENT_BYTES,
     metrics.ORIGIN_ANSWERS, metrics.ORIGIN_REQUESTS, metrics.ORIGIN_BYTES, metrics.BATCH_ITEMS, metrics.BATCH_BYTES,
-    metrics.EVICTED_BYTES, metrics.CORRUPT_BLOBS, metrics.DISK_STATE, metrics.CHANNEL_HEALTHY, metrics.CONFIG_RELOADS,
+    metrics.BATCH_LATENCY, metrics.EVICTED_BYTES, metrics.CORRUPT_BLOBS, metrics.DISK_STATE, metrics.CHANNEL_HEALTHY,
+    metrics.CONFIG_RELOADS,
 )  # fmt: skip
 
 Labels = Mapping[str, str]
@@ -65,11 +66,13 @@ class Counted:
 
     @property
     def answers(self) -> Answers:
-        """Counts of S3 answers by status, bucket and tenant, and the latencies of answers and of origins."""
+        """Counts of S3 answers by status, bucket and tenant, and the latencies of answers, batches and origins."""
         statuses: dict[str, float] = defaultdict(float)
         for labels, value in self._samples["larder_requests_total"]:
             statuses[labels["status"]] += value
         seconds = self._buckets("larder_request_seconds", "outcome")
+        if batches := together(self._buckets("larder_batch_seconds", "mode").values()):
+            seconds[BATCH] = dict(batches)
         return Answers(
             dict(statuses), seconds, self._traffic(), self._buckets("larder_origin_answer_seconds", "origin")
         )

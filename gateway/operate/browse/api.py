@@ -15,7 +15,7 @@ from gateway.admin.state.parameters import Ops
 from gateway.base.tasks import for_each
 from gateway.edge.documents import ResponseModel
 from gateway.edge.endpoints import of_state
-from gateway.model.datasets import ApiError
+from gateway.edge.problems import refused_field
 from gateway.model.keys import ObjectKey
 from gateway.model.outcomes import Outcome, Reason
 from gateway.operate.browse.work import Browser, NamesAfter
@@ -79,7 +79,7 @@ async def list_objects(
     listing; if the origin does not list it, or the caller is a viewer, a page of the cached objects."""
     principal = principal_of(operations, access_key_id)
     if prefix and bucket is None:
-        raise ApiError("InvalidRequest", "prefix: goes with bucket.")
+        raise refused_field("prefix", "The parameter prefix goes with bucket; send both.")
     unlisted = "" if caller.role.allows(LISTING) else _VIEWER
     after = _after(cursor)
     page = await browser.page(principal, bucket or "", prefix, after, limit, cached=cached or bool(unlisted))

@@ -41,7 +41,7 @@ class PurgeRequest(RequestModel):
     @model_validator(mode="after")
     def _one_of_them(self) -> PurgeRequest:
         if (self.prefix is None) == (self.key is None):
-            raise ValueError("name one of prefix and key")
+            raise ValueError("name either a prefix or a key")
         return self
 
     def purge(self) -> Purge:

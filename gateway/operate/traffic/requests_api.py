@@ -71,7 +71,9 @@ async def follow_requests(
     exchange = operations.fleet.sources.coordination.live
     others = [name for name in await through_redis(exchange.followers()) if name != follower]
     if len(others) >= FOLLOWERS:
-        raise ApiError("Conflict", f"{FOLLOWERS} others follow requests now; try again when one of them has ended.")
+        raise ApiError(
+            "Conflict", f"As many as {FOLLOWERS} others follow requests now; try again when one of them has ended."
+        )
     name = follower or uuid.uuid4().hex
     wanted = LiveFilter(tenant, bucket, prefix, status, "" if outcome is None else outcome.value, slower)
     await through_redis(exchange.follow(name, wanted))

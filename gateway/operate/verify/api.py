@@ -26,6 +26,7 @@ from gateway.admin.state.operations import Operations, through_redis
 from gateway.admin.state.parameters import Ops
 from gateway.edge.documents import ResponseModel, moment
 from gateway.edge.endpoints import of_state
+from gateway.edge.problems import refused_field
 from gateway.fleet.nodes.verifications import Verification
 from gateway.model.datasets import ApiError
 from gateway.operate.verify.work import Verifications
@@ -87,7 +88,7 @@ async def verify_caches(
     wanted = sorted(set(asked.nodes if asked is not None and asked.nodes else there))
     unknown = [name for name in wanted if name not in there]
     if unknown:
-        raise ApiError("InvalidRequest", f"nodes: unknown node {unknown[0][:64]!r}; larder-gateway nodes lists them.")
+        raise refused_field("nodes", f"Unknown node {unknown[0][:64]!r}; larder-gateway nodes lists them.")
 
     async def work(change: CatalogChange) -> VerificationDocument:
         name = await through_redis(verifications.queue.add(wanted))

@@ -78,7 +78,10 @@ class Profiles:
                 "Conflict", f"The tenant {principal.tenant} has {MOST} profiles, the most there may be: delete one."
             )
         if int(await connection.scalar(counted.where(profiles.c.until > now)) or 0) >= AT_ONCE:
-            raise ApiError("Conflict", f"{AT_ONCE} profiles are being recorded, the most at once: stop one.")
+            raise ApiError(
+                "Conflict",
+                f"At most {AT_ONCE} profiles are recorded at once, and as many are being recorded: stop one.",
+            )
         new = ProfileRow(
             uuid.uuid4().hex,
             request.name,

@@ -82,7 +82,8 @@ async def record_profile(
     principal = principal_of(operations, asked.access_key_id)
     if not parts.effective().streams.enabled:
         raise ApiError(
-            "Conflict", "streams.enabled is false, so gateways do not observe reads; set it and restart them."
+            "Conflict",
+            "The setting streams.enabled is false, so gateways do not observe reads; set it and restart them.",
         )
 
     async def work(change: CatalogChange) -> ProfileDocument:

@@ -100,18 +100,18 @@ class WarmDataset:
             raise WarmupFailed(str(failure)) from None
         if registration is None:
             raise WarmupRefused(
-                f"dataset: the access key's tenant {principal.tenant} has no dataset {self._name[:140]!r}; register it first"
+                f"the access key's tenant {principal.tenant} has no dataset {self._name[:140]!r}; register it first"
             )
         size, limit = registration.content.size, self._capacity()
         if size > limit:
             raise WarmupRefused(
-                f"dataset: it has {format_size(size)}, and the caches of the fleet hold {format_size(limit)}: add nodes, or let "
+                f"the dataset has {format_size(size)}, and the caches of the fleet hold {format_size(limit)}: add nodes, or let "
                 "jobs use what fits, which needs no warm-up"
             )
         mode = self._datasets.planned.of(registration).caching
         if mode not in (CachingMode.FULL, CachingMode.PART):
             raise WarmupRefused(
-                f"dataset: the plan caches it as {mode.value!r}, not whole; pin it (larder-gateway datasets pin), "
+                f"the plan caches the dataset as {mode.value!r}, not whole; pin it (larder-gateway datasets pin), "
                 "or leave it to the plan"
             )
         return registration

@@ -80,18 +80,18 @@ class WarmProfile:
             raise WarmupFailed(f"the catalog cannot be read: {failure}") from None
         if profile is None or profile.tenant != principal.tenant:
             raise WarmupRefused(
-                f"profile: the tenant {principal.tenant} of the access key has none named {self._name!r}"
+                f"the access key's tenant {principal.tenant} has no profile {self._name!r}; record it first"
             )
         if profile.recording:
-            raise WarmupRefused(f"profile: {self._name!r} is still being recorded; stop it first")
+            raise WarmupRefused(f"the profile {self._name!r} is still being recorded; stop it first")
         if profile.origin != principal.identity.origin:
             raise WarmupRefused(
-                f"profile: it was read at the origin {profile.origin!r}, and the access key reads {principal.identity.origin!r}"
+                f"the profile was read at the origin {profile.origin!r}, and the access key reads {principal.identity.origin!r}"
             )
         size, limit = sum(read.stop - read.start for read in profile.reads), self._capacity()
         if size > limit:
             raise WarmupRefused(
-                f"profile: has {format_size(size)}, and the caches of the fleet can hold {format_size(limit)}: record below "
+                f"the profile has {format_size(size)}, and the caches of the fleet can hold {format_size(limit)}: record below "
                 "a longer prefix or for a shorter time, or add nodes"
             )
         return profile

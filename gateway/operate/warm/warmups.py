@@ -24,6 +24,8 @@ from gateway.admin.catalog.database import FileState
 from gateway.admin.catalog.fields import Bucket, Key, Name, Prefix, RequestModel, Text
 from gateway.admin.catalog.schema import warmups
 from gateway.admin.http.parts import check_if_match, etag_of
+from gateway.edge.mistakes import sentence
+from gateway.edge.problems import refused_field
 from gateway.model.datasets import ApiError
 from gateway.model.keys import Principal
 from gateway.operate.warm.permitted import PermittedLoads
@@ -62,11 +64,11 @@ class WarmupRequest(RequestModel):
     @model_validator(mode="after")
     def _one_of_them(self) -> WarmupRequest:
         if sum(subject is not None for subject in (self.bucket, self.dataset, self.profile)) != 1:
-            raise ValueError("name one of bucket (and prefix or key), dataset and profile")
+            raise ValueError("name what to load: either a bucket (with a prefix or a key), or a dataset, or a profile")
         if self.bucket is None and (self.prefix or self.key):
-            raise ValueError("prefix and key go with bucket, not with dataset or profile")
+            raise ValueError("the fields prefix and key go with bucket; leave them out beside a dataset or a profile")
         if self.key is not None and "prefix" in self.model_fields_set:
-            raise ValueError("name one of prefix and key")
+            raise ValueError("name either a prefix or a key")
         return self
 
     def wanted(self) -> dict[str, Any]:
@@ -208,9 +210,10 @@ class Warmups:
             try:
                 await work.check()
             except WarmupRefused as refusal:
-                raise ApiError("Conflict", str(refusal)) from None
+                subject = "dataset" if isinstance(work, WarmDataset) else "profile"
+                raise refused_field(subject, sentence(str(refusal)), "Conflict") from None
             except WarmupFailed as failure:
-                raise ApiError("ServiceUnavailable", str(failure), headers={"Retry-After": "5"}) from None
+                raise ApiError("ServiceUnavailable", sentence(str(failure)), headers={"Retry-After": "5"}) from None
 
     async def add(self, change: CatalogChange, request: WarmupRequest) -> Warmup:
         """Queue a warm-up; the runner finds it within a second."""

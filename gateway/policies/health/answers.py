@@ -17,14 +17,16 @@ TRAFFIC = ("requests", "sent_bytes", "cache_bytes")
 """The counts of a tenant's requests to a bucket."""
 Buckets = Mapping[float, float]
 """Requests by the upper bound of their seconds; each includes those of the smaller bounds."""
+BATCH = "BATCH"
+"""The outcome under which batches are counted, whatever the cache did for their items."""
 Addition = Callable[[Mapping[Any, float], Mapping[Any, float]], dict[Any, float]]
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Counts of answers: by class of the status, such as ``2xx``; in buckets of seconds, by the outcome of the cache;
-    ``traffic`` by ``"BUCKET/TENANT"``: ``requests``, ``sent_bytes``, and of these ``cache_bytes``; and heads of origins' answers
-    in buckets of seconds, by origin."""
+    """Counts of answers: by class of the status, such as ``2xx``; in buckets of seconds, by the outcome of the cache or
+    ``BATCH``; ``traffic`` by ``"BUCKET/TENANT"``: ``requests``, ``sent_bytes``, and of these ``cache_bytes``; and heads of
+    origins' answers in buckets of seconds, by origin."""
 
     statuses: Mapping[str, float] = field(default_factory=dict)
     seconds: Mapping[str, Buckets] = field(default_factory=dict)

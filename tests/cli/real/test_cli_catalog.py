@@ -103,7 +103,7 @@ def test_a_named_token_from_its_creation_to_its_revocation(operator):
 def test_names_that_are_none(operator):
     """Rule: an invalid name is refused, naming the field, and nothing is created."""
     refused = operator("tenants", "create", "<script>", status=1)
-    assert "name: " in refused.err
+    assert "The field name " in refused.err
     assert "script" not in operator("tenants", "list").out
 
 

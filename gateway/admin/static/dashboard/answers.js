@@ -10,12 +10,13 @@ const WORDS = {
   MISS: "Read from the origin",
   STALE: "From the cache, while the origin does not answer",
   BYPASS: "Bypassing the cache",
+  BATCH: "Batches of items",
 };
 
 const showLatency = overviewTable("answers", {
   key: (each) => each.outcome || "all",
   columns: [
-    { label: "S3 requests, last minute", show: (each) => WORDS[each.outcome] ?? each.outcome, under: (each) => each.outcome },
+    { label: "Requests, last minute", show: (each) => WORDS[each.outcome] ?? each.outcome, under: (each) => each.outcome },
     { label: "Requests", number: true, show: (each) => perSecond(each.requests_per_second) },
     { label: "Half within", number: true, show: (each) => seconds(each.p50) },
     { label: "95\u00a0% within", number: true, show: (each) => seconds(each.p95) },
@@ -26,5 +27,5 @@ const showLatency = overviewTable("answers", {
 export function showAnswers({ statuses, latency }) {
   const counted = Object.entries(statuses).filter(([, rate]) => rate > 0);
   setText(byId("statuses"), counted.map(([name, rate]) => `${name} ${perSecond(rate)}`).join(" · "));
-  showLatency(counted.length > 0 ? latency : []);
+  showLatency(latency.filter((each) => each.p50 !== null));
 }

@@ -23,8 +23,14 @@ export class Closed extends Error {
 // The gateway is unreachable, or cannot answer now.
 export class Unavailable extends Error {}
 
-// The gateway answers that this cannot be done; the message is the detail of its problem document.
-export class Refused extends Unavailable {}
+// The gateway answers that this cannot be done; the message is the detail of its problem document, `errors` are its sentences by
+// field.
+export class Refused extends Unavailable {
+  constructor(detail, errors = []) {
+    super(detail);
+    this.errors = errors;
+  }
+}
 
 // The change was for a document that has changed since it was read.
 export class Outdated extends Refused {}
@@ -67,7 +73,7 @@ async function request(path, options, patience) {
   if (response.status === 401) throw new Unauthorized(detail);
   if (response.status >= 500) throw new Unavailable(detail);
   if (options.method === "GET" && response.status === 403) throw new Closed(document?.code ?? "", detail);
-  throw response.status === 412 ? new Outdated(detail) : new Refused(detail);
+  throw response.status === 412 ? new Outdated(detail) : new Refused(detail, document?.errors);
 }
 
 let recorded = null; // in place of sending: the request of an action

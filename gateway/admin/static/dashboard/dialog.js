@@ -222,7 +222,7 @@ function showResult(result) {
   settle(byId("action-result").querySelector("button") ?? byId("action-cancel"));
 }
 
-// A refusal is shown beside the fields that it names, as in "allow: ...; items.0.match: ..."; anything else below them.
+// A refusal is shown beside the fields that it names, such as allow or items.0.match; anything else below them.
 function complain(failure) {
   if (failure instanceof Outdated) {
     setText(byId("action-error"), "Somebody changed it after this dialog was opened, so nothing was sent. Cancel, and open it again: it then shows what is there now.");
@@ -230,20 +230,19 @@ function complain(failure) {
     page.upToDate = page.changed();
     return;
   }
+  const beside = new Map();
   const general = [];
-  let last = null;
-  for (const part of failure.message.split("; ")) {
-    const found = /^([\w.]+): (.*)$/s.exec(part);
-    const names = found ? found[1].split(".") : [];
+  const errors = failure.errors?.length > 0 ? failure.errors : [{ field: "", detail: failure.message }];
+  for (const { field: named, detail } of errors) {
+    const names = named.split(".");
     const field = current.fields.find((each) => each.names.some((name) => names.includes(name)) && !each.node.hidden);
-    if (field) last = { field, text: found[2] };
-    else if (last !== null) last.text += `; ${part}`;
-    else general.push(part);
-    if (last !== null) last.field.complain(last.text);
+    if (field) beside.set(field, [...(beside.get(field) ?? []), detail]);
+    else general.push(detail);
   }
+  for (const [field, sentences] of beside) field.complain(sentences.join(" "));
   const again = failure instanceof Refused ? "" : " The result is unknown; sending it again does no harm.";
-  if (general.length > 0) setText(byId("action-error"), `${general.join("; ")}${again}`);
-  else last.field.input.focus();
+  if (general.length > 0) setText(byId("action-error"), `${general.join(" ")}${again}`);
+  else [...beside.keys()].at(-1).input.focus();
 }
 
 let copies = 0;

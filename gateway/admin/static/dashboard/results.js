@@ -20,7 +20,7 @@ export const showResults = overviewTable("results", {
   key: (one) => one.pool,
   columns: [
     { label: "Fingerprint", show: name, under: (one) => `${one.tenant} · ${one.dataset_name || "a dataset without a name"}` },
-    { label: "Elements", number: true, show: (one) => `${count(one.blobs)} of ${count(one.items)}` },
+    { label: "Elements", number: true, show: (one) => `${one.blobs_least < one.blobs ? "at most " : ""}${count(one.blobs)} of ${count(one.items)}` },
     { label: "Space", part: (one) => (one.target > 0 ? one.bytes / one.target : 0), show: (one) => `${bytes(one.bytes)} of ${bytes(one.target)}` },
     { label: "Why", show: (one) => resultsWhy(one.why) },
     { label: "Reads", number: true, show: (one) => count(reads(one)) },

@@ -72,7 +72,7 @@ class ManyEndpoint:
             ClientGone: the client has left; everything held for it has been released.
         """
         if scope["query_string"]:
-            raise ApiError("InvalidRequest", "a batch of keys takes no parameters; entries are in the body")
+            raise ApiError("InvalidRequest", "A batch of keys takes no parameters; entries are in the body.")
         entries = parse_entries(body)
         reads = self._reads.within(scope, principal)
         metrics.BATCHES.labels("keys", "frames").inc()

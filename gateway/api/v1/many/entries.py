@@ -20,7 +20,7 @@ def _encodable(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ValueError("is not UTF-8") from None
+        raise ValueError("must be UTF-8") from None
     return text
 
 
@@ -88,12 +88,12 @@ def parse_entries(body: bytes) -> list[ManyEntry]:
     try:
         document = from_json(body)
     except ValueError as error:
-        raise ApiError("InvalidRequest", f"body: is not JSON: {error}") from None
+        raise ApiError("InvalidRequest", f"The body is not JSON: {error}.") from None
     if not isinstance(document, dict):
-        raise ApiError("InvalidRequest", 'body: must be an object, {"entries": [...]}')
+        raise ApiError("InvalidRequest", 'The body must be an object, {"entries": [...]}.')
     given = document.get("entries")
     if isinstance(given, list) and len(given) > MOST_ENTRIES:
-        many = f"entries: at most {MOST_ENTRIES}, not {len(given)}; send the rest in further requests"
+        many = f"The field entries must have at most {MOST_ENTRIES} entries, not {len(given)}; send the rest in further requests."
         raise ApiError("InvalidRequest", many)
     try:
         return ManyBody.model_validate(document).entries

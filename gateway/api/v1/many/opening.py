@@ -86,7 +86,7 @@ class OpenEndpoint:
             ClientGone: the client has left; everything held for it has been released.
         """
         if scope["query_string"]:
-            raise ApiError("InvalidRequest", "opening an object takes no parameters; bucket and key are in the body")
+            raise ApiError("InvalidRequest", "Opening an object takes no parameters; bucket and key are in the body.")
         entry = _object_of(body)
         await unless_left(receive, self._send(scope, send, entry, self._reads.within(scope, principal)))
 
@@ -128,9 +128,12 @@ def _object_of(body: bytes) -> ManyEntry:
     except ValidationError as error:
         raise invalid_request(error.errors()) from None
     except ValueError as error:
-        raise ApiError("InvalidRequest", f"body: is not JSON: {error}") from None
+        raise ApiError("InvalidRequest", f"The body is not JSON: {error}.") from None
     if entry.ranged or entry.member is not None:
-        raise ApiError("InvalidRequest", "start, end, member: only whole objects are opened; read parts by /-/v1/batch")
+        raise ApiError(
+            "InvalidRequest",
+            "Only whole objects are opened; leave start, end and member out, or read parts by /-/v1/batch.",
+        )
     return entry
 
 
