@@ -121,7 +121,7 @@ def test_wrong_options_are_refused():
         map_of(on_error="ignore")
     with pytest.raises(ValueError, match="seed"):
         map_of(seed=1.5)
-    options = "transform, on_missing, on_error, keys, ids, seed, job, access, source"
+    options = "transform, on_missing, on_error, keys, ids, seed, job, access, credentials, source"
     for name in ("tail", "substitute", "batch_size"):
         with pytest.raises(TypeError, match=f"unknown option {name}; the options are {options}"):
             larder.torch.CachedMapDataset(ENDPOINT, "train", **{name: 1})
