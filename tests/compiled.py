@@ -107,7 +107,8 @@ class Wire:
         blocks = {}
         for number, file in files.items():
             status = os.fstat(file)
-            blocks[number] = file, status.st_size, status.st_mtime_ns, numbered(guards)
+            opened = {b"digest": SimpleNamespace(fd=file)}
+            blocks[number] = opened, b"digest", status.st_size, status.st_mtime_ns, numbered(guards)
         self.reads.objects[path] = path, RANGES, blocks, size, block_size, 0.0, FAR, ()  # type: ignore[assignment]
 
     def received(self) -> bytes:

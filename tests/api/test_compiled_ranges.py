@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given
@@ -151,6 +152,14 @@ def test_guards_of_a_block(wire: Wire, files: dict[int, int]) -> None:
     wire.put_ranges(b"/b/k", SIZE, BLOCK, files, ("is", disk, "readable", True))
     assert wire.answer(head(b"/b/k", ranged=FIRST))
     disk.readable = False
+    assert not wire.answer(head(b"/b/k", ranged=FIRST))
+
+
+def test_a_block_that_is_closed(wire: Wire) -> None:
+    """Rule: a block that is not among the open ones any more is left to the Python code, and its file is not kept open."""
+    assert wire.answer(head(b"/b/k", ranged=FIRST))
+    opened: Any = wire.reads.objects[b"/b/k"][2]
+    opened[0][0].clear()
     assert not wire.answer(head(b"/b/k", ranged=FIRST))
 
 

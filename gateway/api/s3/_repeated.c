@@ -67,7 +67,7 @@ static double seconds_of(clockid_t clock, time_t *whole) {
 }
 
 /* Names of attributes, as strings that the interpreter shares. */
-enum { GUARDS_NAME, BODY, DESCRIPTOR, NAMES };
+enum { GUARDS_NAME, BODY, DESCRIPTOR, FD, NAMES };
 static PyObject *names[NAMES];
 
 enum { IS, ITEM, AT, MOST, UNTIL };
@@ -120,7 +120,7 @@ enum { OBJECTS, ANSWERED, DRAIN, CHANNEL, IDS, BEGIN, LINES, GENERAL, GUARDED, R
 /* A tuple: an object that readers of one kind may be sent again from one moment to before another, in seconds since the epoch,
  * while the guards hold. sent is noted for each answer; head is the answer's up to the request's number, or up to the lines that
  * name a range. The attribute body of copy has size bytes, or none any more. For ranges, copy is a dict of the object's blocks by
- * number, with a tuple for each that is a file: descriptor, size and time of change in nanoseconds, and guards. */
+ * number, with a tuple for each: the dict that has it while it is open, the key, size, time of change in nanoseconds, guards. */
 enum { SENT, HEAD, COPY, SIZE, BLOCK_SIZE, SINCE, BEFORE, GUARDS, READY };
 
 typedef struct {
@@ -185,9 +185,8 @@ static Py_ssize_t match(const State *self, const char *shape, const char *head, 
     return memcmp(rest + at, shape + at, self->size - at) ? 0 : end;
 }
 
-/* Prepare what all requests of a second share; 0: the date is invalid, or an error is set. begin gives what HMAC (RFC 2104) hashes
- * before the digest and before the inner hash, the pieces of the canonical request around path and slots, and from when to before
- * when the date counts. */
+/* Prepare what all requests of a second share; 0: the date is invalid, or an error is set. begin gives what HMAC hashes before
+ * the digest and the inner hash, the pieces of the text around path and slots, and from when to before when the date counts. */
 static int begin(State *self, PyObject *held, const char *date) {
     PyObject *text = PyObject_CallFunction(HELD(BEGIN), "y#", date, (Py_ssize_t)DATE), *pieces;
     const char *inner, *outer;
@@ -233,12 +232,11 @@ static int verified(const State *self, PyObject *pieces, const char *head, Py_ss
     return !differ(hex, rest + self->slots[self->signature][0], SIGNATURE);
 }
 
-/* Find the open file of the block that a range lies in; whether it is as it was, and has the bytes in memory, so that no disk is
- * waited for. */
+/* Find the open file of a range's block, unchanged and with the bytes in memory, so that no disk is waited for; 0: none. */
 static int find_file(PyObject *ready, Range *range, double at) {
     long long size = PyLong_AsLongLong(PyTuple_GetItem(ready, SIZE)), file_size, changed;
     long long block_size = PyLong_AsLongLong(PyTuple_GetItem(ready, BLOCK_SIZE)), first = range->first;
-    PyObject *guards, *number, *block;
+    PyObject *guards, *number, *block, *opened, *digest, *fd = NULL;
     uint64_t span[2], pages[5]; /* of cachestat(2), since Linux 6.5; pages[0] are in memory, or on their way */
     struct stat status;
     char byte;
@@ -247,8 +245,11 @@ static int find_file(PyObject *ready, Range *range, double at) {
     if (first / block_size != range->last / block_size || !(number = PyLong_FromLongLong(first / block_size))) return 0;
     block = PyDict_GetItemWithError(PyTuple_GetItem(ready, COPY), number);
     Py_DECREF(number);
-    if (!block || !PyArg_ParseTuple(block, "iLLO", &range->file, &file_size, &changed, &guards)) return 0;
-    if (!all_hold(guards, at) || fstat(range->file, &status) || !status.st_nlink || status.st_size != file_size) return 0;
+    if (!block || !PyArg_ParseTuple(block, "OOLLO", &opened, &digest, &file_size, &changed, &guards)) return 0;
+    if (all_hold(guards, at) && (block = PyDict_GetItemWithError(opened, digest))) fd = PyObject_GetAttr(block, names[FD]);
+    range->file = fd ? (int)PyLong_AsLong(fd) : -1;
+    Py_XDECREF(fd);
+    if (range->file < 0 || fstat(range->file, &status) || !status.st_nlink || status.st_size != file_size) return 0;
     if (status.st_mtim.tv_sec * 1000000000LL + status.st_mtim.tv_nsec != changed) return 0;
     off_t begin = range->offset = first % block_size, last = begin + range->last - first, page = getpagesize();
     struct iovec end = {&byte, 1};
@@ -352,7 +353,6 @@ static PyObject *answer(PyObject *module, PyObject *const *given, Py_ssize_t cou
         PyByteArray_Size(given[1]) != sizeof(State))
         return PyErr_SetString(PyExc_TypeError, "not the heads of a connection"), NULL;
     PyObject *held = given[0], *head = given[2];
-    (void)module;
     State *self = (State *)PyByteArray_AsString(given[1]);
     int done = PyBytes_Check(head) ? answered(self, held, PyBytes_AsString(head), PyBytes_Size(head)) : 0;
     if (done) return done < 0 ? NULL : Py_NewRef(Py_True);
@@ -390,6 +390,7 @@ PyMODINIT_FUNC PyInit__repeated(void) {
     names[GUARDS_NAME] = PyUnicode_InternFromString("guards");
     names[BODY] = PyUnicode_InternFromString("body");
     names[DESCRIPTOR] = PyUnicode_InternFromString("descriptor");
+    names[FD] = PyUnicode_InternFromString("fd");
     PyObject *module = PyModule_Create(&definition);
     if (!module || PyErr_Occurred() || PyModule_AddIntConstant(module, "STATE", sizeof(State)) < 0) return NULL;
     for (int kind = IS; kind <= UNTIL; kind++)

@@ -117,8 +117,8 @@ class CompiledHits:
         """From now on send ranges of a block from its file, while the file's guards hold."""
         if len(sent.blocks) >= self._most:
             sent.blocks.clear()
-        descriptor, size, changed, guards = file
-        sent.blocks[number] = descriptor, size, changed, numbered(guards)
+        *facts, guards = file
+        sent.blocks[number] = *facts, numbered(guards)
 
     def drain(self) -> None:
         """Count the answers that were sent since the last call."""

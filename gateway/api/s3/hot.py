@@ -116,7 +116,7 @@ class SentRanges:
     size: int
     ready: Ready
     count: Callable[[int, float], None]
-    blocks: dict[int, tuple[int, int, int, object]]
+    blocks: dict[int, tuple[object, ...]]
 
 
 @dataclass(slots=True)

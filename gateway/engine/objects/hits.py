@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gateway.engine.base.services import Services
@@ -41,8 +41,9 @@ _tuple = tuple.__new__
 """Makes a named tuple without calling its constructor, a Python function."""
 
 
-BlockFile = tuple[int, int, int, tuple[Guard, ...]]
-"""An open block: descriptor, size in bytes, time of change in nanoseconds; and the guards that hold while it is the object's."""
+BlockFile = tuple[Mapping[bytes, OpenBlob], bytes, int, int, tuple[Guard, ...]]
+"""An open block: where it is while it is open, and its digest; size in bytes, time of change in nanoseconds; and the guards that
+hold while it is the object's."""
 
 
 @dataclass(slots=True, eq=False)
@@ -172,8 +173,8 @@ class Hits:
         blob = None if ref is None else opened.get(ref)
         if ref is None or blob is None or blob.size <= LARGEST:
             return None
-        guards = ("item", ready.entry.blobs, number, ref), *opened.guards(ref.digest, blob)
-        return blob.fd, blob.size, blob.mtime_ns, guards
+        guards = ("item", ready.entry.blobs, number, ref), *opened.guards()
+        return opened.by_digest, ref.digest, blob.size, blob.mtime_ns, guards
 
     def again(self, ready: ReadyObject, now: float, at: float) -> bytes | None:
         """The bytes of an object to send to the same reader again; ``None`` if anything has changed and ``find`` must decide.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 from zlib import crc32
@@ -120,9 +121,14 @@ class OpenBlobs:
         if digest in self._open:
             self._open.move_to_end(digest)
 
-    def guards(self, digest: bytes, blob: OpenBlob) -> tuple[Guard, ...]:
-        """The comparisons that ``get`` makes, except for the state of the file."""
-        return ("item", self._open, digest, blob), ("is", self._disk, "readable", True)
+    def guards(self) -> tuple[Guard, ...]:
+        """The comparisons that ``get`` makes, except for those of the blob."""
+        return (("is", self._disk, "readable", True),)
+
+    @property
+    def by_digest(self) -> Mapping[bytes, OpenBlob]:
+        """The open blobs. Whoever remembers a blob takes it from here each time: a reference would keep its file open."""
+        return self._open
 
     def discard(self, digest: bytes) -> None:
         """Drop one blob."""
