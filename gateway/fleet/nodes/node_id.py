@@ -7,6 +7,7 @@ import platform
 import time
 import uuid
 from contextlib import suppress
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
@@ -59,6 +60,7 @@ def _read(kept: Path) -> str | None:
     return name if is_node_name(name) else None
 
 
+@cache  # every heartbeat needs it
 def place_of(address: str) -> str:
     """A short fingerprint of an address on this host. Only one process can listen on it, so the previous process there must have
     ended."""
