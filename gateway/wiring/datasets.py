@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from gateway.api.s3.accounting import Accounting
@@ -22,6 +23,7 @@ from gateway.engine.base import homes
 from gateway.engine.engine import Engine
 from gateway.engine.items.registrations import Registrations, Shared
 from gateway.engine.items.results import Results
+from gateway.engine.objects.registered_folders import CHANGED, RegisteredFolders
 from gateway.engine.operations.tenant_rates import TenantRates
 from gateway.engine.space.item_scores import ItemScores
 from gateway.engine.space.job_readers import OpenDatasets
@@ -33,8 +35,10 @@ from gateway.server.asgi_types import Application
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.conversion import Limits
 from gateway.store.datasets.folders import DATASETS
+from gateway.store.datasets.listed import ListedRegistrations
 from gateway.store.datasets.registry import RegistrationRules, Registry
 from gateway.store.files.failures import DiskFault
+from gateway.store.store import Store
 from gateway.wiring.fleet import FleetServices
 from gateway.wiring.manager import Management, keep_plan
 
@@ -110,6 +114,7 @@ def serve_datasets(
     keep_running(_swept(registry), stack)
     registrations = share(settings, redis_url, registry, services.fleet, stack)
     keep_running(registrations.run(), stack)
+    services.folders = _folders(registrations, store, stack)
     batches = BatchEndpoint(engine.batches, planned, calls)
     results = Results(store, services.fleet, management.claims, management.parts.results, settings.results)
     app = DataApp(identities, registrations, batches, ResultsEndpoint(results), store, settings.server.max_in_flight)
@@ -119,6 +124,16 @@ def serve_datasets(
     shelves = OpenDatasets(registrations.find, registry.contents, services.origin.has)
     keep_plan(settings, management, engine, shelves, stack)
     return DatasetEdge(app, identities, calls, registrations, results, exchange)
+
+
+def _folders(registrations: Registrations, store: Store, stack: AsyncExitStack) -> RegisteredFolders:
+    """The folders whose listings are recorded; they follow the registrations of this node."""
+    registry, generations = registrations.registry, store.generations
+    registry.folders.listings_change = partial(generations.bump, CHANGED)
+    listed = ListedRegistrations(registry.folders, partial(generations.of, CHANGED))
+    folders = RegisteredFolders(generations, partial(registry.work.chore, listed.read), registrations.bring_listed)
+    stack.push_async_callback(folders.close)
+    return folders
 
 
 def _in_loop(hear: Callable[[Content], None]) -> Callable[[Content], None]:

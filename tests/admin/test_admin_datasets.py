@@ -58,7 +58,7 @@ def test_a_dataset_is_shown_with_its_plan_everywhere(world: Zone, used: Stock) -
         assert (listed[0]["names"], listed[0]["caching"]) == (["used"], "full")
         one = shown(world, used, number)
         assert one["full_id"] == used.id
-        assert one["registered"] == [{"tenant": "a", "name": "used"}]
+        assert one["registered"] == [{"tenant": "a", "name": "used", "listing": "forward"}]
         assert [job["job"] for job in one["jobs"]] == ["trainer"]
         plan = get(node, "/plan")
         assert plan["datasets"][used.id]["why"] == "benefit"

@@ -85,6 +85,7 @@ def test_an_unchanged_bucket_is_only_listed(store):
     store.build()
     store.build()
     assert [seen.raw_path for seen in store.s3.seen] == ["/b"]
+    assert store.s3.seen[0].header("cache-control") == "no-cache"  # no gateway answers it from a recorded listing
 
 
 def test_fresh_reads_everything_again(store):

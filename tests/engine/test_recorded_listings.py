@@ -10,7 +10,7 @@ from gateway.policies.reads.rules import Caching, Rules
 from tests.engine.conftest import Bench
 
 RULE = Caching(match="b/data/**", listing=True)
-PAGE = WantedPage("default", "b", "list-type=2&prefix=data%2F", RULE)
+PAGE = WantedPage("default", "b", "list-type=2&prefix=data%2F", RULE.match, RULE.grant)
 DOCUMENT = b"<ListBucketResult>one</ListBucketResult>"
 KEY = ObjectKey("default", "b", "data/k")
 

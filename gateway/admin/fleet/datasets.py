@@ -40,6 +40,9 @@ class Registered(ResponseModel):
 
     tenant: str = Field(examples=["vision"])
     name: str = Field(examples=["imagenet-train"])
+    listing: Literal["forward", "immutable"] = Field(
+        description="who answers listings of its folders: the origin, or a recorded one", examples=["forward"]
+    )
 
 
 class Override(RequestModel):
@@ -108,7 +111,10 @@ async def show_dataset(
     return DatasetDocument(
         **dataset_summary(reading, full_id).model_dump(),
         full_id=full_id,
-        registered=[Registered(tenant=tenant, name=name) for tenant, name in registered],
+        registered=[
+            Registered(tenant=tenant, name=name, listing="immutable" if (tenant, name) in reading.listed else "forward")
+            for tenant, name in registered
+        ],
         override=override,
         inputs=dict(inputs.get(full_id, {})),
         jobs=[

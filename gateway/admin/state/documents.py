@@ -247,6 +247,10 @@ class DatasetSummary(ResponseModel):
 
     id: str = Field(description="the first 12 digits of its id", examples=[_ID])
     names: list[str] = Field(description="under which it is registered", examples=[["imagenet-train"]])
+    listing: Literal["forward", "immutable"] = Field(
+        description="immutable: a registration has listings of its folders answered from recorded ones",
+        examples=["forward"],
+    )
     items: int | None = Field(description="null: not known here", examples=[1_281_167])
     bytes: int | None = Field(description="of all items; null: not known here", examples=[147_900_000_000])
     caching: Mode | None = Field(description="the mode in force; null: not decided", examples=["part"])

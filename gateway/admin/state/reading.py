@@ -29,7 +29,7 @@ from gateway.policies.space.importance import ScoreReport
 from gateway.policies.space.overrides import Overrides
 from gateway.policies.space.plan import Plan
 from gateway.policies.streams.zone import NodeStreams, PoolReport
-from gateway.store.datasets.announced import inventory
+from gateway.store.datasets.announced import AnnouncedRegistration, inventory
 from gateway.store.datasets.folders import Folders
 
 T = TypeVar("T")
@@ -63,7 +63,8 @@ class FleetSources:
 class FleetReading:
     """The fleet at one moment. ``at`` is in seconds of Redis's clock; ``lost`` says why Redis is unreachable, or is empty.
 
-    ``begun`` has the times when problems of the zone began, ``mutes`` the times when operators' mutes end.
+    ``listed``: the registered datasets whose listings are recorded. ``begun`` has the times when problems of the zone began,
+    ``mutes`` the times when operators' mutes end.
     ``probe_batches``: mini-batches for which a job is measured without the cache, and with it.
     """
 
@@ -85,6 +86,7 @@ class FleetReading:
     results: Mapping[str, ResultsUsed] = field(default_factory=dict)
     held: Mapping[str, Mapping[str, PoolReport]] = field(default_factory=dict)
     datasets: Mapping[Name, str] = field(default_factory=dict)
+    listed: frozenset[Name] = frozenset()
     misses: Mapping[str, MissReport] = field(default_factory=dict)
     begun: Mapping[str, float] = field(default_factory=dict)
     mutes: Mapping[str, float] = field(default_factory=dict)
@@ -140,7 +142,7 @@ class FleetReader:
         self._read_at = 0.0
         self._stale = True
         self._lost_at = 0.0
-        self._own: tuple[float, Mapping[Name, str]] = (float("-inf"), {})
+        self._own: tuple[float, Mapping[Name, AnnouncedRegistration]] = (float("-inf"), {})
         self._once = asyncio.Lock()
 
     @property
@@ -194,6 +196,7 @@ class FleetReader:
         _, jobs = await together.jobs.all()
         records = [job.record for job in jobs]
         await together.plans.remember()
+        registered = await self._registered()
         return FleetReading(
             at=statuses.now,
             nodes=nodes,
@@ -211,21 +214,21 @@ class FleetReader:
             scaling=await together.pipelines.workers_of([record.key for record in records]),
             results=await together.results.all(),
             held=await together.held.all(),
-            datasets=await self._registered(),
+            datasets={name: known.id for name, known in registered.items()},
+            listed=frozenset(name for name, known in registered.items() if known.records_listings),
             misses=await together.misses.all(),
             begun=await together.begun.all(),
             mutes=await together.begun.mutes(),
             probe_batches=sources.probe_batches,
         )
 
-    async def _registered(self) -> Mapping[Name, str]:
-        """Ids of registered datasets: from the fleet's table, or from this node's disk."""
+    async def _registered(self) -> Mapping[Name, AnnouncedRegistration]:
+        """The registered datasets: from the fleet's table, or from this node's disk."""
         if self.sources.table is not None:
-            _, listed = await self.sources.table.all()
-            return {name: listing.tag.partition("-")[0] for name, listing in listed.items()}
+            _, entries = await self.sources.table.all()
+            return {name: AnnouncedRegistration(entry.tag, entry.stamp) for name, entry in entries.items()}
         if self._clock() - self._own[0] >= _LOOK_AT_DISK:
-            registrations = await asyncio.to_thread(inventory, self.sources.folders)
-            self._own = (self._clock(), {name: known.id for name, known in registrations.items()})
+            self._own = (self._clock(), await asyncio.to_thread(inventory, self.sources.folders))
         return self._own[1]
 
     def _alone(self, before: FleetReading) -> FleetReading:

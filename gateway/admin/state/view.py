@@ -215,6 +215,7 @@ def dataset_summary(
     return DatasetSummary(
         id=dataset[:SHORT],
         names=(dataset_names(reading) if names is None else names).get(dataset, []),
+        listing="immutable" if any(reading.datasets[name] == dataset for name in reading.listed) else "forward",
         items=items,
         bytes=size,
         caching=None if caching is None else caching.value,

@@ -1,4 +1,5 @@
-"""Listings of prefixes that a rule calls immutable, answered from recorded pages (``engine/objects/listings.py``).
+"""Listings of prefixes that a rule or a dataset's registration calls immutable, answered from recorded pages
+(``engine/objects/listings.py``).
 
 All other listings are forwarded. The allow-list was checked before; the store decides who may list.
 """
@@ -19,7 +20,6 @@ from gateway.model.outcomes import Outcome, Reason
 from gateway.model.s3.conditions import cache_directives
 from gateway.model.s3.request_headers import FOR_THE_GATEWAY, PAYER, REQUESTER
 from gateway.origin.headers import entity_headers
-from gateway.policies.reads.rules import Caching
 
 _AMZ = b"x-amz-"
 _CHARGED = "x-amz-request-charged"
@@ -27,11 +27,11 @@ _END = b"</ListBucketResult>"
 
 
 class ListingReads:
-    """Listings under rules that record them.
+    """Listings that may be recorded.
 
     Args:
         forwarder: asks the origin.
-        engine: has the rules and the recorded pages.
+        engine: has the rules, the folders of datasets, and the recorded pages.
     """
 
     def __init__(self, forwarder: Forwarder, engine: Engine) -> None:
@@ -40,12 +40,10 @@ class ListingReads:
         self._listings = engine.listings
 
     def concerns(self, call: S3Call) -> bool:
-        """Whether a request is a plain listing of objects, and a rule records it."""
+        """Whether a request is a plain listing of objects, which may be recorded."""
         return (
-            bool(self._services.rules.listings)
-            and lists_objects(call)
+            lists_objects(call)
             and "versions" not in call.names
-            and self._rule(call) is not None
             and all(_is_plain(*pair) for pair in call.request.fields.items())
         )
 
@@ -55,10 +53,10 @@ class ListingReads:
         Raises:
             OriginUnavailable: the origin is needed and cannot be reached.
         """
-        identity, rule = call.auth.principal.identity, self._rule(call)
-        assert rule is not None
-        query = "&".join(sorted(piece for piece in call.query.split("&") if not piece.startswith("x-id=")))
-        asked = self._listings.begin(WantedPage(identity.origin, call.bucket, query, rule))
+        page = await self._page(call)
+        if page is None:
+            return await self._forwarder.forward(call, body(), Outcome.BYPASS, Reason.NOT_A_READ)
+        identity, asked = call.auth.principal.identity, self._listings.begin(page)
         if not is_forced(call):
             recorded = await self._listings.recall(asked, identity)
             if recorded is not None:
@@ -94,9 +92,19 @@ class ListingReads:
         if held:
             yield held
 
-    def _rule(self, call: S3Call) -> Caching | None:
-        prefix = parameter(call.query, "prefix").decode("utf-8", "replace")
-        return self._services.rules.listing(f"{call.bucket}/{prefix}")
+    async def _page(self, call: S3Call) -> WantedPage | None:
+        """The page that a request asks for; ``None`` if it is not recorded. A rule comes before registrations."""
+        principal, rules = call.auth.principal, self._services.rules
+        prefix = f"{call.bucket}/{parameter(call.query, 'prefix').decode('utf-8', 'replace')}"
+        query = "&".join(sorted(piece for piece in call.query.split("&") if not piece.startswith("x-id=")))
+        rule = rules.listing(prefix)
+        if rule is not None:
+            return WantedPage(principal.identity.origin, call.bucket, query, rule.match, rule.grant)
+        scope = await self._services.folders.scope(principal.tenant, prefix)
+        grant = None if scope is None else rules.grant_below(prefix)
+        if scope is None or grant is None:
+            return None
+        return WantedPage(principal.identity.origin, call.bucket, query, scope.name, grant, scope.number)
 
 
 def _is_plain(name: bytes, value: bytes) -> bool:

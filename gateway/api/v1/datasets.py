@@ -21,6 +21,7 @@ from gateway.api.v1.documents import (
     Dataset,
     Datasets,
     Items,
+    ListingWanted,
     SourceRequest,
 )
 from gateway.api.v1.identity import Caller
@@ -48,6 +49,10 @@ from gateway.store.datasets.registry import DigestSource
 
 _PIECE = 250
 _BY_CONTENT = "register it as {name}-{first 16 digits of its id}, which is unique, and expires when unused"
+_LISTING = (
+    "who answers listings of the items' folder in each bucket: the origin (forward), or, for the tenant's readers, until a write "
+    "through the gateways, another registration, or the end of the origin's grant, a recorded one (immutable)"
+)
 MEANINGS = {
     400: "InvalidRequest, InvalidDigestFile, IndexOutOfRange, or S3's codes for a malformed signature",
     404: "UnknownDataset",
@@ -103,11 +108,13 @@ class DatasetService:
         return registration
 
     async def register(
-        self, caller: Caller, name: str, caching: str, by_content: bool, request: Request
+        self, caller: Caller, name: str, caching: str, by_content: bool, listing: bool, request: Request
     ) -> tuple[Registration, bool]:
         """Register the digest file in the body, or the one that it names. Returns the registration, and whether the name is
         new."""
         check_name(name)
+        if listing:
+            require_writer(caller.principal, "decides on no listings")
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         registry, tenant, additive = self._registrations.registry, caller.principal.tenant, caller.principal.read_only
         async with registry.registering(tenant), registry.draft() as draft:
@@ -119,16 +126,15 @@ class DatasetService:
                     await self._take(caller, request, file)
                 if additive:
                     await self._registrations.find(tenant, name, now=True)  # it may be registered only at another node
-                source = DigestSource(
-                    file.fingerprint, caller.principal.allow, by_content, additive, caller.principal.identity.pays
-                )
+                pays = caller.principal.identity.pays
+                source = DigestSource(file.fingerprint, caller.principal.allow, by_content, additive, pays, listing)
                 registered = await registry.register(tenant, name, file.path, caching, source)
         await self._registrations.registered()
         return registered
 
     async def remove(self, principal: Principal, name: str) -> None:
         """Remove one of the caller's datasets."""
-        require_writer(principal)
+        require_writer(principal, "removes no dataset")
         check_name(name)
         if not await self._registrations.remove(principal.tenant, name):
             raise UnknownDataset(name)
@@ -162,6 +168,7 @@ class DatasetService:
             resident=min(content.items, content.states.resident + held.get(content.id, 0)),
             registered_at=moment(registration.registered_at),
             request_payer=registration.pays,
+            listing=list(registration.listing),
         )
 
     async def page(self, principal: Principal, registration: Registration, start: int, count: int) -> bytes:
@@ -267,6 +274,7 @@ async def register_dataset(
     service: Service,
     caching: Annotated[CachingWanted, Query(description="how the cache should treat it")] = "auto",
     by_content: Annotated[bool, Query(description=_BY_CONTENT)] = False,
+    listing: Annotated[ListingWanted, Query(description=_LISTING)] = "forward",
 ) -> Dataset:
     """Upload a digest file, or name its S3 address. Another dataset of this name is replaced; while in use, it stays registered
     under the name of its content.
@@ -274,7 +282,7 @@ async def register_dataset(
     Registrations are soft state: when a request is answered UnknownDataset, register again.
     """
     try:
-        registration, new = await service.register(caller, name, caching, by_content, request)
+        registration, new = await service.register(caller, name, caching, by_content, listing == "immutable", request)
     except LarderError:
         metrics.REGISTRATIONS.labels("refused").inc()
         raise

@@ -13,6 +13,7 @@ MOST_ITEMS = 10_000
 _ID = "3310881304358 1e677d5c9eb047b1f7a3bccdeccac3aa28a09be4e528862199d".replace(" ", "")
 
 CachingWanted = Literal["auto", "full", "part", "none", "static", "chunked"]
+ListingWanted = Literal["forward", "immutable"]
 assert CachingWanted.__args__ == CACHING  # type: ignore[attr-defined]
 
 
@@ -45,6 +46,10 @@ class Dataset(BaseModel):
     request_payer: bool = Field(
         description="it was registered with x-amz-request-payer: requester, so reads of its items carry that header",
         examples=[False],
+    )
+    listing: list[str] = Field(
+        description="bucket and folder of listings that are answered from a recorded one; empty: none",
+        examples=[["datasets/imagenet/"]],
     )
 
 

@@ -1,7 +1,7 @@
 """Read-only keys under ``/-/v1``: they change nothing made by another key of their tenant.
 
 A training run needs a job and a dataset, both soft state. So a read-only key may register its own jobs, and a dataset under an
-unused name. It replaces and removes no registration, and does not report for other keys' jobs.
+unused name. It replaces and removes no registration, decides on no listings, and does not report for other keys' jobs.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ def require_own(principal: Principal, job: JobRecord | None) -> None:
         raise ApiError("AccessDenied", f"This access key is read-only, and the job {job.job!r} belongs to another key.")
 
 
-def require_writer(principal: Principal) -> None:
-    """Refuse a read-only key.
+def require_writer(principal: Principal, needed: str) -> None:
+    """Refuse a read-only key, which must not do what is ``needed``.
 
     Raises:
         ApiError: AccessDenied.
     """
     if principal.read_only:
-        raise ApiError("AccessDenied", "This access key is read-only: it removes no dataset.")
+        raise ApiError("AccessDenied", f"This access key is read-only: it {needed}.")

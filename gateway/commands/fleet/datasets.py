@@ -90,15 +90,20 @@ def _same(listed_id: str, wanted: str) -> bool:
     return len(wanted) >= 4 and (listed_id.startswith(wanted) or wanted.startswith(listed_id))
 
 
+def _name(registration: Mapping[str, Any]) -> str:
+    return f"{registration.get('tenant')}/{registration.get('name')}"
+
+
 def _show(_options: Namespace, dataset: Mapping[str, Any]) -> None:
     inputs, override = (dataset.get(name) or {} for name in ("inputs", "override"))
-    registered = [
-        f"{registration.get('tenant')}/{registration.get('name')}" for registration in dataset.get("registered") or ()
-    ]
+    registrations = dataset.get("registered") or ()
+    registered = [_name(registration) for registration in registrations]
+    recorded = [_name(registration) for registration in registrations if registration.get("listing") == "immutable"]
     facts(
         (
             ("dataset", listed(registered) or listed(dataset.get("names"))),
             ("id", dataset.get("full_id") or dataset.get("id")),
+            ("listings", f"recorded: {listed(recorded)}" if recorded else "forward"),
             ("items", number(dataset.get("items"))),
             ("bytes", size(dataset.get("bytes"))),
             ("caching", dataset.get("caching")),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,33 @@ class ScoredItems(Protocol):
         """Whether an item that is not here may be stored."""
 
 
+class FolderScope(NamedTuple):
+    """A folder of a tenant whose listings are recorded, and the number under which the folders were read."""
+
+    name: str
+    number: int
+
+
+class ListedFolders(Protocol):
+    """Folders of datasets whose listings are recorded; see ``gateway.engine.objects.registered_folders.RegisteredFolders``."""
+
+    def forget(self, path: str) -> Iterable[str]:
+        """The scopes of folders with a written ``bucket/key``."""
+
+    async def scope(self, tenant: str, prefix: str) -> FolderScope | None:
+        """The scope of listings of ``bucket/prefix`` by a tenant."""
+
+
+class _Unregistered:
+    """No dataset is registered."""
+
+    def forget(self, path: str) -> Iterable[str]:
+        return ()
+
+    async def scope(self, tenant: str, prefix: str) -> FolderScope | None:
+        return None
+
+
 class _Unscored:
     """No item is more important than another."""
 
@@ -58,11 +85,12 @@ class _Unscored:
 
 @dataclass(slots=True)
 class Services:
-    """Shared by the engine's parts; ``rules`` is replaced when the configuration is reloaded.
+    """Shared by the engine's parts; ``rules`` is replaced when the configuration is reloaded, ``folders`` once, at the start.
 
     ``heard`` says which writes elsewhere in the fleet this worker knows of. ``fleet`` calls other nodes; ``None`` outside a
     fleet. ``moves`` takes objects over from their previous homes; ``None`` outside a fleet. ``keeps`` says whether the plan has
-    space for a dataset, ``share`` gives its share of the cache, ``scores`` the importance of items.
+    space for a dataset, ``share`` gives its share of the cache, ``scores`` the importance of items. ``folders``: those of
+    datasets whose listings are recorded.
     """
 
     store: Store
@@ -78,6 +106,7 @@ class Services:
     keeps: Callable[[Content], bool] = _everything
     share: Callable[[Content], float | None] = _unplanned
     scores: ScoredItems = field(default_factory=_Unscored)
+    folders: ListedFolders = field(default_factory=_Unregistered)
 
     def trusted_since(self) -> float:
         """The earliest time of confirmation with which an object is served without asking the origin.

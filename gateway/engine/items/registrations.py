@@ -38,7 +38,15 @@ from gateway.model.errors import LarderError
 from gateway.model.keys import OriginIdentity
 from gateway.model.peer.principal import principal_header
 from gateway.store.datasets import parcel
-from gateway.store.datasets.announced import AnnouncedRegistration, Mark, inventory, known_of, read_marks, write_marks
+from gateway.store.datasets.announced import (
+    AnnouncedRegistration,
+    Mark,
+    inventory,
+    known_of,
+    read_marks,
+    records_listings,
+    write_marks,
+)
 from gateway.store.datasets.opened import Registration
 from gateway.store.datasets.registry import Registry
 from gateway.store.files.failures import disk_faults
@@ -101,6 +109,7 @@ class Registrations:
         self._looking = asyncio.Lock()
         self._blind_until = float("-inf")
         self._copies: SingleFlight[Name, LarderError | None] = SingleFlight()
+        self._unlisted: set[Name] = set()
         self._resting: TLRUCache[Name, _Rest] = TLRUCache(math.inf, lambda _, rest, __: rest.until, clock)
 
     # --- looking
@@ -145,6 +154,14 @@ class Registrations:
         for name, listed in [each for each in self._listed.items() if each[0][0] == tenant]:
             if await self.registry.get(*name) is None:
                 await self._copy(self._shared, name, listed)
+
+    def bring_listed(self, tenant: str) -> None:
+        """Begin to copy a tenant's datasets whose listings are recorded to this node, because their folders may be listed."""
+        for name in [name for name in self._unlisted if name[0] == tenant]:
+            self._unlisted.discard(name)
+            if self._shared is not None and name in self._listed and name not in self._copies:
+                copying = partial(self._copy_from_any, self._shared.fleet, name, self._listed[name])
+                self._copies.join(name, copying).cancel()
 
     # --- changing
 
@@ -225,6 +242,9 @@ class Registrations:
         marks = await self.registry.work.chore(partial(read_marks, folders))
         state, self._listed = await shared.table.all()
         self._state = state
+        self._unlisted = {
+            name for name, listed in self._listed.items() if records_listings(listed.stamp) and name not in mine
+        }
         news: dict[Name, Mark] = {}
         for name, known in mine.items():
             epoch = await self._agree(shared, name, known, marks.get(name))

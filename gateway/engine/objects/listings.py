@@ -1,18 +1,21 @@
-"""Recorded listings of prefixes that a rule calls immutable: pages of XML, kept like objects and served until a write.
+"""Recorded listings of prefixes that a rule or a dataset's registration calls immutable: pages of XML, kept like objects and
+served until a write.
 
 A page is a blob with a row in the index, under a name that no client can ask for, so all workers of a node share it, and it is
-evicted like everything else. Each rule has its own slot per bucket in the table of generations (``_slot_of``). Every event that
-forgets a key bumps the slots of the rules that match it: writes through this node, writes that other nodes announce, and objects
-that the origin shows to have changed. Purges bump every slot, and a change of rights bumps the bucket's slot. A row has the
-generation under which the origin was asked, and is valid while the slot has that one. An older row is replaced or evicted.
+evicted like everything else. A rule is a *scope*, and so is a folder of a tenant's datasets (registered_folders.py). Each scope
+has its own slot per bucket in the table of generations (``_slot_of``). Every event that forgets a key bumps the slots of the
+scopes that contain it: writes through this node, writes that other nodes announce, and objects that the origin shows to have
+changed. Purges bump every slot, and a change of rights bumps the bucket's slot. A row has the generation under which the origin
+was asked, and is valid while the slot has that one. An older row is replaced or evicted.
 
 As with objects, the generation is read before the origin is asked, and a write bumps it before and after it is forwarded. So a
 page that was listed during a write is never served after the write was acknowledged. All pages served under one generation show
 one state of the prefix.
 
-The origin decides who may list: a page is served to the identities to which the origin has sent it within the rule's ``grant``.
-A node that may have missed writes trusts no earlier page. Nor does a worker trust pages from before it started, or from before
-its rules last changed which listings are recorded, because it may have recorded no writes then.
+The origin decides who may list: a page is served to the identities to which the origin has sent it within the ``grant``. Pages
+of a folder are for its tenant alone. A node that may have missed writes trusts no earlier page. Nor does a worker trust pages
+from before it started, or from before its rules last changed which listings are recorded, because it may have recorded no
+writes then.
 """
 
 from __future__ import annotations
@@ -24,11 +27,11 @@ from typing import NamedTuple
 
 from gateway.engine.base.services import Services
 from gateway.engine.objects.entries import EntryCache, ObjectEntry
+from gateway.engine.objects.registered_folders import MISSED
 from gateway.model.access import Access
 from gateway.model.errors import LarderError
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.objects import BlobRef, Header, ObjectMeta
-from gateway.policies.reads.rules import Caching
 from gateway.store.memory import LARGEST
 from gateway.store.shared.generations import slots_of
 
@@ -42,22 +45,23 @@ _SKEW = 10.0
 
 
 class WantedPage(NamedTuple):
-    """A requested page: its origin and bucket, its parameters, and its rule."""
+    """A requested page.
+
+    ``scope`` is the glob of its rule, or that of its folder. ``grant``: seconds for which the origin's answer to one identity
+    counts. ``read``: the number under which the folder was read; ``None`` for a rule.
+    """
 
     origin: str
     bucket: str
     query: str
-    rule: Caching
-
-    @property
-    def slot(self) -> ObjectKey:
-        """The key whose slot represents the page; see ``_slot_of``."""
-        return _slot_of(self.origin, self.bucket, self.rule.match)
+    scope: str
+    grant: float
+    read: int | None = None
 
     @property
     def row(self) -> ObjectKey:
         """The name of its row; no origin can have this name."""
-        name = sha256(f"{self.rule.match}\0{self.query}".encode()).hexdigest()
+        name = sha256(f"{self.scope}\0{self.query}".encode("utf-8", "surrogatepass")).hexdigest()
         return ObjectKey(f"{self.origin}\x1flistings", self.bucket, name)
 
 
@@ -69,9 +73,9 @@ class AskedPage(NamedTuple):
     asked_at: float
 
 
-def _slot_of(origin: str, bucket: str, match: str) -> ObjectKey:
-    """The key whose slot stands for the listings under a rule; a real object with this key would only invalidate listings."""
-    return ObjectKey(origin, bucket, f"\0{match}")
+def _slot_of(origin: str, bucket: str, scope: str) -> ObjectKey:
+    """The key whose slot stands for the listings of a scope; a real object with this key would only invalidate listings."""
+    return ObjectKey(origin, bucket, f"\0{scope}")
 
 
 class RecordedListings:
@@ -81,20 +85,29 @@ class RecordedListings:
         self._services = services
         self._entries = EntryCache(_MOST)
         self._recorded = services.rules.listings
-        self._since = services.now()
+        self._since = self._began = services.now()
 
     def forget(self, keys: Sequence[ObjectKey]) -> None:
         """Forget the pages that may contain these keys; effective at once, for all workers of the node."""
-        if not (self._recorded or self._services.rules.listings) or not self._notes():
-            return
-        rules, generations = self._services.rules, self._services.store.generations
-        for slot in {_slot_of(key.origin, key.bucket, match) for key in keys for match in rules.listed(key.path)}:
-            generations.bump(slot)
+        rules, folders = self._services.rules, self._services.folders
+        ruled = bool(self._recorded or rules.listings) and self._notes()
+        slots: set[ObjectKey] = set()
+        for key in keys:
+            path = key.path
+            scopes = [*rules.listed(path), *folders.forget(path)] if ruled else folders.forget(path)
+            slots.update(_slot_of(key.origin, key.bucket, scope) for scope in scopes)
+        for slot in slots:
+            self._services.store.generations.bump(slot)
 
     def begin(self, page: WantedPage) -> AskedPage:
         """Note the facts with which a page must be recorded; call it before the origin is asked."""
         self._notes()
-        return AskedPage(page, self._services.store.generations.of(page.slot), self._services.now())
+        return AskedPage(page, self._generation(page), self._services.now())
+
+    def _generation(self, page: WantedPage) -> int:
+        of = self._services.store.generations.of
+        own = of(_slot_of(page.origin, page.bucket, page.scope))
+        return own if page.read is None else own + of(MISSED) + page.read
 
     def _notes(self) -> bool:
         """Whether listings are recorded; notices when the rules change which listings are."""
@@ -128,9 +141,10 @@ class RecordedListings:
         if entry.record.meta.etag != _tag(asked.generation) or not self._services.store.generations.trusts(entry.key):
             return False
         granted = entry.grants.get(identity.name)
-        if granted is None or not granted <= asked.asked_at < granted + asked.page.rule.grant:
+        if granted is None or not granted <= asked.asked_at < granted + asked.page.grant:
             return False
-        return min(granted, entry.record.confirmed_at) >= max(self._since, self._services.trusted_since())
+        since = self._since if asked.page.read is None else self._began
+        return min(granted, entry.record.confirmed_at) >= max(since, self._services.trusted_since())
 
     async def _document(self, ref: BlobRef) -> bytes | None:
         """The bytes of a page: from memory where they are there, otherwise from the file."""
@@ -157,7 +171,7 @@ class RecordedListings:
     ) -> None:
         """Record a page; best effort."""
         store, key = self._services.store, asked.page.row
-        if store.generations.of(asked.page.slot) != asked.generation:
+        if self._generation(asked.page) != asked.generation:
             return
         meta = ObjectMeta(_tag(asked.generation), len(document), "", headers, ())
         with suppress(LarderError):

@@ -80,6 +80,19 @@ class Rules:
         rule = next(rule for rule in self._rules if rule.may_match_below(prefix))
         return rule if rule.listing and covers_prefix(rule.match, prefix) else None
 
+    def grant_below(self, prefix: str) -> float | None:
+        """The shortest grant for objects of ``bucket/prefix``; ``None`` if a rule keeps none of some of them."""
+        shortest = inf
+        for rule in self._rules:
+            if not rule.may_match_below(prefix):
+                continue
+            if not rule.cache or rule.freshness == ALWAYS:
+                return None
+            shortest = min(shortest, rule.grant)
+            if covers_prefix(rule.match, prefix):
+                break
+        return shortest
+
     def listed(self, path: str) -> list[str]:
         """The globs of the rules that may have recorded listings with ``bucket/key``."""
         return [match for match in self.listings if glob_matches(match, path)]

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from gateway.store.datasets.folders import PAYS, REGISTRATION, Folders, read_document, write_document
+from gateway.store.datasets.folders import LISTING, PAYS, REGISTRATION, Folders, read_document, write_document
 
 _FILE = "announced.json"
 Name = tuple[str, str]
@@ -28,11 +28,22 @@ class AnnouncedRegistration(NamedTuple):
         """The dataset's id."""
         return self.tag.partition("-")[0]
 
+    @property
+    def records_listings(self) -> bool:
+        """Whether listings of its folders are recorded."""
+        return records_listings(self.stamp)
+
 
 def known_of(document: Mapping[str, Any]) -> AnnouncedRegistration:
     """The identity of a registration: the name of its locations file, which is unique and the same on all nodes."""
     stamp = f"{document.get('locations')}/{document.get('caching')}"
-    return AnnouncedRegistration(str(document.get("content")), f"{stamp}/{PAYS}" if document.get(PAYS) else stamp)
+    stamp += "".join(f"/{term}" for term in (PAYS, LISTING) if document.get(term))
+    return AnnouncedRegistration(str(document.get("content")), stamp)
+
+
+def records_listings(stamp: str) -> bool:
+    """Whether the registration with this stamp has listings of its folders recorded."""
+    return stamp.endswith(f"/{LISTING}")
 
 
 def inventory(folders: Folders) -> dict[Name, AnnouncedRegistration]:

@@ -17,6 +17,7 @@ import fcntl
 import json
 import os
 import shutil
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from hashlib import sha256
 from pathlib import Path
@@ -33,9 +34,11 @@ READERS = 2
 """Conversions at once on a node, so that a long one does not block those of other tenants."""
 PAYS = "pays"
 """A field of a registration's document: true if its reads pay (``Registration.pays``), otherwise absent."""
-TERMS = frozenset({"caching", PAYS})
+LISTING = "listing"
+"""A field of a registration's document: the folders whose listings are recorded (``Registration.listing``), absent if none."""
+TERMS = frozenset({"caching", PAYS, LISTING})
 """The fields that registering the same file again may change."""
-Terms = dict[str, str | bool]
+Terms = dict[str, str | bool | list[str]]
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _LARGEST_REGISTRATION = 1024 * 1024
 
@@ -54,9 +57,14 @@ class Draft:
 
 
 class Folders:
-    """Paths, locks and renames. Every method may raise ``OSError``."""
+    """Paths, locks and renames. Every method may raise ``OSError``.
+
+    Attributes:
+        listings_change: called before a change of registrations that may change which listings are recorded, under the lock.
+    """
 
     def __init__(self, root: Path) -> None:
+        self.listings_change: Callable[[], object] = lambda: None
         self.root = root
         self.contents = root / "contents"
         self.tenants = root / "tenants"
@@ -91,6 +99,11 @@ class Folders:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         return Draft(path, descriptor)
 
+    def announce(self, *documents: dict[str, Any] | None) -> None:
+        """Announce the coming replacement of one of these documents by another, or its removal. Requires the lock."""
+        if any(document is not None and LISTING in document for document in documents):
+            self.listings_change()
+
     def clear_away(self, into: Path) -> bool:
         """Move contents that no registration names into a draft. Requires the lock.
 
@@ -122,9 +135,14 @@ class Folders:
         return len(free) < len(unused)
 
 
-def terms_of(caching: str, pays: bool) -> Terms:
+def terms_of(caching: str, pays: bool, listing: Sequence[str] = ()) -> Terms:
     """The ``TERMS`` of a registration's document."""
-    return {"caching": caching, PAYS: True} if pays else {"caching": caching}
+    terms: Terms = {"caching": caching}
+    if pays:
+        terms[PAYS] = True
+    if listing:
+        terms[LISTING] = list(listing)
+    return terms
 
 
 def read_document(path: Path) -> dict[str, Any] | None:

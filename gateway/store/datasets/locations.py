@@ -213,6 +213,35 @@ class PackedLocations:
             items += (page * ROWS + np.flatnonzero(here)).tolist()
         return items
 
+    def starts(self) -> dict[str, bytes]:
+        """The longest common beginning of the keys in each bucket. Reads every page, so it blocks.
+
+        Raises:
+            Damaged: the file is malformed.
+        """
+        starts: dict[str, bytes] = {}
+        for page in range(len(self._row_pages)):
+            keys, buckets, _, _ = self.rows(page)
+            for number in np.unique(buckets).tolist():
+                if number >= len(self._buckets):
+                    raise Damaged("the list of locations is garbled")
+                bucket = self._buckets[number]
+                for start in self._starts(np.unique(keys[buckets == number])):
+                    starts[bucket] = common_start([starts.get(bucket, start), start])
+        return starts
+
+    def _starts(self, numbers: NDArray[np.uint64]) -> Iterator[bytes]:
+        """The common beginnings of these keys on each page, from the page's head where all its keys are among them."""
+        pages, counts = np.unique(numbers // KEYS, return_counts=True)
+        for page, count in zip(pages.tolist(), counts.tolist(), strict=True):
+            if page >= len(self._key_pages):
+                raise Damaged("the list of locations is garbled")
+            if count == min(KEYS, self._keys - page * KEYS):
+                yield self._common(page)
+            else:
+                keys = self.keys(page)
+                yield common_start([keys[key % KEYS] for key in numbers[numbers // KEYS == page].tolist()])
+
     def _common(self, page: int) -> bytes:
         """The common prefix of the keys on a page."""
         at = int(self._key_pages[page])
@@ -251,6 +280,14 @@ class PackedLocations:
         if deflated:
             body = zlib.decompressobj().decompress(body, _LARGEST_BODY)
         return bytes(self._table[at : at + size]), body, min(KEYS, self._keys - page * KEYS)
+
+
+def common_start(keys: list[bytes]) -> bytes:
+    """The longest common beginning of keys."""
+    first, last = min(keys), max(keys)
+    return first[
+        : next((at for at, (byte, other) in enumerate(zip(first, last, strict=False)) if byte != other), len(first))
+    ]
 
 
 def _location(bucket: str, key: bytes, offset: int, length: int) -> Location:

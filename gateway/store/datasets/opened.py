@@ -15,8 +15,9 @@ from weakref import WeakValueDictionary
 from gateway.model.datasets import CACHING, is_dataset_id, is_name
 from gateway.model.keys import OriginIdentity
 from gateway.store.datasets.content import Content
-from gateway.store.datasets.folders import PAYS, REGISTRATION, Folders, read_document
+from gateway.store.datasets.folders import LISTING, PAYS, REGISTRATION, Folders, read_document
 from gateway.store.datasets.layout import Damaged
+from gateway.store.datasets.listed import are_folders
 from gateway.store.datasets.locations import Locations, open_locations
 from gateway.store.datasets.parcel import VERSION
 from gateway.store.datasets.publishing import note_use
@@ -34,7 +35,7 @@ class Registration:
     """One dataset under one tenant's name.
 
     ``caching`` is the requested mode; ``registered_at`` in seconds since the epoch. ``pays``: the tenant accepts the charges of
-    requester-pays buckets for reads of the items.
+    requester-pays buckets for reads of the items. ``listing``: the folders, as ``bucket/folder/``, whose listings are recorded.
     """
 
     tenant: str
@@ -44,6 +45,7 @@ class Registration:
     caching: str
     registered_at: float
     pays: bool = False
+    listing: tuple[str, ...] = ()
 
     def read_by(self, identity: OriginIdentity) -> OriginIdentity:
         """The identity that reads the items from the origin for a reader with ``identity``."""
@@ -202,6 +204,8 @@ class OpenRegistrations:
             assert caching in CACHING
             pays = document.get(PAYS, False)
             assert isinstance(pays, bool)
+            listing = document.get(LISTING, [])
+            assert listing == [] or are_folders(listing)
         except (AssertionError, KeyError, TypeError, ValueError) as error:
             raise Damaged(f"{folder / REGISTRATION} has an unsupported version or is damaged") from error
         content = self._contents.get(tag)
@@ -211,13 +215,14 @@ class OpenRegistrations:
         opened = open_locations(folder / locations)
         if opened.items != content.items:
             raise Damaged(f"{folder / locations} belongs to another dataset")
-        return Registration(tenant, name, content, opened, caching, registered_at, pays)
+        return Registration(tenant, name, content, opened, caching, registered_at, pays, tuple(listing))
 
     def _forget_damaged(self, path: Path, stamp: Stamp) -> None:
         try:
             with self._folders.locked():
                 # Another worker may have replaced it while it was being opened.
                 if _stamp(path) == stamp:
+                    self._folders.listings_change()
                     path.unlink()
                     self.damaged = True
         except OSError:

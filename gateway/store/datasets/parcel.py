@@ -23,7 +23,7 @@ from aiofiles.os import mkdir
 
 from gateway.model.datasets import CACHING, MAX_ITEMS
 from gateway.model.errors import LarderError
-from gateway.store.datasets.folders import PAYS, REGISTRATION
+from gateway.store.datasets.folders import LISTING, PAYS, REGISTRATION
 from gateway.store.datasets.incoming import incoming
 from gateway.store.datasets.index import Index, Repeated, total_of
 from gateway.store.datasets.layout import (
@@ -34,6 +34,7 @@ from gateway.store.datasets.layout import (
     empty_states,
     tag_of,
 )
+from gateway.store.datasets.listed import are_folders
 from gateway.store.datasets.locations import open_locations
 from gateway.store.files.failures import disk_faults
 from gateway.store.files.threads import HUNG_AFTER, once
@@ -180,7 +181,7 @@ def _document(body: bytes) -> dict[str, Any]:
         document = json.loads(body)
     except (ValueError, RecursionError):
         document = None
-    if not isinstance(document, dict) or document.keys() - {PAYS} != _FIELDS.keys():
+    if not isinstance(document, dict) or document.keys() - {PAYS, LISTING} != _FIELDS.keys():
         raise Unfit("its document lacks required fields")
     right = all(type(document[name]) is kind for name, kind in _FIELDS.items())
     if not right or document["version"] != VERSION or document["caching"] not in CACHING:
@@ -189,6 +190,8 @@ def _document(body: bytes) -> dict[str, Any]:
         raise Unfit("its document has invalid file names")
     if document.get(PAYS, True) is not True:
         raise Unfit("its document does not say who pays")
+    if not are_folders(document.get(LISTING, ["b/f/"])):
+        raise Unfit("its document does not say which listings are recorded")
     if not all(isinstance(glob, str) for glob in document["allow"]):
         raise Unfit("its document has an invalid allow-list")
     return document

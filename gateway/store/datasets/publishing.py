@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from gateway.policies.items.dataset_quota import Limit, Quota, Usage, exceeded, 
 from gateway.store.datasets.announced import AnnouncedRegistration, Name, known_of
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.folders import (
+    LISTING,
     REGISTRATION,
     TERMS,
     Folders,
@@ -39,6 +40,8 @@ IN_USE = 3600.0
 """Seconds after its last use for which a registration counts as in use."""
 _DIGITS = 16
 _LONGEST = 128
+MakeTerms = Callable[[Path], Terms]
+"""Makes the terms of a registration with the given locations."""
 _CONTENT_NAME = re.compile(rf"(.+)-([0-9a-f]{{{_DIGITS}}})")
 
 
@@ -94,8 +97,8 @@ class Publisher:
             raise over_quota(limit, self.quota, used)
         return used
 
-    def known(self, tenant: str, name: str, terms: Terms | None, fingerprint: str, allow: tuple[str, ...]) -> bool:
-        """Whether the name already has this very file; if only the terms differ, they are updated (but not to ``None``)."""
+    def known(self, tenant: str, name: str, terms: MakeTerms | None, fingerprint: str, allow: tuple[str, ...]) -> bool:
+        """Whether the name already has this very file; if only the terms differ, they are updated (without ``terms``, kept)."""
         path = self.folders.of_tenant(tenant) / name / REGISTRATION
         document = read_document(path)
         if not fingerprint or document is None:
@@ -103,12 +106,16 @@ class Publisher:
         same = (document.get("version"), document.get("fingerprint"), document.get("allow"))
         if same != (VERSION, fingerprint, list(allow)):
             return False
+        if terms is None:
+            return True
         kept = {name: value for name, value in document.items() if name not in TERMS}
-        if terms is not None and {**kept, **terms} != document:
+        wanted = {**kept, **terms(path.with_name(str(document.get("locations"))))}
+        if wanted != document:
             with self.folders.locked():
                 if read_document(path) != document:
                     return False
-                write_document(path, {**kept, **terms})
+                self.folders.announce(document, wanted)
+                write_document(path, wanted)
         return True
 
     def content_names(self, tenant: str, name: str) -> list[str]:
@@ -138,6 +145,7 @@ class Publisher:
             if before is not None and kept:
                 self._keep(folder, before)
             (draft / LOCATIONS).rename(folder / document["locations"])
+            self.folders.announce(before, document)
             write_document(folder / REGISTRATION, document)
             sync_folder(folder.parent)
         self.unswept = self.unswept or before is not None
@@ -149,6 +157,7 @@ class Publisher:
         if not path.exists():
             return False
         with self.folders.locked():
+            self.folders.announce(read_document(path))
             path.unlink(missing_ok=True)
         self.sweep()
         return True
@@ -160,6 +169,7 @@ class Publisher:
             document = read_document(path)
             if document is None or known_of(document) != known:
                 return False
+            self.folders.announce(document)
             path.unlink(missing_ok=True)
         self.sweep()
         return True
@@ -185,6 +195,7 @@ class Publisher:
         with self.folders.locked():
             for path, document in self._content_named(tenant):
                 if _last_use(path.parent, document) < oldest:
+                    self.folders.announce(document)
                     path.unlink(missing_ok=True)
                     gone.add((str(document.get("tenant")), str(document.get("name"))))
         self.expired.update(gone)
@@ -217,7 +228,9 @@ class Publisher:
         except FileNotFoundError:
             kept.rmdir()
             return
-        write_document(kept / REGISTRATION, {**before, "name": kept.name})
+        # Listings are as the new holder of the name says.
+        terms = {term: value for term, value in before.items() if term != LISTING}
+        write_document(kept / REGISTRATION, {**terms, "name": kept.name})
 
     def _check_quota(self, draft: Path, tenant: str, without: str) -> None:
         used = usage_of(self.folders, tenant, without)

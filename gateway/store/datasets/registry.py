@@ -24,8 +24,10 @@ from gateway.policies.items.dataset_quota import Limit, Quota, allowance
 from gateway.store.datasets.announced import AnnouncedRegistration, Name
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.conversion import Converted, Grant, GrantExceeded, Limits, convert
-from gateway.store.datasets.folders import READERS, REGISTRATION, Folders, read_document, terms_of
+from gateway.store.datasets.folders import READERS, REGISTRATION, Folders, Terms, read_document, terms_of
 from gateway.store.datasets.layout import INDEX, LOCATIONS
+from gateway.store.datasets.listed import folders_to_record
+from gateway.store.datasets.locations import open_locations
 from gateway.store.datasets.opened import BELIEVED, OpenRegistrations, Registration
 from gateway.store.datasets.parcel import VERSION, Parcel
 from gateway.store.datasets.publishing import Publisher, content_name, foreign_digits, over_quota
@@ -44,7 +46,7 @@ class DigestSource:
     ``fingerprint`` is the SHA-256 of its bytes, so that the same file is not read twice; empty if unknown. ``allow`` is
     the allow-list of the registering caller, which must cover every item. ``content_name`` requests a content name
     (publishing.py). ``additive``: an existing registration is not replaced. ``pays``: the tenant accepts the charges of
-    requester-pays buckets for reads of the items.
+    requester-pays buckets for reads of the items. ``listing``: listings of the items' folders are recorded.
     """
 
     fingerprint: str = ""
@@ -52,6 +54,16 @@ class DigestSource:
     content_name: bool = False
     additive: bool = False
     pays: bool = False
+    listing: bool = False
+
+    def terms(self, caching: str, locations: Path) -> Terms:
+        """The terms of its registration with these locations. Runs in a thread.
+
+        Raises:
+            ApiError: InvalidRequest, no folder can be recorded; AccessDenied, the allow-list does not cover one.
+        """
+        listing = folders_to_record(open_locations(locations), self.allow) if self.listing else ()
+        return terms_of(caching, self.pays, listing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +260,8 @@ class Registry:
                 if source.additive and (there := await self.work.glance(partial(self._opened.refreshed, tenant, name))):
                     _require_same(there, converted.id)
                     return there, False
-                document = _document(tenant, name, caching, source, converted)
+                terms = await self.work.chore(partial(source.terms, caching, draft / LOCATIONS))
+                document = _document(tenant, name, terms, source, converted)
                 new = await self.work.chore(partial(self._publisher.publish, draft, document))
             registration = await self.work.glance(partial(self._opened.refreshed, tenant, name))
             if self._unswept:
@@ -335,7 +348,7 @@ class Registry:
         look = self._publisher
         names = await self.work.chore(partial(look.content_names, tenant, name)) if source.content_name else [name]
         for written_as in names:
-            terms = None if source.additive else terms_of(caching, source.pays)
+            terms = None if source.additive else partial(source.terms, caching)
             if await self.work.chore(partial(look.known, tenant, written_as, terms, source.fingerprint, source.allow)):
                 return await self.work.glance(partial(self._opened.refreshed, tenant, written_as))
         return None
@@ -392,12 +405,12 @@ def _require_same(there: Registration, identity: str) -> None:
         )
 
 
-def _document(tenant: str, name: str, caching: str, source: DigestSource, converted: Converted) -> dict[str, Any]:
+def _document(tenant: str, name: str, terms: Terms, source: DigestSource, converted: Converted) -> dict[str, Any]:
     return {
         "version": VERSION,
         "tenant": tenant,
         "name": name,
-        **terms_of(caching, source.pays),
+        **terms,
         "registered_at": time.time(),
         "fingerprint": source.fingerprint,
         "allow": list(source.allow),

@@ -23,6 +23,7 @@ from gateway.store.datasets import layout
 from gateway.store.datasets.columns import BadFile, Columns
 from gateway.store.datasets.index import total_of
 from gateway.store.datasets.layout import NONE, IndexForm, width_of
+from gateway.store.datasets.locations import common_start
 
 KNOWN_KEYS = 2**19
 """Keys that are remembered in order to be stored once; after that many, remembering starts over."""
@@ -330,9 +331,9 @@ def pack_rows(rows: NDArray[np.uint64]) -> bytes:
 
 def pack_keys(keys: list[bytes]) -> bytes:
     """Encode a page of keys."""
-    first, last = min(keys), max(keys)
-    size = next((at for at, (byte, other) in enumerate(zip(first, last, strict=False)) if byte != other), len(first))
-    common, rests = first[:size], [key[size:] for key in keys]
+    common = common_start(keys)
+    size = len(common)
+    rests = [key[size:] for key in keys]
     ends = np.cumsum([len(rest) for rest in rests], dtype=np.uint32).astype("<u2")
     body = ends.tobytes() + b"".join(rests)
     deflated = zlib.compress(body, 1)

@@ -94,13 +94,20 @@ def test_verify_remote(operator, running):
 
 def test_a_dataset_and_its_plan(operator, user, origin, running, tmp_path):
     """Rule: a dataset is found by name or id; pinned, the plan has it, and says that it was decided here; a mode and a
-    quota are changed apart from each other; auto takes both back."""
+    quota are changed apart from each other; auto takes both back. Both CLIs show whether its listings are recorded."""
     made = stock(origin, tmp_path, "pinned", bytes_of(20, 1000, 7))
     assert user("datasets", "register", "pinned", str(made.file)).status == 0
     wait_until(lambda: "pinned" in operator("datasets", "list").out, SOON, "the dataset")
     assert operator("datasets", "pin", "pinned").out == "pinned: pin, from the next plan on\n"
     assert operator("datasets", "show", made.id, "--json").json["override"]["mode"] == "pin"
     assert "pin" in operator("datasets", "show", "pinned").out
+    assert "forward" in operator("datasets", "show", "pinned").out
+    user("datasets", "register", "pinned", str(made.file), "--listing", "immutable")
+    assert "data/pinned/" in user("datasets", "show", "pinned").out
+    wait_until(
+        lambda: "recorded: " in operator("datasets", "show", "pinned").out, SOON, "the option of its registration"
+    )
+    assert [row["listing"] for row in operator("datasets", "list", "--json").json["items"]] == ["immutable"]
     assert operator("plan", "--json").json["overrides"] == {made.id: "pin"}
     operator("plan")
     assert operator("datasets", "quota", "pinned", "5kB").out == "pinned: a quota of 5.0 kB, from the next plan on\n"

@@ -191,6 +191,13 @@ def _add_datasets(commands: Any) -> None:
         action="store_true",
         help="accept the charges of requester-pays buckets for reads of its items",
     )
+    register.add_argument(
+        "--listing",
+        choices=("forward", "immutable"),
+        default="forward",
+        help="who answers S3 listings of its folder: the store (forward), or, until a write through the gateways or another\n"
+        "registration, a recorded one",
+    )
     known = _command(
         commands, "list", "larder.commands.dataset:listing", "all datasets", "List the registered datasets."
     )

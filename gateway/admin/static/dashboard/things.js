@@ -81,6 +81,7 @@ const KINDS = {
       ["Kept", modeWords(dataset)],
       ["Why", dataset.shortfall || planWords(dataset, reasonOf(dataset, jobs)) || "–"],
       ["Cached", share(dataset.resident_share)],
+      ...(dataset.listing === "immutable" ? [["Listings", "recorded, as its registration says"]] : []),
       ["Origin reads, last epochs", epochWords(dataset.last_epochs)],
       ...jobs.filter((job) => job.dataset.slice(0, 12) === dataset.id).map((job) => ["Job", job.job, linkTo("jobs", job.tenant, job.job)]),
       ["Id", dataset.id],

@@ -29,6 +29,7 @@ class DatasetInfo:
         resident: items in the caches of the fleet, at the time of the answer.
         members: items of a sample, which are adjacent; 1 without samples.
         request_payer: whether reads of the items accept the charges of requester-pays buckets.
+        listing: the folders, as ``bucket/folder/``, whose listings are answered from recorded ones.
     """
 
     name: str
@@ -42,6 +43,7 @@ class DatasetInfo:
     resident: int = 0
     members: int = 1
     request_payer: bool = False
+    listing: tuple[str, ...] = ()
 
     @property
     def samples(self) -> int:
@@ -69,6 +71,7 @@ class DatasetInfo:
             resident=_typed(document, "resident", int),
             members=max(1, _typed({"members": 1, **document}, "members", int)),
             request_payer=document.get("request_payer", False) is True,
+            listing=tuple(str(folder) for folder in document.get("listing") or ()),
         )
 
 
@@ -90,9 +93,10 @@ class MixtureInfo(DatasetInfo):
 def restored_info(values: Mapping[str, Any]) -> DatasetInfo:
     """A description from its ``dataclasses.asdict``, which may have passed through JSON."""
     if "parts" not in values:
-        return DatasetInfo(**values)
-    parts = tuple(DatasetInfo(**part) for part in values["parts"])
-    return MixtureInfo(**{**values, "parts": parts, "counts": tuple(values["counts"]), "names": tuple(values["names"])})
+        return DatasetInfo(**{**values, "listing": tuple(values.get("listing", ()))})
+    parts = tuple(restored_info(part) for part in values["parts"])
+    tuples = {name: tuple(values.get(name, ())) for name in ("counts", "names", "listing")}
+    return MixtureInfo(**{**values, "parts": parts, **tuples})
 
 
 @dataclass(frozen=True, slots=True)

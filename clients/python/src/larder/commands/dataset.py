@@ -14,7 +14,11 @@ from larder.http.credentials import CredentialSource, endpoint_of
 def register(arguments: Namespace) -> int:
     """``larder dataset register``."""
     registered = client_of(arguments).register(
-        arguments.name, arguments.source, caching=arguments.caching, request_payer=arguments.request_payer
+        arguments.name,
+        arguments.source,
+        caching=arguments.caching,
+        request_payer=arguments.request_payer,
+        listing=arguments.listing,
     )
     _print_info(arguments, registered)
     return 0
@@ -60,4 +64,10 @@ def _print_info(arguments: Namespace, info: DatasetInfo) -> None:
     if arguments.json:
         output.document(asdict(info))
         return
-    output.table([(name, f"{value:,}" if isinstance(value, int) else value) for name, value in asdict(info).items()])
+    output.table([(name, _text(value)) for name, value in asdict(info).items()])
+
+
+def _text(value: object) -> object:
+    if isinstance(value, tuple):
+        return ", ".join(value) or "forward"
+    return f"{value:,}" if isinstance(value, int) else value

@@ -171,7 +171,7 @@ def build_with(run: Run, s3: S3, source: str, path: Path, options: Options) -> R
                 journal.fill(() if options.fresh else known)
             work = _Build(journal, reader, options, Report(str(path)), source)
             with shown(progress_of(options.progress), work.counts, lambda: reader.bytes):
-                work.read(lambda: s3.list(bucket, prefix), run)
+                work.read(lambda: s3.list(bucket, prefix, fresh=True), run)
             return work.write(path)
     finally:
         reader.stop()

@@ -101,6 +101,7 @@ class Client:
         caching: str = "auto",
         by_content: bool = False,
         request_payer: bool = False,
+        listing: str = "forward",
     ) -> DatasetInfo:
         """Register a dataset at the gateway. Repeating that is harmless; different content replaces the dataset that had the
         name.
@@ -112,6 +113,8 @@ class Client:
             by_content: register it under ``name`` with the first digits of its id, which no other dataset can displace.
                 It expires after some days without use.
             request_payer: accept the charges of requester-pays buckets, for the digest file and for all reads of the items.
+            listing: ``immutable`` has listings of the items' folder in each bucket answered from a recorded one, until a write
+                through the gateways or another registration; ``forward`` from the store.
 
         Raises:
             DigestFileError: there is no such file.
@@ -121,7 +124,10 @@ class Client:
             CredentialsMissing: there is no access key to sign with.
         """
         path = f"/-/v1/datasets/{check_name(name)}"
-        query = encode_query([("caching", caching), *([("by_content", "true")] if by_content else [])])
+        options = {"by_content": "true"} if by_content else {}
+        if listing != "forward":  # earlier gateways do not know it
+            options["listing"] = listing
+        query = encode_query([("caching", caching), *options.items()])
         patient = self._patient_api()
         payer = PAYS if request_payer else {}
         if isinstance(source, str) and source.startswith("s3://"):

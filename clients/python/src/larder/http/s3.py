@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from email.message import Message
 from functools import partial
 from http.client import HTTPResponse
+from types import MappingProxyType
 from typing import BinaryIO, TypeVar
 from urllib.parse import unquote_plus
 from xml.etree import ElementTree
@@ -199,9 +200,11 @@ class S3:
 
         return self._patiently(attempt, bucket, key)
 
-    def list(self, bucket: str, prefix: str = "", *, start_after: str = "") -> Iterator[ListedObject]:
+    def list(
+        self, bucket: str, prefix: str = "", *, start_after: str = "", fresh: bool = False
+    ) -> Iterator[ListedObject]:
         """All objects whose key begins with ``prefix``, in the store's order: the order of the keys' bytes, except with
-        SeaweedFS.
+        SeaweedFS. ``fresh``: a gateway must not answer from a recorded listing.
 
         Raises:
             S3Error: as ``get`` does, or the listing cannot be continued.
@@ -209,7 +212,7 @@ class S3:
         asked = {"list-type": "2", "encoding-type": "url", "prefix": prefix}
         if start_after:
             asked["start-after"] = start_after
-        return self._listed(bucket, asked, start_after)
+        return self._listed(bucket, asked, start_after, {"Cache-Control": "no-cache"} if fresh else {})
 
     def children(self, bucket: str, prefix: str = "", *, most: int | None = None) -> Iterator[ListedObject]:
         """The objects and folders directly below ``prefix``; in each page of the listing, folders come last.
@@ -233,13 +236,15 @@ class S3:
         Raises:
             S3Error: as ``get`` does.
         """
-        page = self._patiently(partial(self._page, "", {}), "", "")
+        page = self._patiently(partial(self._page, "", {}, {}), "", "")
         return tuple(name for entry in page.iterfind("{*}Buckets/{*}Bucket") if (name := entry.findtext("{*}Name")))
 
-    def _listed(self, bucket: str, asked: Mapping[str, str], last: str) -> Iterator[ListedObject]:
+    def _listed(
+        self, bucket: str, asked: Mapping[str, str], last: str, headers: Mapping[str, str] = MappingProxyType({})
+    ) -> Iterator[ListedObject]:
         parameters = asked
         while True:
-            page = self._patiently(partial(self._page, bucket, parameters), bucket, "")
+            page = self._patiently(partial(self._page, bucket, parameters, headers), bucket, "")
             before = last
             for listed in _objects(page):
                 yield listed
@@ -250,9 +255,9 @@ class S3:
                 return
             parameters = {**asked, **_following(page, before, last, bucket)}
 
-    def _page(self, bucket: str, parameters: Mapping[str, str]) -> ElementTree.Element:
+    def _page(self, bucket: str, parameters: Mapping[str, str], headers: Mapping[str, str]) -> ElementTree.Element:
         query = encode_query(parameters.items())
-        with self._exchange("GET", bucket, "", {}, query) as response:
+        with self._exchange("GET", bucket, "", headers, query) as response:
             body = response.read()
             if response.status != 200:
                 raise _error(response, body, bucket, "")
