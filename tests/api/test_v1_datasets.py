@@ -87,7 +87,7 @@ def test_a_dataset_is_registered_shown_and_removed(running: Running, name: str, 
     assert abs(moment - datetime.now(UTC)) < timedelta(minutes=5)
     assert document == {
         "name": name, "id": id_of(rows), "items": 30, "members": 1, "bytes": 3000, "caching": "full",
-        "chunks": {"partitions": 1, "units": 1}, "plan": 1, "resident": 0, "request_payer": False,
+        "chunks": {"partitions": 1, "units": 1}, "plan": 1, "resident": 0, "request_payer": False, "listing": [],
     }  # fmt: skip
     for known_as in (name, id_of(rows)):
         shown = show(running, known_as)
@@ -186,7 +186,8 @@ def test_wrong_parameters_of_a_listing(running: Running, query: str, said: str) 
     ("query", "said"),
     [
         ("?caching=some", "The parameter caching "),
-        ("?cache=full", "Unknown parameter 'cache'; known: caching, by_content."),
+        ("?cache=full", "Unknown parameter 'cache'; known: caching, by_content, listing."),
+        ("?listing=fresh", "The parameter listing "),
         ("?caching=full&caching=none", "The parameter caching appears more than once."),
     ],
 )

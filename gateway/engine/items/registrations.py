@@ -23,13 +23,14 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
 from cachetools import TLRUCache
 
-from gateway.base.tasks import SingleFlight, repeat
+from gateway.base.tasks import SingleFlight, Tasks, repeat
 from gateway.engine.base.homes import PREFIX, Node, PeerNodes
 from gateway.fleet.jobs.datasets import DatasetTable, ListedRegistration, Name, State
 from gateway.fleet.nodes.announcer import DOWN
@@ -110,6 +111,7 @@ class Registrations:
         self._blind_until = float("-inf")
         self._copies: SingleFlight[Name, LarderError | None] = SingleFlight()
         self._unlisted: set[Name] = set()
+        self._bringing = Tasks()
         self._resting: TLRUCache[Name, _Rest] = TLRUCache(math.inf, lambda _, rest, __: rest.until, clock)
 
     # --- looking
@@ -159,9 +161,15 @@ class Registrations:
         """Begin to copy a tenant's datasets whose listings are recorded to this node, because their folders may be listed."""
         for name in [name for name in self._unlisted if name[0] == tenant]:
             self._unlisted.discard(name)
-            if self._shared is not None and name in self._listed and name not in self._copies:
-                copying = partial(self._copy_from_any, self._shared.fleet, name, self._listed[name])
-                self._copies.join(name, copying).cancel()
+            if self._shared is not None:
+                self._bringing.start(self._bring_listed(self._shared, name))
+
+    async def _bring_listed(self, shared: Shared, name: Name) -> None:
+        with suppress(LarderError):  # it is tried again after the next comparison with the table
+            await self._look(shared.table)
+            listed = self._listed.get(name)
+            if listed is not None and await self.registry.get(*name, now=True) is None:
+                await self._copy(shared, name, listed)
 
     # --- changing
 
@@ -205,6 +213,7 @@ class Registrations:
 
     async def close(self) -> None:
         """Stop copying."""
+        await self._bringing.stop()
         await self._copies.stop()
 
     async def _follow(self, shared: Shared) -> None:
@@ -264,6 +273,8 @@ class Registrations:
         if told and (listed is not None or (mark is not None and mark.epoch == epoch)):
             if await self.registry.drop(*name, known):
                 log.info("a dataset was replaced or removed elsewhere; it is forgotten here")
+                if listed is not None and records_listings(listed.stamp):
+                    self._unlisted.add(name)
             return ""
         entry = ListedRegistration(known.tag, known.stamp, shared.fleet.members.me)
         return await shared.table.put(name, entry, only_new=told)

@@ -9,7 +9,7 @@ attribute.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 
 from gateway.base.tasks import SingleFlight
@@ -49,12 +49,12 @@ class RegisteredFolders:
         self._reading: SingleFlight[None, None] = SingleFlight()
         self.close = self._reading.stop
 
-    def forget(self, path: str) -> Iterator[str]:
+    def forget(self, path: str) -> Iterable[str]:
         """The scopes of folders with this ``bucket/key``. While they are not known, ends the pages of all."""
         if self._generations.at(*self._slots) != self._number:
             self._generations.bump(MISSED)
             self._reading.join(None, self._settle).cancel()
-        return (scope for folder, scope in self._scopes if path.startswith(folder))
+        return (scope for folder, scope in self._scopes if path.startswith(folder)) if self._scopes else ()
 
     async def scope(self, tenant: str, prefix: str) -> FolderScope | None:
         """The scope of the narrowest folder of a tenant that contains ``bucket/prefix``; ``None`` if there is none, or if the
