@@ -187,7 +187,6 @@ def test_wrong_parameters_of_a_listing(running: Running, query: str, said: str) 
     [
         ("?caching=some", "The parameter caching "),
         ("?cache=full", "Unknown parameter 'cache'; known: caching, by_content, listing."),
-        ("?listing=fresh", "The parameter listing "),
         ("?caching=full&caching=none", "The parameter caching appears more than once."),
     ],
 )

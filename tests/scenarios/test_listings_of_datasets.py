@@ -141,8 +141,8 @@ def test_another_dataset_of_the_name_decides_anew(running: Running, file: Callab
     assert registered(running, "replaced", file("replaced")).json["listing"]
     assert [listed(running, "replaced")[0] for _ in range(2)] == [COLD, HIT]
     assert register(running, "replaced", file("replaced", NAMES[:4])).status == 200
-    kept = [one["listing"] for one in ask(running, "GET", "/v1/datasets").json["datasets"] if "replaced" in one["name"]]
-    assert kept == [[], []]
+    known = ask(running, "GET", "/v1/datasets").json["datasets"]
+    assert [dataset["listing"] for dataset in known if "replaced" in dataset["name"]] == [[], []]
     assert listed(running, "replaced")[0] == FORWARDED
 
 
@@ -166,6 +166,7 @@ def test_what_cannot_be_recorded_is_refused(running: Running, file: Callable[...
     reply = registered(running, "whole", file("whole", ["a/1", "b/1"]))
     assert (reply.status, reply.code) == (400, "InvalidRequest")
     assert "a rule for the bucket" in reply.json["detail"]
+    assert registered(running, "other", file("other"), listing="fresh").code == "InvalidRequest"
     assert registered(running, "read-only", file("read-only"), GWR).code == "AccessDenied"
     assert registered(running, "part", file("part", ["data/a/0", "data/b/0"]), GWP).code == "AccessDenied"
     assert registered(running, "part", file("part", ["data/a/0", "data/a/1"]), GWP).json["listing"] == ["part/data/a/"]
