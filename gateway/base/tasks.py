@@ -123,7 +123,8 @@ class SingleFlight(Generic[K, T]):
     """
 
     def __init__(self, tasks: Tasks | None = None, unclaimed: Callable[[T], None] | None = None) -> None:
-        self._calls: dict[K, Call[T]] = {}
+        self.calls: dict[K, Call[T]] = {}
+        """The calls in flight, by key."""
         self._unclaimed = unclaimed
         self._tasks = Tasks() if tasks is None else tasks
         self.drain = self._tasks.join
@@ -135,7 +136,7 @@ class SingleFlight(Generic[K, T]):
         return len(self._tasks)
 
     def __contains__(self, key: K) -> bool:
-        return key in self._calls
+        return key in self.calls
 
     def begin(self, key: K, call: Coroutine[Any, Any, T], owner: Hashable = None) -> asyncio.Future[T]:
         """Start a call that later callers join, in place of any in flight; returns a future like ``waiter``. See ``owner``."""
@@ -144,38 +145,38 @@ class SingleFlight(Generic[K, T]):
         task = loop.create_task(call)
         self._tasks.keep(task)
         task.add_done_callback(partial(self._end, key, waiters))
-        self._calls[key] = Call(task, loop.time(), owner, waiters)
+        self.calls[key] = Call(task, loop.time(), owner, waiters)
         return waiters[0]
 
     def hold(self, key: K, owner: Hashable = None) -> list[asyncio.Future[T]]:
         """Make callers of a key wait until ``settle`` is called with this list: for work on many keys; see ``begin``."""
         waiters: list[asyncio.Future[T]] = []
-        self._calls[key] = Call(None, asyncio.get_running_loop().time(), owner, waiters)
+        self.calls[key] = Call(None, asyncio.get_running_loop().time(), owner, waiters)
         return waiters
 
     def settle(self, key: K, waiters: list[asyncio.Future[T]], result: T) -> None:
         """Give the result to the callers of a held key."""
-        call = self._calls.get(key)
+        call = self.calls.get(key)
         if call is not None and call.waiters is waiters:
-            del self._calls[key]
+            del self.calls[key]
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(result)
 
     def waiter(self, key: K) -> asyncio.Future[T]:
         """A future for the result of the call in flight for a key. Cancelling it affects this caller only."""
-        call = self._calls[key]
+        call = self.calls[key]
         waiter: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         call.waiters.append(waiter)
         return waiter
 
     def joined(self, key: K) -> asyncio.Future[T] | None:
         """A future for the result of the call in flight for a key; ``None`` if there is none."""
-        return self.waiter(key) if key in self._calls else None
+        return self.waiter(key) if key in self.calls else None
 
     def join(self, key: K, call: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Future[T]:
         """A future for the result of the call in flight for a key; starts ``call`` if there is none."""
-        return self.waiter(key) if key in self._calls else self.begin(key, call())
+        return self.waiter(key) if key in self.calls else self.begin(key, call())
 
     async def result(self, key: K, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """The result of the call for a key; raises its exception."""
@@ -183,27 +184,27 @@ class SingleFlight(Generic[K, T]):
 
     def hand_over(self, key: K) -> list[asyncio.Future[T]]:
         """The callers; the call itself gives them its result before it ends, and later callers start a new call."""
-        return self._calls.pop(key).waiters
+        return self.calls.pop(key).waiters
 
     def began(self, key: K) -> float:
         """When the call in flight for a key began, on the event loop's clock."""
-        return self._calls[key].began
+        return self.calls[key].began
 
     def owner(self, key: K) -> Hashable:
         """The owner of the call in flight for a key; ``None`` if there is no call."""
-        call = self._calls.get(key)
+        call = self.calls.get(key)
         return None if call is None else call.owner
 
     def forget(self, key: K) -> None:
         """Let later callers start a new call; callers that have joined still get its result."""
-        self._calls.pop(key, None)
+        self.calls.pop(key, None)
 
     def _end(self, key: K, waiters: list[asyncio.Future[T]], task: asyncio.Task[T]) -> None:
         """Pass on the result of a call that has ended, or that was cancelled before it began."""
         self._tasks.forget(task)
-        call = self._calls.get(key)
+        call = self.calls.get(key)
         if call is not None and call.task is task:
-            del self._calls[key]
+            del self.calls[key]
         failure = None if task.cancelled() else task.exception()
         if self._unclaimed is not None and waiters[0].cancelled() and not task.cancelled() and failure is None:
             self._unclaimed(task.result())

@@ -103,7 +103,7 @@ class Edge(ABC):
 
         reply = send if self.breaks_off else watched
         try:
-            if self.places.used >= self.places.limit:
+            if self.places.used >= self.places.limit and PLACE not in scope:
                 raise self._shed()
             await self.answer(scope, receive, reply)
         except (ClientGone, BrokenBody):

@@ -73,7 +73,7 @@ class Engine:
         hits = Hits(services, self._entries, self._grants)
         self.hits, self.hot = hits, hits.find
         self.sightings = Sightings(services, self._entries)
-        self.open = self._reads.open
+        self.begin, self.open = self._reads.begin, self._reads.open
         self.known = self._reads.known
         self.granted = self._grants.widest
         self.resident = self._reads.resident

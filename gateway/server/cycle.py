@@ -145,7 +145,7 @@ class Cycle:
                 return self._run(application(self.scope, self.receive, self.send))
             rest = begin(self.scope, self.receive, self.send, self.send_files)
         except Exception as error:
-            rest = _failed(error)
+            rest = failing(error)
         return None if rest is None and (self.complete or self.deferred) else self._run(rest)
 
     def go_on(self, rest: Awaitable[None]) -> None:
@@ -451,5 +451,6 @@ class Cycle:
         self._protocol.on_response_complete(self)
 
 
-async def _failed(error: Exception) -> None:
+async def failing(error: Exception) -> None:
+    """Raise an error in the task that answers a request."""
     raise error

@@ -144,12 +144,18 @@ class Store:
 
     async def known(self, key: ObjectKey, most: int) -> objects.CachedObject | None:
         """Like ``lookup``, with the object's grants and at most ``most`` of its first blocks, in one query."""
-        if not self.generations.trusts(key):
-            return None
         try:
-            return await self._disk.look_each(objects.known, (key, most))
+            return await self.look(key, most) if self.generations.trusts(key) else None
         except DiskFault:
             return None
+
+    def look(self, key: ObjectKey, most: int) -> asyncio.Future[objects.CachedObject | None]:
+        """Begin the query of ``known`` for a key that the index may be trusted for.
+
+        Raises:
+            DiskFault: the disk is failing; here, or from the future.
+        """
+        return self._disk.look_each(objects.known, (key, most))
 
     async def blocks(self, row_id: int, first: int, last: int) -> dict[int, BlobRef]:
         """The cached blocks from ``first`` to ``last``, inclusive, by number."""

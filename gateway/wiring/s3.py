@@ -45,6 +45,8 @@ def serve_s3(
     direct, of_buckets = DirectReads(engine, fleet.peers, note, accounting), BucketReads(relayed, forwarder, engine)
     asked_loads = AskedLoads(engine, WarmObjects(engine, engine.services.fleet))
     presented = PresentedReads(relayed, of_buckets, forwarder, engine)
-    ways = ReadPaths(hot, relayed, direct, of_buckets, presented, ListingReads(forwarder, engine), asked_loads, note)
+    ways = ReadPaths(
+        hot, reads, relayed, direct, of_buckets, presented, ListingReads(forwarder, engine), asked_loads, note
+    )
     s3 = S3App(authenticator, ways, forwarder, accounting, settings.server, elsewhere)
     return s3, PeerObjects(reads, hot, engine)

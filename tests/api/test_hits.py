@@ -49,7 +49,15 @@ class PromptEdge:
         self.app = S3App(
             Authenticator(settings),
             ReadPaths(
-                cast(Any, self), nobody, nobody, nobody, nobody, nobody, nobody, lambda *read: self.noted.append(read)
+                cast(Any, self),
+                nobody,
+                nobody,
+                nobody,
+                nobody,
+                nobody,
+                nobody,
+                nobody,
+                lambda *read: self.noted.append(read),
             ),
             nobody,
             Accounting(

@@ -3,6 +3,7 @@ entry for live followers."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ from gateway.api.s3.hot import Hit, Unresolved
 from gateway.api.s3.signer import LoggedSigner, signer_of
 from gateway.base import metrics, tracing
 from gateway.edge import exposition
+from gateway.engine.objects.cold import Answer as OriginAnswer
 from gateway.engine.operations.live import LiveRequests
 from gateway.engine.operations.tenant_rates import TenantRates
 from gateway.engine.operations.traffic import Traffic, TrafficTally
@@ -60,6 +62,8 @@ class Trace:
     """The address of the client's connection."""
     sent: StreamedResponse | None = None
     """The request to the home, if it was sent before the long path began."""
+    begun: asyncio.Future[OriginAnswer] | None = None
+    """The origin's answer, if it came before the long path began."""
 
     def __init__(
         self, started: float, time: float, request_id: str, request: WireRequest, auth: Authenticated | None = None

@@ -23,11 +23,11 @@ from gateway.model.outcomes import Outcome, Reason
 from gateway.net.connection import KnownHead
 from gateway.policies.reads.rules import Rules
 from gateway.server.asgi_types import RawHeaders, Scope, Send
-from gateway.server.cycle import FILES
+from gateway.server.cycle import FILES, Cycle, failing
 from gateway.server.files import just_written
 from gateway.server.head import encode_lines
 from gateway.server.send import send_file
-from gateway.store.files.blobs import Span
+from gateway.store.files.blobs import OpenBlob, Span
 
 SERVER = (b"server", b"Larder")
 
@@ -62,6 +62,7 @@ class Answer:
     ``length`` is the number of body bytes, for logs; ``code`` the S3 error code when the gateway itself refuses.
     ``span`` is the part of the object in the answer to a GET: first byte, end (exclusive), and size of the object.
     ``remote`` is set if another node answered with a hit that can be relayed without a task the next time.
+    ``blob`` has the bytes of ``content`` in its file, and keeps it open.
     ``cleanup`` is awaited at the end, even if nothing was sent: a generator that was never started cannot clean up after itself.
     """
 
@@ -75,6 +76,7 @@ class Answer:
     cleanup: Callable[[], Awaitable[None]] | None = None
     span: tuple[int, int, int] | None = None
     remote: RemoteHit | None = None
+    blob: OpenBlob | None = None
 
 
 @cache  # one entry per kind of answer
@@ -144,6 +146,22 @@ async def complete(scope: Scope, send: Send, answer: Answer) -> None:
             content.close()
         if answer.cleanup is not None:
             await answer.cleanup()
+
+
+def begin_sending(cycle: Cycle, answer: Answer) -> Awaitable[None] | None:
+    """Send an answer with a ``blob``, as far as the client accepts it at once.
+
+    Returns:
+        The rest, from the file, which also raises what was raised here; ``None`` if all is sent.
+    """
+    blob, content = answer.blob, answer.content
+    assert blob is not None
+    assert isinstance(content, bytes | memoryview)
+    span = blob.fd, 0, answer.length, blob.inode
+    try:
+        return cycle.send_files(answer.status, encode_lines(answer.headers), (span,), content)
+    except Exception as error:
+        return failing(error)
 
 
 async def discard(answer: Answer) -> None:

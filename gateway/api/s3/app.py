@@ -14,7 +14,7 @@ from itertools import count
 from gateway.api.s3 import permissions
 from gateway.api.s3.about_bucket import BucketReads
 from gateway.api.s3.accounting import METHODS, Accounting, Trace
-from gateway.api.s3.answer import SERVER, Answer, RemoteHit, cache_status, complete, date_header
+from gateway.api.s3.answer import SERVER, Answer, RemoteHit, begin_sending, cache_status, complete, date_header
 from gateway.api.s3.asked_loads import AskedLoads, asks_for_load
 from gateway.api.s3.auth import Authenticated, Authenticator, split_address
 from gateway.api.s3.call import S3Call, check_bucket, decode_key, resource_of
@@ -26,17 +26,20 @@ from gateway.api.s3.form import Form
 from gateway.api.s3.forward import Forwarder, relay_read
 from gateway.api.s3.hot import Hit, HotReads, Unresolved
 from gateway.api.s3.listings import ListingReads
+from gateway.api.s3.objects import ObjectReads
 from gateway.api.s3.post_object import PostObjects, check_form_request, is_form_upload, key_of
 from gateway.api.s3.presented import PresentedReads
 from gateway.api.s3.relayed import RelayedReads
 from gateway.api.s3.repeated import Repeats
 from gateway.api.s3.signer import LoggedSigner, form_signer
+from gateway.base import tracing
 from gateway.base.config_server import ServerSettings
 from gateway.edge.asgi import Edge
 from gateway.edge.problems import encoded, note_refusal
 from gateway.engine.objects.body import Body
 from gateway.engine.objects.found import Forward, Relay
 from gateway.model.errors import BrokenBody, LarderError, S3Error
+from gateway.model.holders import HOLDER
 from gateway.model.keys import ObjectKey
 from gateway.model.outcomes import Outcome, Reason
 from gateway.model.s3.navigation import confined, opens_document
@@ -44,7 +47,7 @@ from gateway.model.s3.redaction import redact_path
 from gateway.model.s3.sigv4 import WireRequest
 from gateway.server.asgi_types import Begin, Message, RawHeaders, Receive, Scope, Send, SendFiles
 from gateway.server.callers import AUTHENTICATED, authenticated
-from gateway.server.cycle import FILES, REPEATS
+from gateway.server.cycle import DIRECT, FILES, REPEATS, Cycle
 from gateway.server.place import PLACE, RequestPlace
 from gateway.server.received import request_body
 from gateway.server.refusals import HOST_ID
@@ -57,7 +60,7 @@ _TRACE = "larder.trace"
 
 @dataclass(frozen=True, slots=True)
 class ReadPaths:
-    """The ways to read an object: the short one for repeated hits, and the general one, through its home.
+    """The ways to read an object: the short one for repeated hits, the one on this node, and the general one, through its home.
 
     ``direct`` goes through the home too, for repeated hits. ``of_buckets`` is for headers about the bucket, ``presented`` for
     reads that change the form of the answer, ``listings`` for listings that may be recorded. ``asked_loads`` loads objects in the
@@ -65,6 +68,7 @@ class ReadPaths:
     """
 
     hot: HotReads
+    local: ObjectReads
     relayed: RelayedReads
     direct: DirectReads
     of_buckets: BucketReads
@@ -103,6 +107,7 @@ class S3App(Edge):
         self._accounting = accounting
         self._hot = reads.hot
         self._note = reads.note
+        self._local = reads.local
         self._relayed = reads.relayed
         self._direct = reads.direct
         self._of_buckets = reads.of_buckets
@@ -129,9 +134,11 @@ class S3App(Edge):
         trace = self.look(scope)
         hit = trace.found
         if not isinstance(hit, Hit):
-            if isinstance(hit, RemoteHit) and self._direct.begin(self, scope, trace, hit):
-                return None
-            return self(scope, receive, send)
+            if hit is Unresolved.PLAIN:
+                begun = self._begin_miss(scope, trace)
+            else:
+                begun = isinstance(hit, RemoteHit) and self._direct.begin(self, scope, trace, hit)
+            return None if begun else self(scope, receive, send)
         rest = send_files(hit.status, trace.head(hit.head), hit.files, hit.memory)
         if rest is not None:
             return self._finish_hit(scope, trace, hit, rest)
@@ -152,6 +159,59 @@ class S3App(Edge):
         finally:
             place.leave()
             self._accounting.note(scope, trace, hit, trace.started)
+
+    def _begin_miss(self, scope: Scope, trace: Trace) -> bool:
+        """Begin to read an object that may be missing, without a task; returns whether that goes on."""
+        auth, membership = trace.auth, self._relayed.membership
+        assert auth is not None
+        holder = auth.principal.holder
+        if not membership.alone or tracing.telemetry is not None:
+            return False
+        try:
+            call = self._open(trace, auth, plain=True)
+        except LarderError:
+            return False  # ``answer`` refuses it
+        if call.key is None or not self.places.claim(holder):
+            return False
+        cycle: Cycle = scope["extensions"][DIRECT]()
+        before = HOLDER.set(holder)  # for the tasks that the read begins
+        try:
+            cycle.deferred = self._local.begin(call, partial(self._missed, cycle, trace, call))
+        finally:
+            HOLDER.reset(before)
+            if not cycle.deferred:
+                self.places.give_back(holder)
+        trace.ring = membership.ring
+        return cycle.deferred
+
+    def _missed(self, cycle: Cycle, trace: Trace, call: S3Call, answer: Answer | None) -> None:
+        """Send the answer to a miss; ``None``: ``answer`` must decide, with ``call.begun``."""
+        scope, holder = cycle.scope, call.auth.principal.holder
+        if answer is None or trace.ring is None:
+            trace.begun, scope[PLACE] = call.begun, RequestPlace(self.places, holder)
+            cycle.go_on(self(scope, cycle.receive, cycle.send))
+            return
+        self._hot.learn(call, trace.ring)
+        self._note_read(scope, trace, call, answer)
+        self._complete_head(trace, answer)
+        turned_around, rest = time.perf_counter(), begin_sending(cycle, answer)
+        if rest is None:
+            self.places.give_back(holder)
+            self._accounting.note(scope, trace, answer, turned_around)
+        else:
+            scope[PLACE] = RequestPlace(self.places, holder)
+            cycle.go_on(self._finish_miss(scope, trace, answer, turned_around, rest))
+
+    async def _finish_miss(
+        self, scope: Scope, trace: Trace, answer: Answer, turned_around: float, rest: Awaitable[None]
+    ) -> None:
+        try:
+            await rest
+        except LarderError as failure:
+            raise BrokenBody(str(failure)) from failure
+        finally:
+            self._accounting.note(scope, trace, answer, turned_around)
+            scope[PLACE].leave()
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request. All refusals happen before the first byte."""
@@ -181,8 +241,11 @@ class S3App(Edge):
         assert auth is not None
         call = self._open(trace, auth, plain=hit is not Unresolved.OTHER)
         call.sent, trace.sent = trace.sent, None
+        call.begun, trace.begun = trace.begun, None
         try:
-            if call.plain:
+            if call.begun is not None:
+                answering = self._local.read(call)
+            elif call.plain:
                 answering, trace.home, trace.ring = self._relayed.begin(call)
             else:
                 answering = self._route(scope, trace, call, receive)
@@ -201,12 +264,15 @@ class S3App(Edge):
             # After an answer of its home, the next read of this object takes the short path.
             if trace.home is None or (remote is not None and remote.peer.node is trace.home):
                 self._hot.learn(call, trace.ring, None if trace.home is None else remote)
+        self._note_read(scope, trace, call, answer)
+        return answer
+
+    def _note_read(self, scope: Scope, trace: Trace, call: S3Call, answer: Answer) -> None:
         if answer.span is not None and trace.key is not None:
             served = answer.outcome in (Outcome.HIT, Outcome.STALE)
             waited = time.perf_counter() - trace.started
             who = call.auth.principal.reader
             self._note(trace.key, *answer.span, served, trace.time, who, scope.get("client"), waited)
-        return answer
 
     def look(self, scope: Scope, verified: Authenticated | None = None, *, free: bool = False) -> Trace:
         """Verify a request, and look for a hit that can be sent at once; notes the hit. The trace keeps a refusal.
@@ -346,13 +412,22 @@ class S3App(Edge):
         return Answer(error.status, headers, content, outcome, reason, error.code, len(content))
 
     async def _send(self, scope: Scope, send: Send, trace: Trace, answer: Answer) -> None:
-        """Send an answer, with the headers that every answer has and the origin did not send; account for it."""
+        """Send an answer, and account for it."""
+        self._complete_head(trace, answer)
+        turned_around = time.perf_counter()
+        try:
+            await complete(scope, send, answer)
+        finally:
+            self._accounting.note(scope, trace, answer, turned_around)
+
+    def _complete_head(self, trace: Trace, answer: Answer) -> None:
+        """Add the headers that every answer has and the origin did not send."""
         headers = answer.headers
         # No header of a plain read is one by which a browser opens a document.
         if trace.found is not Unresolved.PLAIN and opens_document(trace.request.fields):
             headers = answer.headers = confined(headers)
         names = set()
-        if not isinstance(answer.content, Body):  # objects are stored without these
+        if answer.blob is None and not isinstance(answer.content, Body):  # objects are stored without these
             for name, _ in headers:
                 names.add(name.lower())  # in Python 3.11 a comprehension is a call
         headers.append(cache_status(answer.outcome, answer.reason))
@@ -364,11 +439,6 @@ class S3App(Edge):
             headers.append(date_header(int(time.time())))
         if b"server" not in names:
             headers.append(SERVER)
-        turned_around = time.perf_counter()
-        try:
-            await complete(scope, send, answer)
-        finally:
-            self._accounting.note(scope, trace, answer, turned_around)
 
 
 async def _without_body() -> Message:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from urllib.parse import unquote_to_bytes
 
 from gateway.api.s3.auth import Authenticated
+from gateway.engine.objects.cold import Answer as OriginAnswer
 from gateway.model.errors import S3Error
 from gateway.model.keys import ObjectKey, Principal, is_bucket_name
 from gateway.model.s3.query import require_valid_escapes
@@ -23,7 +25,7 @@ class S3Call:
 
     ``bucket`` is empty for requests about the service; ``key`` is ``None`` for requests about a bucket. ``raw_key`` is the key
     as the client spelled it. ``request``, ``query`` and ``names`` are those of ``resource_of``. ``plain`` says that it is a plain
-    GET of a whole object: no range, no condition, and nothing that asks for a check. ``sent`` is that of ``Trace``.
+    GET of a whole object: no range, no condition, and nothing that asks for a check. ``sent`` and ``begun`` are of ``Trace``.
     """
 
     request: WireRequest
@@ -35,6 +37,7 @@ class S3Call:
     names: frozenset[str]
     plain: bool = False
     sent: StreamedResponse | None = None
+    begun: asyncio.Future[OriginAnswer] | None = None
 
     @property
     def resource(self) -> str:

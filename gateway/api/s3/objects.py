@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from gateway.api.s3.answer import SERVER, Answer, cache_status
 from gateway.api.s3.call import S3Call
 from gateway.api.s3.errors import AboutCached
 from gateway.engine.engine import Engine
 from gateway.engine.objects.body import Body
+from gateway.engine.objects.cold import Answer as OriginAnswer
 from gateway.engine.objects.found import Ask, Forward, Found, Relay
 from gateway.model.errors import OriginUnavailable, S3Error
 from gateway.model.objects import Header, ObjectMeta
@@ -49,10 +52,47 @@ class ObjectReads:
             part = None if head or (conditions is not None and not conditions.may_apply_range) else wanted
             forced, first = ask.forced or is_forced(call), head or part is not None
             ask = ask._replace(head=head, metadata_first=first, span=part, forced=forced, conditions=conditions)
-        found = await self._engine.open(ask)
+        found = await self._engine.open(ask, call.begun)
         if isinstance(found, Found):
             return self._answer(call, ask, found, wanted)
         return _judged(found, ask, wanted)
+
+    def begin(self, call: S3Call, then: Callable[[Answer | None], object]) -> bool:
+        """Begin a plain read of a whole object that may be missing; see ``Engine.begin``.
+
+        ``then`` is called with the answer; with ``None`` if ``read`` must decide, with ``call.begun``.
+        """
+        assert call.key is not None
+        ask = Ask(call.key, call.auth.principal.identity)
+        return self._engine.begin(ask, partial(self._begun, call, ask, then))
+
+    def _begun(
+        self,
+        call: S3Call,
+        ask: Ask,
+        then: Callable[[Answer | None], object],
+        begun: asyncio.Future[OriginAnswer] | None,
+    ) -> None:
+        """Answer with an object whose only block has just been stored, while its bytes are in memory."""
+        found = None
+        if begun is not None and not begun.cancelled() and begun.exception() is None:
+            found = begun.result()
+        if not isinstance(found, Found) or found.whole is None or (blob := found.blob) is None:
+            call.begun = begun
+            then(None)
+            return
+        self._engine.blocks.record(found.entry, 0, ask.identity)
+        meta, reason = found.entry.record.meta, self._reason(ask, found)
+        size, head = meta.size, _entity_headers(meta, pays=ask.identity.pays)
+        head.append((b"content-length", b"%d" % size))
+        if meta.checksums and call.wants_checksums:
+            head += _raw(meta.checksums)
+        then(Answer(200, head, found.whole, found.outcome, reason, length=size, span=(0, size, size), blob=blob))
+
+    def _reason(self, ask: Ask, found: Found) -> Reason | None:
+        """Why an object is a miss: if it was cold, it may have been evicted."""
+        evicted = found.reason is Reason.COLD and ask.key in self._generations.evicted
+        return Reason.EVICTED if evicted else found.reason
 
     async def resident(self, call: S3Call) -> tuple[Answer, float] | None:
         """The object, or a range of it, if the cache can give it to this reader at once, and the seconds since its last
@@ -71,8 +111,7 @@ class ObjectReads:
         return (answer, found[1]) if isinstance(answer, Answer) else None
 
     def _answer(self, call: S3Call, ask: Ask, found: Found, wanted: ByteRange | None) -> Answer | Forward:
-        if found.reason is Reason.COLD and ask.key in self._generations.evicted:
-            found = found._replace(reason=Reason.EVICTED)
+        found = found._replace(reason=self._reason(ask, found))
         meta, conditions, body = found.entry.record.meta, ask.conditions, found.body
         headers = _entity_headers(meta, pays=ask.identity.pays)
         if conditions is not None:

@@ -71,12 +71,12 @@ class RelayedReads:
         self._local = local
         self._engine = engine
         self._services = engine.services
-        self._membership = membership
+        self.membership = membership
         self._peers = peers
 
     def home(self, call: S3Call) -> tuple[Node | None, Ring]:
         """The other node to ask for an object, ``None`` to read it here; and the ring that decided."""
-        membership, key = self._membership, call.key
+        membership, key = self.membership, call.key
         ring = membership.ring
         if key is None or membership.alone:
             return None, ring
@@ -88,8 +88,8 @@ class RelayedReads:
 
         Raises: see ``read``.
         """
-        if self._membership.alone:  # hot: the decision of ``next_source`` for a node without others
-            return self._local.read(call), None, self._membership.ring
+        if self.membership.alone:  # hot: the decision of ``next_source`` for a node without others
+            return self._local.read(call), None, self.membership.ring
         home, ring = self.home(call)
         return self.read(call, home), home, ring
 
@@ -125,7 +125,7 @@ class RelayedReads:
                     except OriginUnavailable:
                         if step.patient:
                             raise
-                    home = self._next(call, [self._membership.me])
+                    home = self._next(call, [self.membership.me])
                     continue
                 assert home is not None
                 assert asked is not None
@@ -151,7 +151,7 @@ class RelayedReads:
 
     def _next(self, call: S3Call, tried: Sequence[str]) -> Node | None:
         """The next home without ``tried``; ``None`` for this node, which is skipped if it has lost its origin."""
-        key, membership = call.key, self._membership
+        key, membership = call.key, self.membership
         assert key is not None
         lost = self._services.origin.reach(call.auth.principal.identity).lost
         return membership.home(path_key(key.bucket, key.key), [*tried, membership.me] if lost else tried)

@@ -13,7 +13,7 @@ their own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Container, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -77,6 +77,8 @@ class ColdReads:
         self._entries = entries
         self._grants = grants
         self._cold: SingleFlight[_Slot, Answer] = SingleFlight(blocks.tasks, _abort)
+        self.asked: Container[_Slot] = self._cold.calls
+        """The keys, with their generations, about which the origin is being asked."""
         self._heads: SingleFlight[tuple[_Slot, str, bool], Found | Relay] = SingleFlight()
 
     def current(self, entry: ObjectEntry) -> bool:
@@ -116,21 +118,24 @@ class ColdReads:
         pending = self._cold.joined(slot)
         if pending is not None:  # hot: ``next_source`` decides the same for a read in progress here
             return self._join(ask, pending, reach)
-        leased, span = self._services.leases.shared, ask.span
-        if span is not None:
-            ask_origin = self._question(span, leased=leased)
+        span = ask.span
+        if span is None and not ask.metadata_first:
+            answer = self.begin(ask, rule, generation)
         else:
-            whole = partial(self._open_leased, self._open_cold, 0) if leased else self._open_cold
-            ask_origin = None if ask.metadata_first else whole
-        if ask_origin is None:
-            return self._head(ask, rule, generation, by_get=span is not None)
-        # A task that belongs to no reader: it also runs the fill that the request starts.
-        answer = self._cold.begin(slot, ask_origin(ask, rule, generation))
+            ask_origin = None if span is None else self._question(span, leased=self._services.leases.shared)
+            if ask_origin is None:
+                return self._head(ask, rule, generation, by_get=span is not None)
+            answer = self._cold.begin(slot, ask_origin(ask, rule, generation))
         return answer if reach is None else reach.result(answer)
 
-    def asks(self, slot: tuple[ObjectKey, int]) -> bool:
-        """Whether the origin is being asked about a key of this generation."""
-        return slot in self._cold
+    def begin(self, ask: Ask, rule: Caching, generation: int) -> asyncio.Future[Answer]:
+        """Ask for a whole object about which the origin is not being asked.
+
+        The task belongs to no reader: it also runs the fill that the request starts.
+        """
+        leased = self._services.leases.shared
+        ask_origin = partial(self._open_leased, self._open_cold, 0) if leased else self._open_cold
+        return self._cold.begin((ask.key, generation), ask_origin(ask, rule, generation))
 
     def hold(self, slot: tuple[ObjectKey, int], work: Coroutine[Any, Any, None]) -> None:
         """Have readers of a key of this generation wait for ``work``, and look again afterwards."""

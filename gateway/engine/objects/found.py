@@ -22,6 +22,7 @@ from gateway.model.outcomes import Outcome, Reason
 from gateway.model.s3.conditions import Conditions, ConditionVerdict, range_applies
 from gateway.model.s3.ranges import ByteRange
 from gateway.net.exchange import StreamedResponse
+from gateway.store.files.blobs import OpenBlob
 
 NO_CACHE: Header = ("Cache-Control", "no-cache")
 """Makes an origin that is itself a cache ask its own origin."""
@@ -95,6 +96,11 @@ class Found(NamedTuple):
     fill: Fill | None = None
     whole: bytes | memoryview | None = None
     body: Body | None = None
+
+    @property
+    def blob(self) -> OpenBlob | None:
+        """The file of the object's only block, whose bytes ``whole`` has; ``None`` if it was in the cache already."""
+        return None if self.whole is None or self.fill is None else self.fill.blocks[0].blob
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,8 @@ from gateway.policies.reads.freshness import Verdict, decide, may_serve_stale
 from gateway.policies.reads.owner import obeyed
 from gateway.policies.reads.rules import Caching
 from gateway.policies.reads.sources import ReadFacts, ReadKind, Source, next_source
+from gateway.store.files.failures import DiskFault
+from gateway.store.index.objects import CachedObject
 from gateway.store.shared.generations import Mark, slots_of
 
 _ATTEMPTS = 3
@@ -66,19 +68,66 @@ class Reads:
         forced = ask.forced or ask.doubts(meta)
         return decide(standing, obeyed(rule, meta.headers), self._services.now(), forced=forced)
 
-    async def open(self, ask: Ask) -> Found | Relay | Forward:
+    def begin(self, ask: Ask, then: Callable[[asyncio.Future[Answer] | None], object]) -> bool:
+        """Begin a plain read of a whole object that this worker's memory lacks, without a task of its reader.
+
+        Args:
+            ask: the read.
+            then: called with the origin's answer, which is there, for ``open``; with ``None`` if ``open`` must decide.
+
+        Returns:
+            Whether it has begun; ``then`` is called after that.
+        """
+        services, key = self._services, ask.key
+        rule = services.rules.only or services.rules.for_path(key.path)
+        if not rule.cache or key in self._entries:
+            return False
+        generation = services.store.generations.settled(key)
+        if generation is None or (key, generation) in self.cold.asked:
+            return False
+        try:
+            looking = services.store.look(key, _LOAD_AT_ONCE)
+        except DiskFault:
+            return False
+        looking.add_done_callback(partial(self._looked, ask, rule, generation, then))
+        return True
+
+    def _looked(
+        self,
+        ask: Ask,
+        rule: Caching,
+        generation: int,
+        then: Callable[[asyncio.Future[Answer] | None], object],
+        looking: asyncio.Future[CachedObject | None],
+    ) -> None:
+        """Ask the origin, now that the index has answered, unless it knows the object."""
+        key = ask.key
+        failed = looking.cancelled() or looking.exception() is not None
+        if not failed and (known := looking.result()) is not None:
+            self._adopt(key, generation, known)
+        elsewhere = failed or key in self._entries or (key, generation) in self.cold.asked
+        if elsewhere or not self._services.store.usable or not self._blocks.has_room:
+            then(None)
+        else:
+            self.cold.begin(ask, rule, generation).add_done_callback(then)
+
+    async def open(self, ask: Ask, begun: asyncio.Future[Answer] | None = None) -> Found | Relay | Forward:
         """Find an object for a reader, and open the bytes of the answer.
+
+        Args:
+            ask: the read.
+            begun: the origin's answer, if ``begin`` has asked for it.
 
         Raises:
             OriginUnavailable: the origin is needed and cannot be reached.
         """
         rules = self._services.rules
         rule = rules.only or rules.for_path(ask.key.path)
-        if not rule.cache:
+        if not rule.cache and begun is None:
             return Forward(Reason.RULE)
         reason, asked_at, asking = None, math.inf, ask
         for _attempt in range(_ATTEMPTS):
-            entry = await self.known(ask.key)
+            entry = await self.known(ask.key) if begun is None else None
             # A ranged answer has no checksums, and the answer to a range needs none.
             complete = entry is not None and (
                 asking.wants_part(entry.record.meta) or entry.record.meta.checksums is not None
@@ -86,6 +135,8 @@ class Reads:
             answer: Answer
             if entry is not None and complete and self._serves(entry, asking, rule, asked_at):
                 answer = Found(entry, Outcome.HIT if reason is None else Outcome.MISS, reason)
+            elif begun is not None:
+                answer, begun = await begun, None
             elif entry is None or not (entry.has_bytes or self._confirms(entry, asking, complete=complete)):
                 if not self._services.store.usable:
                     return Forward(Reason.DISK, miss=True)
@@ -135,7 +186,10 @@ class Reads:
             return entry
         store = self._services.store
         generation = store.generations.of(key)
-        known = await store.known(key, _LOAD_AT_ONCE)
+        return self._adopt(key, generation, await store.known(key, _LOAD_AT_ONCE))
+
+    def _adopt(self, key: ObjectKey, generation: int, known: CachedObject | None) -> ObjectEntry | None:
+        """The entry of an object that memory lacked when the index was asked, at ``generation``."""
         if key in self._entries and (entry := self.cold.in_memory(key)) is not None:
             return entry
         if known is None:

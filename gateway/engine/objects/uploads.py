@@ -190,7 +190,7 @@ class Uploads:
         if not upload.complete:
             upload.drop()
             self._warm(key, identity)
-        elif self._cold.asks(slot) or not leases.acquire(key, 0, generation):
+        elif slot in self._cold.asked or not leases.acquire(key, 0, generation):
             upload.drop()
         else:
             self._cold.hold(slot, self._keep(key, identity, upload, accepted, generation))

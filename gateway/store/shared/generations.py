@@ -179,6 +179,13 @@ class Generations:
             rights = numbers[bucket] = int.from_bytes(os.urandom(8), "little") & ~1
         return number + rights
 
+    def settled(self, key: ObjectKey) -> int | None:
+        """The key's generation, as ``of``; ``None`` if the index cannot be trusted for the key, or the fleet may not know of a
+        write of it.
+        """
+        slot, bucket = slots_of(key)
+        return None if self._marks[slot] or self._debts[slot] | self._debts[bucket] else self.of(key)
+
     def holds(self, key: ObjectKey, generation: int) -> bool:
         """Whether the key's generation is unchanged, and the index can be trusted for the key."""
         slot, bucket = slots_of(key)
