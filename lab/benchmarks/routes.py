@@ -61,7 +61,7 @@ FLOORS = {
 }  # fmt: skip
 BUDGETS = {
     "get-hit": {"calls": 1, "files": 1, "climbs": 0},  # and one call of compiled code
-    "get-miss": {"calls": 166, "files": 51, "climbs": 27},
+    "get-miss": {"calls": 139, "files": 47, "climbs": 24},
     "batch-32-hits": {"calls": 200},
     "put": {"calls": 170, "files": 41},
     "get-hit-range": {"calls": 18},
@@ -71,7 +71,7 @@ BUDGETS = {
     "credential-created": {"calls": 720},
 }
 """The most of each figure, by route: figures that were reached and must not grow."""
-GOALS = {"get-miss": {"calls": 140, "files": 30, "climbs": 12}}
+GOALS = {"get-miss": {"files": 30, "climbs": 12}}
 """Goals that are not reached yet."""
 
 _CONFIG = """

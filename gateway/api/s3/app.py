@@ -242,6 +242,7 @@ class S3App(Edge):
         call = self._open(trace, auth, plain=hit is not Unresolved.OTHER)
         call.sent, trace.sent = trace.sent, None
         call.begun, trace.begun = trace.begun, None
+        answering: Awaitable[Answer | Relay | Forward]
         try:
             if call.begun is not None:
                 answering = self._local.read(call)
