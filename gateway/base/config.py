@@ -11,7 +11,6 @@ import re
 import tomllib
 from collections.abc import Mapping
 from datetime import datetime
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 from urllib.parse import urlsplit
@@ -28,7 +27,8 @@ from redis.asyncio import ConnectionPool
 
 from gateway.base.config_base import CostSettings, ResultSettings, Seconds, Section, Size, TenantLimit
 from gateway.base.config_catalog import AdminSettings, DatabaseSettings
-from gateway.base.config_environment import Sections, settings_in
+from gateway.base.config_environment import Sections, settings_in, variable
+from gateway.base.config_mistakes import explain
 from gateway.base.config_server import ServerSettings
 from gateway.model.errors import ConfigError
 from gateway.model.fleet import is_node_name
@@ -354,11 +354,18 @@ class Settings(Section):
     @model_validator(mode="after")
     def _consistent(self) -> Settings:
         if not self.origins:
-            raise ValueError("origins: at least one [[origins]] table with an endpoint is required")
+            raise ValueError(
+                "origins: at least one [[origins]] table with an endpoint is required, "
+                f"here or as {variable('origins.0.endpoint')}"
+            )
         names = [origin.name for origin in self.origins]
         _refuse_twice("origins", "name", names)
         _refuse_twice("credentials", "access_key_id", [c.access_key_id for c in self.credentials])
         _refuse_twice("limits", "tenant", [limit.tenant for limit in self.limits])
+        for number, origin in enumerate(self.origins):
+            if origin.access_key_id and not origin.secret_access_key:
+                field = f"origins.{number}.secret_access_key"
+                raise ValueError(f"{field}: is required with access_key_id, here or as {variable(field)}")
         for number, credential in enumerate(self.credentials):
             if credential.origin not in names:
                 raise ValueError(
@@ -434,17 +441,23 @@ def load_settings(
     Raises:
         ConfigError: naming the invalid field and the remedy.
     """
-    tree = _read_toml(path) if path else {}
+    tree = read_toml(path) if path else {}
     given = [*settings_in(environ or {}), *((name, name.split("."), value) for name, value in (flags or {}).items())]
     for name, parts, value in given:
         _place(tree, parts, value, name)
     try:
         return Settings.model_validate(tree)
     except ValidationError as error:
-        raise ConfigError(_explain(error, path, {".".join(parts): name for name, parts, _ in given})) from None
+        names = {".".join(parts): name for name, parts, _ in given}
+        raise ConfigError(explain(error, path, names, sections())) from None
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a file, unchecked.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -474,24 +487,3 @@ def _place(tree: dict[str, Any], parts: list[str], value: Any, name: str) -> Non
             node = node[key]
             if not isinstance(node, (dict, list)):
                 raise ConfigError(f"{name}: {'.'.join(parts)} is not a setting")
-
-
-def _explain(error: ValidationError, path: Path | None, given: Mapping[str, str]) -> str:
-    """The mistakes by their source: the file, or the names of variables and flags, which are ``given`` by setting."""
-    said: dict[str, dict[str, None]] = {}
-    for problem in error.errors():
-        field = ".".join(str(part) for part in problem["loc"] if part not in ("float", "literal['always','immutable']"))
-        message, name = problem["msg"].removeprefix("Value error, "), given.get(field)
-        if problem["type"] == "extra_forbidden":
-            message = f"unknown setting{_nearest(problem['loc'])}"
-            name = name or next((given[place] for place in given if place.startswith(f"{field}.")), None)
-        where = f"{path or 'configuration'}: " if name is None else "" if name == field else f"{name}: "
-        said.setdefault(where, {})[f"{field}: {message}" if field else message] = None
-    return "; ".join(where + "; ".join(lines) for where, lines in said.items())
-
-
-def _nearest(location: tuple[int | str, ...]) -> str:
-    tables, section = sections(), str(location[0])
-    known = tables[section][1] if len(location) > 1 and section in tables else tuple(tables)
-    close = get_close_matches(str(location[-1]), known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"

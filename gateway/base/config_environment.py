@@ -37,6 +37,11 @@ def settings_in(environ: Mapping[str, str]) -> list[tuple[str, list[str], str]]:
     return [(name, _rest(name).lower().split(_BETWEEN), environ[name]) for name in sorted(names, key=_in_order)]
 
 
+def variable(field: str) -> str:
+    """The name of the variable that is a setting, as ``cache.dir`` or ``origins.0.region``."""
+    return _PREFIX + field.replace(".", _BETWEEN).upper()
+
+
 def lookalikes(environ: Mapping[str, str], sections: Sections) -> list[str]:
     """Warnings about ignored variables that resemble settings."""
     known = {_flat(name): name for name in _names(sections)}
@@ -68,7 +73,7 @@ def _in_order(name: str) -> list[tuple[int, str]]:
 
 def _names(sections: Sections) -> list[str]:
     return [
-        _PREFIX + _BETWEEN.join([section, *(["0"] if listed else []), key]).upper()
+        variable(".".join([section, *(["0"] if listed else []), key]))
         for section, (listed, keys) in sections.items()
         for key in keys
     ]

@@ -14,6 +14,7 @@ from gateway.base.config_environment import lookalikes
 from gateway.base.config_secrets import without_secrets
 from gateway.commands.common.grammar import describe
 from gateway.commands.common.output import note
+from gateway.local.quick_start import refuse_own_key
 from gateway.model.errors import ConfigError, LarderError
 from gateway.origin.examination import examine
 
@@ -57,11 +58,12 @@ def _examined(settings: Settings, name: str, bucket: str) -> dict[str, Any]:
     """The limitations of an origin, found by reading from it.
 
     Raises:
-        ConfigError: there is no such origin, or it cannot be reached, or it has nothing to read.
+        ConfigError: there is no such origin, or it cannot be reached, or it has nothing to read, or its key is this gateway's.
     """
     origins = {origin.name: origin for origin in settings.origins}
     if name not in origins:
         raise ConfigError(f"--origin: there is no origin {name!r}, but {', '.join(origins)}")
+    refuse_own_key(settings.model_copy(update={"origins": (origins[name],)}), os.environ)
     try:
         examination = asyncio.run(examine(origins[name], bucket))
     except LarderError as error:

@@ -1,13 +1,13 @@
 """``larder-gateway serve`` without a configuration: finds the origin, makes a key for clients, and prints the variables to
 export.
 
-The origin's address comes from ``--origin``, or else from the AWS settings: AWS_ENDPOINT_URL_S3 and AWS_ENDPOINT_URL, then
-Amazon's endpoint for AWS_REGION or AWS_DEFAULT_REGION, then address and region of the profile. Its keys come from the AWS
-credential chain.
+The origin's address comes from ``--origin``, or else from AWS_ENDPOINT_URL_S3 and AWS_ENDPOINT_URL, from the first start, or from
+the other AWS settings: Amazon's endpoint for AWS_REGION or AWS_DEFAULT_REGION, then address and region of the profile. Its keys
+come from the AWS credential chain.
 
-The first start writes ``{cache.dir}/larder.toml`` with a key and an admin token; later starts read it. The shell that starts it
-may have exported the printed variables, so every start checks that the origin is not the gateway's own address, and that the
-origin's key is not the gateway's own.
+The first start writes ``{cache.dir}/larder.toml`` with the origin, a key and an admin token; later starts read it. The shell that
+starts it may have exported the printed variables, so every start checks that the origin is not the gateway's own address, and
+that the origin's key is not the gateway's own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from gateway.base.config import Settings, load_settings
+from gateway.base.config import CacheSettings, Settings, load_settings, read_toml
 from gateway.base.config_environment import settings_in
 from gateway.base.imports import imported
 from gateway.model.errors import ConfigError
@@ -44,8 +44,8 @@ _HERE = ("localhost", "127.0.0.1", "::1", "0.0.0.0", "::")  # noqa: S104  # noth
 _LEAST_SPACE = 16 * 1024**2
 """Bytes that must be free at a first start; the catalog and the index of an empty cache take some of them."""
 _HEADER = """\
-# Written by the first `larder-gateway serve` without --config, which uses it again. Add what docs/configuration.md lists. With an
-# [[origins]] table it is a whole configuration: larder-gateway serve --config larder.toml
+# Written by the first `larder-gateway serve` without --config, which uses it again. Add what docs/configuration.md lists.
+# --origin, AWS_ENDPOINT_URL_S3 and AWS_ENDPOINT_URL name another origin.
 """
 
 
@@ -78,7 +78,7 @@ class QuickStart:
             ConfigError: the file cannot be written.
         """
         if self.first:
-            _write(self.file)
+            _write(self.file, self.origin)
         return load_settings(self.file, environ, self.flags)
 
 
@@ -99,10 +99,13 @@ def prepare(origin: str, environ: Mapping[str, str], flags: Mapping[str, Any]) -
     Raises:
         ConfigError: there is no origin, or it is this gateway, or the key's file cannot be used.
     """
-    place = origin_of(origin, environ)
-    flags = {"log.format": "text"} | {**flags, "origins.0.endpoint": place.endpoint, "origins.0.region": place.region}
+    file = _file(environ)
+    place, first = origin_of(origin, environ, file), not file.exists()
+    flags = {"log.format": "text"} | flags
+    if place.named_by != str(file):
+        flags |= {"origins.0.endpoint": place.endpoint, "origins.0.region": place.region}
     try:
-        settings = load_settings(None, environ, flags)
+        settings = load_settings(None if first else file, environ, flags)
     except ConfigError as error:
         # Name the source and the value: the origin comes from one of several places.
         raise ConfigError(str(error).replace("origins.0.endpoint:", f"{place.named_by}: {place.endpoint}")) from None
@@ -110,13 +113,9 @@ def prepare(origin: str, environ: Mapping[str, str], flags: Mapping[str, Any]) -
         raise ConfigError(
             f"{place.named_by}: {place.endpoint} is this gateway's own address; name the object store behind it with --origin"
         )
-    file = Path(settings.cache.dir, FILE).absolute()
-    if not file.exists():
-        return QuickStart(file, flags, place, settings, first=True)
-    settings = load_settings(file, environ, flags)
-    if not settings.credentials:
+    if not first and not settings.credentials:
         raise ConfigError(f"{file}: has no [[credentials]]; remove the file, and the next start writes a new one")
-    return QuickStart(file, flags, place, settings, first=False)
+    return QuickStart(file, flags, place, settings, first)
 
 
 def refuse_own_key(settings: Settings, environ: Mapping[str, str]) -> None:
@@ -132,17 +131,19 @@ def refuse_own_key(settings: Settings, environ: Mapping[str, str]) -> None:
         )
 
 
-def origin_of(given: str, environ: Mapping[str, str]) -> NamedOrigin:
-    """The origin that a command line and the AWS settings name.
+def origin_of(given: str, environ: Mapping[str, str], file: Path | None = None) -> NamedOrigin:
+    """The origin that a command line, the AWS settings, or the file of an earlier start name.
 
     Raises:
-        ConfigError: they name none.
+        ConfigError: they name none, or the file cannot be read.
     """
     region = next((environ[name] for name in _REGIONS if environ.get(name)), "")
     for name, endpoint in (("--origin", given), *((variable, environ.get(variable, "")) for variable in _ENDPOINTS)):
         if endpoint:
             match = _IN_HOST.search(urlsplit(endpoint).hostname or "")
             return NamedOrigin(endpoint, match[1] if match else region or _USUAL_REGION, name)
+    if file is not None and file.exists() and (kept := _kept(file)):
+        return kept
     if region:
         return _amazon(region, next(name for name in _REGIONS if environ.get(name)))
     endpoint, region = imported("gateway.origin.chain").profile()
@@ -194,6 +195,20 @@ def exports(settings: Settings, address: str, console: str, quick: QuickStart, e
     )
 
 
+def _file(environ: Mapping[str, str]) -> Path:
+    """Where a first start keeps what it makes."""
+    given = {".".join(parts): value for _, parts, value in settings_in(environ)}
+    return Path(given.get("cache.dir", CacheSettings().dir), FILE).absolute()
+
+
+def _kept(file: Path) -> NamedOrigin | None:
+    """The origin of an earlier start; ``None`` if its file names none, as those of 0.1 do."""
+    match read_toml(file).get("origins"):
+        case [{"endpoint": str() as endpoint, **rest}, *_]:
+            return NamedOrigin(endpoint, str(rest.get("region", _USUAL_REGION)), str(file))
+    return None
+
+
 def _amazon(region: str, named_by: str) -> NamedOrigin:
     suffix = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
     return NamedOrigin(f"https://s3.{region}.{suffix}", region, named_by)
@@ -209,10 +224,11 @@ def _from_here(address: str) -> str:
     return address.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
 
 
-def _write(file: Path) -> None:
+def _write(file: Path, origin: NamedOrigin) -> None:
     """Write the file with a new key, unless another start has just written it."""
     access_key, secret = new_key()
     tables = {
+        "[[origins]]": {"endpoint": origin.endpoint, "region": origin.region},
         "[[credentials]]": {"access_key_id": access_key, "secret_access_key": secret},
         "[admin]": {"token": new_token()},
     }

@@ -108,6 +108,36 @@ def test_an_origin_is_all_that_a_start_needs(origin: FakeOrigin, tmp_path: Path)
     assert first["AWS_DEFAULT_REGION"] == "us-east-1"
 
 
+def test_a_first_start_is_remembered(origin: FakeOrigin, tmp_path: Path) -> None:
+    """Rule: the file of a first start has its origin, so a second one needs none, and --origin still names another; it is a whole
+    configuration, which check-config accepts, and reads the origin with."""
+    with serving(tmp_path / "log", "--origin", origin.endpoint, **OWN) as first:
+        assert read(first) == (b"body", "MISS; reason=cold")
+    with serving(tmp_path / "log", **OWN) as second:
+        assert read(second) == (b"body", "HIT")
+    kept = str(Path("larder-cache", FILE))
+    assert run_here("check-config", kept).json["origins"][0]["endpoint"] == origin.endpoint
+    assert run_here("check-config", kept, "--origin", "default", **OWN).json["read"] == "b/k"
+    mine = {name: first[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
+    assert (
+        "AWS_ACCESS_KEY_ID: is a key of this gateway"
+        in run_here("check-config", kept, "--origin", "default", **mine).err
+    )
+    assert origin_of("", {}, Path(kept).absolute()).endpoint == origin.endpoint
+    for given, environ in (("http://10.0.0.1:9000", {}), ("", {"AWS_ENDPOINT_URL": "http://10.0.0.1:9000"})):
+        assert origin_of(given, environ, Path(kept)).endpoint == "http://10.0.0.1:9000"
+        assert prepare(given, environ, {}).settings.origins[0].endpoint == "http://10.0.0.1:9000"
+
+
+def test_a_file_of_an_older_release_has_no_origin(origin: FakeOrigin) -> None:
+    """Rule: such a file is used as it is, with the origin that a start names; without one, the error says how to name one."""
+    Path("larder-cache").mkdir(mode=0o700)
+    Path("larder-cache", FILE).write_text('[[credentials]]\naccess_key_id = "ME"\nsecret_access_key = "secret"\n')
+    assert prepare(origin.endpoint, {}, {}).settings.credentials[0].access_key_id == "ME"
+    with pytest.raises(ConfigError, match=r"no origin: name the object store with --origin URL"):
+        prepare("", {}, {})
+
+
 def test_an_archive_for_support_has_its_configuration(origin: FakeOrigin, tmp_path: Path) -> None:
     """Rule: the configuration of such a gateway is in the archive, with the origin that it was started with; its secrets are
     neither there nor in what it printed."""

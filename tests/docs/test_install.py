@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -20,14 +21,21 @@ from rig.origin import OriginThread
 from rig.origin_auth import User
 from rig.processes import spawn
 from tests.cli.commands import environment
-from tests.docs.blocks import ROOT, SHELL, blocks
+from tests.docs.blocks import ROOT, SHELL, blocks, pages
 
 OLDEST = "22.3"
 """The pip version bundled with Python 3.11.0 (its Lib/ensurepip)."""
 BOUND = 1500
 """Seconds. With quick downloads a minute suffices; a search for compatible versions takes far longer."""
 SEARCHING = re.compile(r"looking at multiple versions|taking longer than usual|backtrack", re.IGNORECASE)
-INSTALLS = ("README.md", "docs/quickstart.md", "docs/deploy.md", "deploy/docker/Dockerfile", "Makefile")
+INSTALLS = (
+    "README.md",
+    "docs/quickstart.md",
+    "docs/deploy.md",
+    "deploy/larder-gateway.md",
+    "deploy/docker/Dockerfile",
+    "Makefile",
+)
 
 
 def typed(page: str) -> list[str]:
@@ -77,13 +85,15 @@ def test_the_line_of_the_quickstart_installs_with_the_oldest_pip(tmp_path: Path)
 
 
 def _serve_a_bucket(programs: Path, folder: Path) -> None:
-    """Serve a bucket with the installed gateway, and read and list it through that, outside the clone."""
+    """Serve a bucket as the first screen of README.md says, and read and list it through that gateway, outside the clone."""
+    screen = next(block.text for block in blocks(ROOT / "README.md") if block.language in SHELL)
+    _, serve, copy = (shlex.split(line, comments=True) for line in screen.splitlines())
     with OriginThread([User("OK", "origin-secret")]) as origin:
-        origin.put("photos", "1.jpg", b"a photo")
+        origin.put("datasets", "imagenet/0001.jpg", b"a photo")
         variables = environment(
             PATH=f"{programs}:/usr/bin:/bin", AWS_ACCESS_KEY_ID="OK", AWS_SECRET_ACCESS_KEY="origin-secret"
         )
-        command = [str(programs / "larder-gateway"), "serve", "--port", "0", "--origin", origin.endpoint]
+        command = [str(programs / Path(serve[0]).name), *serve[1:-1], origin.endpoint, "--port", "0"]
         gateway = spawn(command, cwd=folder, env=variables, stdout=subprocess.PIPE, text=True)
         exported: dict[str, str] = {}
         for line in gateway.stdout:
@@ -92,9 +102,12 @@ def _serve_a_bucket(programs: Path, folder: Path) -> None:
                 break
         names = ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
         with closing(s3_client(*(exported[name] for name in names))) as client:
-            assert client.get_object(Bucket="photos", Key="1.jpg")["Body"].read() == b"a photo"
-        asked = [str(programs / "larder"), "ls", "s3://photos/"]
-        assert "1.jpg" in subprocess.check_output(asked, cwd=folder, env=variables | exported, text=True, timeout=60)
+            assert client.get_object(Bucket="datasets", Key="imagenet/0001.jpg")["Body"].read() == b"a photo"
+        typed_there = {"cwd": folder, "env": variables | exported, "timeout": 60}
+        subprocess.run([str(programs / Path(copy[0]).name), *copy[1:]], check=True, **typed_there)
+        assert (folder / "0001.jpg").read_bytes() == b"a photo"
+        asked = [str(programs / "larder"), "ls", "s3://datasets/imagenet/"]
+        assert "0001.jpg" in subprocess.check_output(asked, text=True, **typed_there)
         gateway.send_signal(signal.SIGINT)
         assert gateway.wait(60) == 0
 
@@ -107,6 +120,20 @@ def test_every_place_that_installs_the_gateway_is_constrained(page: str) -> None
     gateway = [line for line in lines if not re.search(r"install '?\./clients/python", line)]
     assert gateway != []
     assert [line for line in gateway if "constraints.txt" not in line] == []
+
+
+def test_pages_install_from_a_clone() -> None:
+    """Rule: no index has these packages, so pages install the folders that they are in, which exist."""
+    wanted = [
+        (page, argument.partition("[")[0])
+        for page in pages()
+        for line in re.findall(r"pip install ([^`\n]+)", page.read_text(encoding="utf-8"))
+        for argument in shlex.split(line, comments=True)
+    ]
+    folders = {argument for _, argument in wanted if argument.startswith(".")}
+    assert folders == {".", "./clients/python"}
+    assert all((ROOT / folder / "pyproject.toml").is_file() for folder in folders)
+    assert [f"{page.relative_to(ROOT)}: {argument}" for page, argument in wanted if argument.startswith("larder")] == []
 
 
 def test_the_constraints_are_what_is_required() -> None:

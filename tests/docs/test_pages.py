@@ -6,8 +6,9 @@ The blocks run as written; only ports and the reader's own names (a bucket, fold
 from __future__ import annotations
 
 import io
+import tomllib
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from PIL import Image
 
 from larder import Credentials
 from larder.digest import build
-from rig.gateways import Settings, gateway
+from rig.gateways import Settings, gateway, s3_client
 from rig.origin import OriginThread
 from tests.docs.blocks import ROOT, named_tests, pages
 from tests.docs.conftest import put_images
@@ -45,18 +46,25 @@ def alone(folder: Path) -> Iterator[Terminal]:
 
 @contextmanager
 def readme(folder: Path) -> Iterator[Terminal]:
-    """A terminal on a machine with keys for a bucket of photographs."""
+    """A terminal on a machine with keys for a bucket of photographs; asserts at the end that the page's gateway serves it."""
     with OriginThread() as origin:
         origin.put("datasets", "imagenet/0001.jpg", b"a photograph")
         swaps = {
             "https://s3.eu-west-1.amazonaws.com": origin.endpoint,
             "/var/cache/larder": str(folder / "cache"),
             "500GB": "100MB",
-            "9000": str(quiet_port()),
+            "9000": (port := str(quiet_port())),
+            ".venv/bin/larder-gateway": "larder-gateway",
         }
         terminal = Terminal(folder, swaps, CHAIN)
         try:
             yield terminal
+            [key] = tomllib.loads((folder / "larder.toml").read_text(encoding="utf-8"))["credentials"]
+            with closing(
+                s3_client(f"http://127.0.0.1:{port}", key["access_key_id"], key["secret_access_key"])
+            ) as client:
+                body = client.get_object(Bucket="datasets", Key="imagenet/0001.jpg")["Body"].read()
+                assert body == b"a photograph"
         finally:
             terminal.close()
 

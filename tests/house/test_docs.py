@@ -10,7 +10,7 @@ import pytest
 
 from gateway.api.ops import PATHS
 from gateway.base import metrics
-from gateway.base.config import Settings, load_settings
+from gateway.base.config import Settings
 from gateway.model.outcomes import Reason
 
 
@@ -125,12 +125,3 @@ def test_links_between_pages_lead_somewhere(root):
         targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
         broken += [f"{page.relative_to(root)} -> {target}" for target in targets if not (page.parent / target).exists()]
     assert broken == []
-
-
-def test_readme_configuration_is_accepted(root, tmp_path):
-    """The example of README.md is accepted unchanged."""
-    example = re.search(r"```toml\n(.*?)```", (root / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    assert example is not None
-    from_readme = tmp_path / "larder.toml"
-    from_readme.write_text(example[1], encoding="utf-8")
-    assert load_settings(from_readme).origins

@@ -151,7 +151,7 @@ def _configuration(admin: Admin, file: Path) -> bytes:
 
 
 def _settings(admin: Admin, file: Path) -> Settings:
-    """The configuration. The file that ``serve`` writes without --config has no origin: the gateway is asked for it."""
+    """The configuration. Where it names no origin, as the file that ``serve`` of 0.1 wrote, the gateway is asked for it."""
     tables = {parts[0] for _, parts, _ in settings_in(os.environ)}
     with suppress(OSError, ValueError, RecursionError):  # load_settings says what is wrong
         tables |= set(tomllib.loads(file.read_text(encoding="utf-8")))
