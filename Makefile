@@ -16,8 +16,8 @@ help: ## List the targets
 $(BIN)/python:
 	scripts/create-venv $(VENV)
 
-# What was installed last is remembered in stamps; a change of pyproject.toml or of the constraints installs again.
-INSTALLERS := pyproject.toml hatch_build.py gateway/api/s3/_repeated.c clients/python/pyproject.toml constraints.txt $(addprefix scripts/install-,packages redis-binary torch)
+# What was installed last is remembered in stamps; a change of pyproject.toml, the version or the constraints installs again.
+INSTALLERS := pyproject.toml hatch_build.py gateway/__init__.py gateway/api/s3/_repeated.c clients/python/pyproject.toml constraints.txt $(addprefix scripts/install-,packages redis-binary torch)
 PIP_INSTALL := scripts/install-packages $(BIN)/python $(BIN)/python -c constraints.txt
 # On all cores, before many processes import the same. Half is never imported. Templates of some packages are not Python and fail.
 UNUSED := /tests?/|/(transformers/models|moto/(?!s3|core|moto_|util)[a-z0-9_]+|ray/(rllib|serve|llm|tune)|torch/(_inductor|testing)|sympy/physics)/

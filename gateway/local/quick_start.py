@@ -101,11 +101,11 @@ def prepare(origin: str, environ: Mapping[str, str], flags: Mapping[str, Any]) -
     """
     file = _file(environ)
     place, first = origin_of(origin, environ, file), not file.exists()
-    flags = {"log.format": "text"} | flags
+    given = {"log.format": "text", **flags}
     if place.named_by != str(file):
-        flags |= {"origins.0.endpoint": place.endpoint, "origins.0.region": place.region}
+        given |= {"origins.0.endpoint": place.endpoint, "origins.0.region": place.region}
     try:
-        settings = load_settings(None if first else file, environ, flags)
+        settings = load_settings(None if first else file, environ, given)
     except ConfigError as error:
         # Name the source and the value: the origin comes from one of several places.
         raise ConfigError(str(error).replace("origins.0.endpoint:", f"{place.named_by}: {place.endpoint}")) from None
@@ -115,7 +115,7 @@ def prepare(origin: str, environ: Mapping[str, str], flags: Mapping[str, Any]) -
         )
     if not first and not settings.credentials:
         raise ConfigError(f"{file}: has no [[credentials]]; remove the file, and the next start writes a new one")
-    return QuickStart(file, flags, place, settings, first)
+    return QuickStart(file, given, place, settings, first)
 
 
 def refuse_own_key(settings: Settings, environ: Mapping[str, str]) -> None:

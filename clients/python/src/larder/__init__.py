@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from larder.training.loader import Loader
     from larder.training.run import Batch
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "S3",
     "Access",
