@@ -107,6 +107,8 @@ def prepare(origin: str, environ: Mapping[str, str], flags: Mapping[str, Any]) -
     try:
         settings = load_settings(None if first else file, environ, given)
     except ConfigError as error:
+        if place.named_by == str(file):
+            raise
         # Name the source and the value: the origin comes from one of several places.
         raise ConfigError(str(error).replace("origins.0.endpoint:", f"{place.named_by}: {place.endpoint}")) from None
     if _is_own(place, settings):

@@ -138,6 +138,15 @@ def test_a_file_of_an_older_release_has_no_origin(origin: FakeOrigin) -> None:
         prepare("", {}, {})
 
 
+def test_a_mistake_in_the_file_of_a_first_start_is_named_there(origin: FakeOrigin) -> None:
+    """Rule: the error names the file and the field once."""
+    Path("larder-cache").mkdir(mode=0o700)
+    file = Path("larder-cache", FILE).absolute()
+    file.write_text('[[origins]]\nendpoint = "store"\n')
+    with pytest.raises(ConfigError, match=rf"^{file}: origins\.0\.endpoint: must look like"):
+        prepare("", {}, {})
+
+
 def test_an_archive_for_support_has_its_configuration(origin: FakeOrigin, tmp_path: Path) -> None:
     """Rule: the configuration of such a gateway is in the archive, with the origin that it was started with; its secrets are
     neither there nor in what it printed."""
