@@ -10,9 +10,9 @@ from types import ModuleType
 
 def imported(module: str) -> ModuleType:
     """Import a module with garbage collection disabled: scanning growing, permanent data costs a quarter of a gateway's start.
-    The imported objects are exempt from later collections, too."""
+    The imported objects are exempt from later collections, too. What another thread is importing is waited for."""
     if module in sys.modules:
-        return sys.modules[module]
+        return import_module(module)
     collects = gc.isenabled()
     gc.disable()
     try:
