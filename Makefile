@@ -84,10 +84,6 @@ store-programs: | $(BIN)/python ## Install the stores that tests run against (Se
 # It needs nothing of the environment, and runs while pip fills that on one core.
 test-client: | $(BIN)/python ## Test the Python client alone, in a clean environment
 	scripts/test-client $(BIN)/python
-	@# With its oldest Python, if there is one (pyenv's needs the variable): all but properties and pipelines, which compute for long.
-	@if oldest=$$(PYENV_VERSION=3.10 python3.10 -c 'import sys; print(sys.executable)' 2>/dev/null); \
-	then scripts/test-client $$oldest -m "not hypothesis" --ignore=clients/python/tests/pipelines clients/python/tests; \
-	else echo "without a python3.10, the client is tested with $$($(BIN)/python --version) alone"; fi
 
 FIRST := tests/scenarios/ tests/store/
 .PHONY: test-gateway
