@@ -17,7 +17,7 @@ DATA = Data("timed", 480, 32 * 1024)
 BATCH = 8
 BANDWIDTH = 600_000
 LATENCY = 0.01
-SHARES = (0.2, 0.5, 0.8)
+SHARES = (0.2, 0.5, 0.75, 0.8)
 WARM, EPOCHS = 2, 2
 """Epochs that fill the cache from an unlimited store, and timed epochs."""
 MOST = 1.10
