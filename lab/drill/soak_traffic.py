@@ -64,7 +64,7 @@ class Traffic:
     """
 
     def __init__(self, endpoint: str, signer: ClientSigner, folder: Path, rate: float) -> None:
-        self._endpoint = endpoint
+        self.endpoint = endpoint
         self._signer = signer
         self._folder = folder
         self._pause = 1 / rate
@@ -207,7 +207,7 @@ class Traffic:
         bearer = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
         path = self._chance.choice(["overview", "overview/history", "problems", "datasets", "jobs", "explain/misses"])
         for address in (f"/-/admin/{path}", "/-/metrics", "/-/readyz"):
-            async with self._session.get(self._endpoint + address, headers=bearer) as response:
+            async with self._session.get(self.endpoint + address, headers=bearer) as response:
                 await response.read()
 
     async def _refused(self) -> None:
@@ -220,9 +220,9 @@ class Traffic:
 
     async def _abort(self) -> None:
         path = f"/{BUCKET}/large/{self._chance.randrange(_LARGE)}.1500000"
-        url = self._endpoint + path
+        url = self.endpoint + path
         headers = {name.decode(): value.decode() for name, value in self._signer.header("GET", url).headers}
-        reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(self._endpoint).port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(self.endpoint).port)
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         writer.write(f"GET {path} HTTP/1.1\r\n{lines}\r\n".encode())
         await reader.read(self._chance.choice([1, 1000, 200_000]))
@@ -237,7 +237,7 @@ class Traffic:
         headers: Mapping[str, str] | None = None,
         signer: ClientSigner | None = None,
     ) -> Answer:
-        url = self._endpoint + path
+        url = self.endpoint + path
         signed = (signer or self._signer).header(method, url, headers, body=body).headers
         names = {name.decode(): value.decode() for name, value in signed}
         async with self._session.request(
