@@ -24,8 +24,11 @@ FRAMES_MAGIC = b"LRDF"
 END_MAGIC = b"LEND"
 END_POSITION = 0xFFFFFFFF
 MEDIA_TYPE = "application/x-larder-batch"
+FILES_MAGIC = b"LFIL"
 ATTACHED = 1
-"""Flag of the preamble: items are not in the answer but in open files that come with it."""
+"""Flag of the preamble: items are not in the answer but in open files that come with it; in frames, some of them."""
+INLINE = 0xFFFFFFFE
+"""In the place of a file's number: the bytes follow."""
 
 PREAMBLE = struct.Struct("<4sHHII")
 ENTRY = struct.Struct("<IIQQIHH")
@@ -43,6 +46,8 @@ _ENTRIES = np.dtype(
 """The same, for many entries."""
 FRAME = struct.Struct("<IIQIHH")
 TRAILER = struct.Struct("<IHH")
+FILES = struct.Struct("<I4sQQ")
+PLACE = struct.Struct("<IIQQ")
 END = struct.Struct("<I4sQIIIHH")
 
 
@@ -79,7 +84,9 @@ class ItemFlag(IntFlag):
     JOINED = 2
     """Another reader's fetch delivered it."""
     STREAMED = 4
-    """It was not stored: its CRC and final status follow its bytes."""
+    """Its CRC and final status follow its bytes; an item of a dataset was then not stored."""
+    ATTACHED = 8
+    """In frames: places in open files stand for its bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +202,16 @@ class AttachedIndex:
         return block
 
 
+def files_record(count: int) -> bytes:
+    """The record with which open files leave: ``count`` have come with the answer by then."""
+    return FILES.pack(END_POSITION, FILES_MAGIC, count, 0)
+
+
+def place_record(file: int, offset: int, count: int) -> bytes:
+    """Where the next ``count`` bytes of an entry are: from ``offset`` on in a file, counted from 0, or ``INLINE``."""
+    return PLACE.pack(file, 0, offset, count)
+
+
 class FrameSequence:
     """The records of one answer in frames, with the counts for the end record."""
 
@@ -205,9 +222,9 @@ class FrameSequence:
         self._crc = 0
 
     @staticmethod
-    def preamble() -> bytes:
-        """The beginning of an answer in frames."""
-        return PREAMBLE.pack(FRAMES_MAGIC, VERSION, 0, 0, 0)
+    def preamble(*, attached: bool = False) -> bytes:
+        """The beginning of an answer in frames; ``attached``: open files may come with it."""
+        return PREAMBLE.pack(FRAMES_MAGIC, VERSION, ATTACHED if attached else 0, 0, 0)
 
     def item(self, entry: FrameEntry) -> bytes:
         """The header of an item whose bytes follow; a streamed one counts only once ``trailer`` confirms it."""

@@ -397,8 +397,10 @@ class Cycle:
         await self._write(b"".join(waiting))
 
     async def _send_descriptors(self, head: Head, body: bytes, files: Sequence[int]) -> None:
-        """Send a piece of the body, which must have a content-length, with descriptors attached."""
+        """Send a piece of the body, which is not the last one, with descriptors attached."""
         self._account(head, len(body))
+        if head.chunked:
+            body = b"%x\r\n%b\r\n" % (len(body), body)
         data, self._held = self._held + body, b""
         await self._channel.send_descriptors(data, files)
 

@@ -178,6 +178,17 @@ class DescriptorsInFlight:
         self._sending.add(receiver)
         return True
 
+    def admit_another(self, receiver: Receiver, unsent: int) -> bool:
+        """Whether the answer that ``receiver`` was admitted for may have one more, besides ``unsent`` that were admitted."""
+        if sum(self._sent.values()) >= self._limit:
+            self._forget_received()
+            if not receiver.unreceived():
+                self._sent[receiver] = unsent
+        if sum(self._sent.values()) >= self._limit:
+            return False
+        self._sent[receiver] = self._sent.get(receiver, 0) + 1
+        return True
+
     def sent(self, receiver: Receiver) -> None:
         """Note that all admitted ones were sent: they count until the peer has received everything."""
         self._sending.discard(receiver)
@@ -206,6 +217,10 @@ class Passing:
     def admit(self, count: int) -> bool:
         """Whether ``count`` descriptors may be sent now; if so, they count from now on."""
         return self._in_flight.admit(self._receiver, count)
+
+    def admit_another(self, unsent: int) -> bool:
+        """Whether the same answer may have one more, besides ``unsent`` that were admitted; if so, it counts from now on."""
+        return self._in_flight.admit_another(self._receiver, unsent)
 
     def sent(self) -> None:
         """Note that all of them were sent."""

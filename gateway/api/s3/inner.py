@@ -153,31 +153,33 @@ async def pieces_of(answer: Answer | Hit) -> AsyncGenerator[bytes]:
     Raises:
         LarderError: the body broke off.
     """
+    async with aclosing(spans_of(answer)) as spans:
+        async for span in spans:
+            async for piece in pieces_in(span):
+                yield piece
+
+
+async def spans_of(answer: Answer | Hit) -> AsyncGenerator[Span | bytes]:
+    """An answer's body, as spans of files where it has them; each is valid until the next one is asked for.
+
+    Raises:
+        LarderError: the body broke off.
+    """
     if isinstance(answer, Hit):
         if answer.memory is not None:
             yield bytes(answer.memory)
             return
         for fd, offset, count, _ in answer.files:
-            async for piece in _of_file(fd, offset, count):
-                yield piece
+            yield Span(fd, offset, count)
         return
     content = answer.content
     if isinstance(content, bytes | memoryview):
         if content:
             yield bytes(content)
         return
-    if isinstance(content, Body):
-        async with aclosing(content.pieces()) as parts:
-            async for part in parts:
-                if not isinstance(part, Span):
-                    yield part
-                    continue
-                async for piece in _of_file(part.fd, part.offset, part.count):
-                    yield piece
-        return
-    async with aclosing(content):
-        async for chunk in content:
-            yield chunk
+    async with aclosing(content.pieces() if isinstance(content, Body) else content) as pieces:
+        async for piece in pieces:
+            yield piece
 
 
 async def release(answer: Answer | Hit) -> None:
@@ -193,6 +195,10 @@ async def release(answer: Answer | Hit) -> None:
         await answer.cleanup()
 
 
-async def _of_file(fd: int, offset: int, count: int) -> AsyncGenerator[bytes]:
-    for at in range(0, count, PIECE):
-        yield await read_exactly(fd, min(PIECE, count - at), offset + at)
+async def pieces_in(span: Span | bytes) -> AsyncGenerator[bytes]:
+    """The bytes of a span, in pieces. Raises LarderError if they cannot be read."""
+    if not isinstance(span, Span):
+        yield span
+        return
+    for at in range(0, span.count, PIECE):
+        yield await read_exactly(span.fd, min(PIECE, span.count - at), span.offset + at)

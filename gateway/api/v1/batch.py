@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gateway.api.v1 import batch_tar
 from gateway.api.v1.accounting import AnswerTally, BatchAccounting
 from gateway.api.v1.batch_body import Framing, SendOptions, headers_of, send_frames, send_resident
-from gateway.api.v1.batch_files import WANTED, Answer, open_answer, send_attached
+from gateway.api.v1.batch_files import WANTED, WHY_BYTES, Answer, open_answer, send_attached
 from gateway.api.v1.blobs import digests_in
 from gateway.base import metrics
 from gateway.edge.asgi import send_json
@@ -37,8 +37,6 @@ from gateway.store.datasets.opened import Registration
 MOST_INDICES = 1_048_576
 MOST_OFFERS = 65_536
 _PARAMETERS = ("mode", "take", "ordered", "epoch", "job", "offers")
-_BYTES = "x-larder-bytes"
-"""Header of the answer with the reason why it has bytes instead of open files."""
 _FORMS = {Resident: "index", Unopened: "descriptors", Arriving: "frames"}
 _ORDER = ORDER.encode()
 _LONGEST_JOB = 128
@@ -275,7 +273,7 @@ class BatchEndpoint:
         answer: Answer
         if WANTED in fields and not as_tar:
             answer, reason = await open_answer(self._batches, scope, ask, fields[WANTED])
-            headers += headers_of([(_BYTES, reason)]) if reason else []
+            headers += headers_of([(WHY_BYTES, reason)]) if reason else []
         else:
             answer = await self._batches.open(ask)
         metrics.BATCHES.labels(ask.mode.value, "tar" if as_tar else _FORMS[type(answer)]).inc()

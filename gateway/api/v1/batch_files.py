@@ -22,6 +22,8 @@ from gateway.server.local import Passing
 
 WANTED = b"x-larder-descriptors"
 """Header of a request: how many open files the client can take."""
+WHY_BYTES = "x-larder-bytes"
+"""Header of an answer without files to a request for some: the reason."""
 _DIGITS = 9
 """Digits of the largest number of descriptors that a client may state."""
 _SMALLEST_PART, _LARGEST_PART = 16, 128

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import aclosing
 from typing import NamedTuple
 from zlib import crc32
@@ -19,9 +19,11 @@ from gateway.api.s3.answer import Answer
 from gateway.api.s3.hot import Hit
 from gateway.api.s3.inner import CallerReads, InnerRead, InnerReads, fields_of, release
 from gateway.api.v1.batch_body import Outgoing, headers_of
+from gateway.api.v1.batch_files import WHY_BYTES
+from gateway.api.v1.many.attaching import Attaching, outgoing_of
 from gateway.api.v1.many.entries import ManyEntry, parse_entries
 from gateway.api.v1.many.members import ATTEMPTS, CHANGED, Archives, WalkRefused, changing
-from gateway.api.v1.many.parts import MOST_BYTES, document_of, flags_of, gathered, part_of, slice_of
+from gateway.api.v1.many.parts import MOST_BYTES, document_of, flags_of, gathered, part_of, placed, slice_of
 from gateway.base import metrics
 from gateway.model.datasets import ApiError
 from gateway.model.errors import BrokenBody, ClientGone, LarderError, S3Error
@@ -77,11 +79,12 @@ class ManyEndpoint:
         reads = self._reads.within(scope, principal)
         metrics.BATCHES.labels("keys", "frames").inc()
         with metrics.BATCH_LATENCY.labels("keys").time():
-            sending = _Sending(entries, reads, self._archives, Outgoing(scope, send))
-            await send(
-                {"type": "http.response.start", "status": 200, "headers": headers_of([("content-type", MEDIA_TYPE)])}
-            )
-            await unless_left(receive, sending.run())
+            outgoing, bytes_because = outgoing_of(scope, send)
+            lines = [("content-type", MEDIA_TYPE)]
+            if bytes_because:
+                lines.append((WHY_BYTES, bytes_because))
+            await send({"type": "http.response.start", "status": 200, "headers": headers_of(lines)})
+            await unless_left(receive, _Sending(entries, reads, self._archives, outgoing).run())
 
 
 async def unless_left(receive: Receive, work: Awaitable[None]) -> None:
@@ -114,6 +117,7 @@ class _Sending:
         self._reads = reads
         self._archives = archives
         self._outgoing = outgoing
+        self._files = outgoing if isinstance(outgoing, Attaching) else None
         self._frames = FrameSequence()
         self._pending = deque(range(len(entries)))
         self._ready: deque[_Opened] = deque()
@@ -127,7 +131,9 @@ class _Sending:
         """
         outgoing = self._outgoing
         try:
-            outgoing.add(self._frames.preamble())
+            outgoing.add(self._frames.preamble(attached=self._files is not None))
+            if self._files is not None:
+                await outgoing.flush()  # the record of the first files follows
             while self._start() or self._ready or self._running:
                 if not self._ready:
                     await outgoing.flush()
@@ -237,13 +243,21 @@ class _Sending:
             if data is None and self._frames.bytes and self._frames.bytes + length > MOST_BYTES:
                 self._put_off(position)
                 return None
+            places, first = None, []
+            if data is None and self._files is not None:
+                places = self._files.places(placed(answer, skipped, length), length)
             if data is None and length <= SMALL:
-                data = await gathered(answer, skipped, length)
+                if places is None:
+                    data = await gathered(answer, skipped, length)
+                else:
+                    first = [record async for record in places]
         except LarderError as failure:
             refusal = read.refused(failure)
             await self._fail(position, refusal)
             return refusal
-        if data is None:
+        if places is not None:
+            await self._attach(opened, length, first, places)
+        elif data is None:
             await self._stream(opened, skipped, length)
         else:
             self._outgoing.add(self._frames.item(FrameEntry(position, position, length, crc32(data), flags_of(answer))))
@@ -267,6 +281,30 @@ class _Sending:
                     crc = crc32(piece, crc)
                     outgoing.add(piece)
                     await outgoing.flush_if_full()
+        except LarderError as failure:
+            raise BrokenBody(str(failure)) from failure
+        outgoing.add(self._frames.trailer(entry, crc, ItemStatus.OK))
+
+    async def _attach(
+        self, opened: _Opened, length: int, first: Sequence[bytes], places: AsyncGenerator[bytes]
+    ) -> None:
+        """Send an entry whose bytes are in open files: the first records that say where, and the rest as it becomes known.
+
+        Raises:
+            BrokenBody: it broke off after it had begun.
+        """
+        position, outgoing = opened.position, self._outgoing
+        flags = flags_of(opened.answer) | ItemFlag.STREAMED | ItemFlag.ATTACHED
+        entry = FrameEntry(position, position, length, 0, flags)
+        head = self._frames.item(entry)
+        crc = crc32(b"".join(first), crc32(head))
+        for record in (head, *first):
+            outgoing.add(record)
+        try:
+            async with aclosing(places):
+                async for record in places:
+                    crc = crc32(record, crc)
+                    outgoing.add(record)
         except LarderError as failure:
             raise BrokenBody(str(failure)) from failure
         outgoing.add(self._frames.trailer(entry, crc, ItemStatus.OK))
@@ -298,3 +336,5 @@ class _Sending:
         for opened in self._ready:
             await release(opened.answer)
         self._outgoing.close()
+        if self._files is not None:
+            self._files.close_files()

@@ -1,8 +1,7 @@
 """``POST /-/v1/open``: a whole object as open files, for a client on this machine, such as a loader of model weights.
 
 The object is read as a GET by the caller (gateway/api/s3/inner.py): rights, freshness and limits are a GET's, and missing parts
-are loaded. But the parts go to the client as descriptors of their files (SCM_RIGHTS, unix(7)). Each file is opened again, by
-/proc/self/fd: a descriptor shares position and mode with its copies, and a client could change those of ours.
+are loaded. But the parts go to the client as descriptors of their files (SCM_RIGHTS, unix(7)).
 
 A client that gets no files reads the object by GET. The answer has the reason: the connection is not the unix socket (``tcp``),
 the user could write the files (``user``), there are more parts than the client can take (``many``), other clients have not
@@ -14,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import NamedTuple
 
@@ -23,14 +21,14 @@ from pydantic_core import from_json
 
 from gateway.api.s3.answer import Answer
 from gateway.api.s3.hot import Hit
-from gateway.api.s3.inner import CallerReads, InnerReads, fields_of, length_of, release
+from gateway.api.s3.inner import CallerReads, InnerReads, fields_of, length_of, release, spans_of
 from gateway.api.v1.batch_body import headers_of
 from gateway.api.v1.batch_files import passing_of, wanted_files
+from gateway.api.v1.many.attaching import opened_again
 from gateway.api.v1.many.endpoint import unless_left
 from gateway.api.v1.many.entries import ManyEntry
 from gateway.base import metrics
 from gateway.edge.problems import invalid_request
-from gateway.engine.objects.body import Body
 from gateway.model.datasets import ApiError
 from gateway.model.errors import LarderError
 from gateway.model.keys import Principal
@@ -146,7 +144,7 @@ async def _open(reads: CallerReads, entry: ManyEntry, most: int) -> _OpenedObjec
         if answer.status != _GOOD:
             return _OpenedObject(parts, reason="refused")
         size, etag, buffered = length_of(answer), fields_of(answer).get(b"etag", ""), 0
-        async with aclosing(_pieces(answer)) as pieces:
+        async with aclosing(spans_of(answer)) as pieces:
             async for piece in pieces:
                 buffered += 0 if isinstance(piece, Span) else len(piece)
                 if buffered > _FROM_MEMORY:
@@ -171,25 +169,8 @@ async def _open(reads: CallerReads, entry: ManyEntry, most: int) -> _OpenedObjec
         read.note(answer)
 
 
-async def _pieces(answer: Answer | Hit) -> AsyncGenerator[Span | bytes]:
-    """The body of an answer, as spans of files where it has them. Raises LarderError if it breaks off."""
-    if isinstance(answer, Hit):
-        if answer.memory is not None:
-            yield bytes(answer.memory)
-        for descriptor, offset, count, _ in answer.files:
-            yield Span(descriptor, offset, count)
-        return
-    content = answer.content
-    if isinstance(content, bytes | memoryview):
-        yield bytes(content)
-        return
-    async with aclosing(content.pieces() if isinstance(content, Body) else content) as pieces:
-        async for piece in pieces:
-            yield piece
-
-
 def _opened(span: Span) -> _Part:
-    return _Part(os.open(f"/proc/self/fd/{span.fd}", os.O_RDONLY | os.O_CLOEXEC), span.offset, span.count)
+    return _Part(opened_again(span.fd), span.offset, span.count)
 
 
 def _in_memory(data: bytes) -> _Part:
@@ -198,7 +179,7 @@ def _in_memory(data: bytes) -> _Part:
     try:
         os.pwrite(descriptor, data, 0)
         os.fchmod(descriptor, 0o400)
-        return _Part(os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC), 0, len(data))
+        return _Part(opened_again(descriptor), 0, len(data))
     finally:
         os.close(descriptor)
 

@@ -9,11 +9,12 @@ from html import unescape
 
 from gateway.api.s3.answer import Answer
 from gateway.api.s3.hot import Hit
-from gateway.api.s3.inner import length_of, pieces_of
+from gateway.api.s3.inner import length_of, pieces_in, pieces_of, spans_of
 from gateway.api.v1.many.entries import ManyEntry
 from gateway.model.errors import LarderError, OriginUnavailable, S3Error
 from gateway.model.frames import ItemFlag
 from gateway.model.outcomes import Outcome, Reason
+from gateway.store.files.blobs import Span
 
 MOST_BYTES = 256 * 1024**2
 """Bytes of the entries in one answer, and of one entry."""
@@ -76,13 +77,24 @@ async def slice_of(answer: Answer | Hit, skipped: int, length: int) -> AsyncGene
     Raises:
         LarderError: it broke off.
     """
-    async with aclosing(pieces_of(answer)) as pieces:
-        async for piece in pieces:
-            part = piece[skipped : skipped + length]
-            skipped = max(0, skipped - len(piece))
-            length -= len(part)
-            if part:
-                yield part
+    async with aclosing(placed(answer, skipped, length)) as spans:
+        async for span in spans:
+            async for piece in pieces_in(span):
+                yield piece
+
+
+async def placed(answer: Answer | Hit, skipped: int, length: int) -> AsyncGenerator[Span | bytes]:
+    """``slice_of``, as spans of files where the body has them; each is valid until the next one is asked for."""
+    async with aclosing(spans_of(answer)) as spans:
+        async for span in spans:
+            size = span.count if isinstance(span, Span) else len(span)
+            first, count = min(skipped, size), min(length, size - min(skipped, size))
+            skipped -= first
+            length -= count
+            if count:
+                yield (
+                    Span(span.fd, span.offset + first, count) if isinstance(span, Span) else span[first : first + count]
+                )
             if not length:
                 return
     if length:

@@ -12,6 +12,7 @@ import hashlib
 import os
 import ssl
 import sys
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -37,6 +38,8 @@ _Idle = deque[tuple[_Watched, int]]
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _UPLOAD_BLOCK = 1 << 18
 """Bytes that an upload reads from its file at a time."""
+_BYTES_FOR = 60.0
+"""Seconds for which bytes are requested after a request for open files failed, as the files may be the reason."""
 
 
 def check_endpoint(endpoint: str) -> SplitResult:
@@ -104,6 +107,15 @@ class Connection:
         """Use the unix socket that the server's fleet document names, if this machine has it."""
         self.local = LocalSocket.named(named)
         self.by_tcp = "elsewhere" if named and self.local is None else ""
+
+    @property
+    def takes_files(self) -> bool:
+        """Whether to request open files: over the unix socket, unless receiving some has failed lately."""
+        return self.local is not None and time.monotonic() >= self.bytes_until
+
+    def avoid_files(self) -> None:
+        """Request bytes for a while, after receiving open files has failed."""
+        self.bytes_until = time.monotonic() + _BYTES_FOR
 
     def close(self) -> None:
         """Close idle connections; later requests open new ones."""

@@ -53,8 +53,6 @@ _MAX_MOVES = 64
 """How often requests of one batch may move to other nodes without progress before that counts as a failed attempt."""
 MOST_OFFERS = 65_536
 """The most items that a gateway offers."""
-_BYTES_FOR = 60.0
-"""Seconds for which bytes are requested after a request for open files failed, as the files may be the reason."""
 _INDICES_TYPE = "application/octet-stream"
 _ORDER = "x-larder-order"
 """A header rather than a parameter: gateways that do not know it ignore it."""
@@ -333,7 +331,7 @@ class BatchReader:
         if order:
             headers[_ORDER] = order
         connection = api.connection
-        files = connection.local is not None and time.monotonic() >= connection.bytes_until
+        files = connection.takes_files
         if files:
             headers["x-larder-descriptors"] = str(acceptable())
         try:
@@ -361,7 +359,7 @@ class BatchReader:
         if way:
             outcome.by_way[way] = len(received.positions) - received.attached
         if files and (received.corrupt or not isinstance(outcome.error, Busy | None)):
-            connection.bytes_until = time.monotonic() + _BYTES_FOR
+            connection.avoid_files()
         return outcome
 
     def _gone(self, merge: Merge, attempts: int, outcome: RequestOutcome) -> LarderError:

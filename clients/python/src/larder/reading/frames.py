@@ -27,16 +27,17 @@ from larder.base.buffers import SIZE, Buffers, Space
 from larder.base.checksums import crc32
 from larder.base.errors import TruncatedBatch, UnexpectedAnswer
 from larder.http.local import close_all
+from larder.reading.passed import ARRIVE, OpenFiles, PassedFiles
 
 MEDIA_TYPE = "application/x-larder-batch"
 OK, MISSING, CHANGED, ORIGIN_ERROR, NOT_RESIDENT, REFUSED, CLAIMED, BUSY, LATER, INVALID = range(10)
-HIT, JOINED, STREAMED = 1, 2, 4
+HIT, JOINED, STREAMED, ATTACHED = 1, 2, 4, 8
 LIMIT = 16 << 30
 """Default maximum of bytes in one answer; a larger one is refused."""
 
 _VERSION = 1
-_ATTACHED = 1
-"""Flag of the preamble: the items are in open files that come with the answer."""
+_FILES_COME = 1
+"""Flag of the preamble: the items, or some of those in frames, are in open files that come with the answer."""
 _PREAMBLE = struct.Struct("<4sHHII")
 _FRAME = struct.Struct("<IIQIHH")
 _TRAILER = struct.Struct("<IHH")
@@ -114,13 +115,6 @@ class Received:
     status: int = OK
 
 
-class OpenFiles(Protocol):
-    """The open files that came with an answer."""
-
-    def take_descriptors(self) -> list[int]:
-        """Their descriptors, in the order of the items; the caller closes them."""
-
-
 class Decoder:
     """Reads one answer. ``received`` is valid at any time, also after any exception.
 
@@ -131,6 +125,7 @@ class Decoder:
         limit: maximum bytes of the answer, or of its items.
         endpoint: for messages.
         files: open files that come with the answer, if the transport can carry any.
+        kept: files that an answer in frames may name at a time.
     """
 
     def __init__(
@@ -142,11 +137,13 @@ class Decoder:
         limit: int = LIMIT,
         endpoint: str = "the gateway",
         files: OpenFiles | None = None,
+        kept: int = 0,
     ) -> None:
         self.received = Received()
         self._buffers = Buffers()
         self._limit = limit
         self._files = files
+        self._passed = PassedFiles(files if kept else None, kept)
         self._request = request
         self._take = len(request) if take is None else take
         self._length = length
@@ -173,13 +170,14 @@ class Decoder:
         """
         self._buffers = buffers or self._buffers
         magic, version, flags, count, _ = _PREAMBLE.unpack(self._read(source, _PREAMBLE.size, "its preamble"))
-        attached = (magic, flags) == (b"LRDI", _ATTACHED) and self._files is not None
+        attached = flags == _FILES_COME and (self._files if magic == b"LRDI" else self._passed.files) is not None
         if magic not in (b"LRDI", b"LRDF") or version != _VERSION or (flags and not attached):
             raise self._invalid(f"no batch of version {_VERSION}, it begins with {magic!r}")
         if magic == b"LRDI":
             self._index_form(source, count, attached)
         else:
-            self._frames_form(source)
+            with self._passed:
+                self._frames_form(source)
         try:
             more = source.readinto(memoryview(bytearray(1)))
         except (OSError, HTTPException):
@@ -191,9 +189,7 @@ class Decoder:
     def _index_form(self, source: ByteSource, count: int, attached: bool) -> None:
         room = self._budget - _PREAMBLE.size - _END.size - count * _ENTRY.itemsize
         if count > len(self._request) or room < 0:
-            raise self._invalid(
-                f"{count} items were announced in at most {self._budget} bytes for {len(self._request)} asked"
-            )
+            raise self._invalid(f"{count} items in at most {self._budget} bytes, for {len(self._request)} asked")
         if attached:
             self._attached_form(source, count)
             return
@@ -303,9 +299,16 @@ class Decoder:
             head = self._read(source, _FRAME.size, "a frame's header")
             if head[:8] == _END.pack(_END_POSITION, b"LEND", 0, 0, 0, 0, 0, 0)[:8]:
                 return self._end(source, head)
+            if head[:8] == ARRIVE:
+                if not self._passed.arrive(head):
+                    raise self._broken(f"only {self._passed.count} open files came with it")
+                continue
             self._crc = crc32(head, self._crc)
             position, index, length, crc, status, flags = _FRAME.unpack(head)
             self._check_frame(position, index, length)
+            if flags & ATTACHED:
+                self._attached_entry(source, head)
+                continue
             body = self._buffer(length)
             if _fill(source, body) < length:
                 raise self._broken("it ended inside an item's bytes")
@@ -318,6 +321,20 @@ class Decoder:
                     crc = 0
             self._count(length, status)
             self._item(position, index, body, crc, status, flags)
+
+    def _attached_entry(self, source: ByteSource, head: bytes) -> None:
+        """Read an entry from the files that it names."""
+        position, _, length, _, _, flags = _FRAME.unpack(head)
+        try:
+            body, trailer = self._passed.read(lambda size: self._read(source, size, "an entry's places"), head, length)
+        except ValueError as impossible:
+            raise self._invalid(str(impossible)) from None
+        self._crc = crc32(trailer, self._crc)
+        self._count(length, OK)
+        self.received.corrupt += body is None
+        self.received.attached += body is not None
+        if body is not None:
+            self._keep(position, body, flags)
 
     def _check_frame(self, position: int, index: int, length: int) -> None:
         if position >= len(self._request) or self._request[position] != index:
@@ -343,11 +360,15 @@ class Decoder:
         if crc32(body) != crc:
             received.corrupt += 1
         elif status == OK:
-            received.positions.append(position)
-            received.data.append(body)
-            received.flags.append(flags)
+            self._keep(position, body, flags)
         else:
             self._failures[position] = _failure(index, status, bytes(body))
+
+    def _keep(self, position: int, body: memoryview, flags: int) -> None:
+        received = self.received
+        received.positions.append(position)
+        received.data.append(body)
+        received.flags.append(flags)
 
     def _end(self, source: ByteSource, head: bytes = b"") -> None:
         record = head + self._read(source, _END.size - len(head), "its end record")

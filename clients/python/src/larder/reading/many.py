@@ -169,7 +169,7 @@ class ManyReader:
                     raise
                 renewed = True
                 continue
-            results |= {left[at]: bytes(data) for at, data in zip(received.positions, received.data, strict=True)}
+            results |= {left[at]: _owned(data) for at, data in zip(received.positions, received.data, strict=True)}
             failures = {left[at]: failure for at, failure in received.failures.items()}
             unsettled = {
                 at: failure for at, failure in failures.items() if failure.status == LATER or _may_pass(failure)
@@ -201,24 +201,34 @@ class ManyReader:
         self._find_socket()
         body = json.dumps({"entries": [_document(entry) for entry in entries]}, ensure_ascii=False).encode()
         headers = {"Accept": MEDIA_TYPE, "Content-Type": "application/json"} | (PAYS if self._payer else {})
-        received = Received()
+        connection, received = self._api.connection, Received()
+        if files := acceptable() if connection.takes_files else 0:
+            headers["x-larder-descriptors"] = str(files)
         try:
             with self._api.exchange("POST", _PATH, headers=headers, body=body) as response:
                 kind = response.headers.get_content_type()
                 if kind != MEDIA_TYPE:
                     raise UnexpectedAnswer(self.endpoint, response.status, f"Content-Type {kind}, not {MEDIA_TYPE}")
                 decoder = Decoder(
-                    np.arange(len(entries), dtype=np.uint32), length=response.length, endpoint=self.endpoint
+                    np.arange(len(entries), dtype=np.uint32),
+                    length=response.length,
+                    endpoint=self.endpoint,
+                    files=response.attached if isinstance(response, LocalResponse) else None,
+                    kept=files,
                 )
                 received = decoder.received
                 decoder.decode(response)
         except (TruncatedBatch, UnexpectedAnswer, Busy, *TRANSIENT) as error:
+            if files and not isinstance(error, Busy):
+                connection.avoid_files()
             return received, error
         except RequestRefused as refused:
             if refused.code == "NotFound":
                 detail = "this gateway has no batches of keys: it is of an earlier version"
                 raise RequestRefused(refused.status, refused.code, detail) from refused
             raise
+        if files and received.corrupt:
+            connection.avoid_files()
         return received, None
 
     def open(self, entry: Entry) -> tuple[dict[str, Any], list[int]]:
@@ -290,6 +300,11 @@ class ManyReader:
 
     def _gone(self, error: Exception, attempts: int) -> LarderError:
         return error if isinstance(error, UnexpectedAnswer) else GatewayUnavailable(self.endpoint, attempts, error)
+
+
+def _owned(data: memoryview) -> bytes:
+    """The bytes of an entry, without a copy if it has read them from a file alone."""
+    return data.obj if isinstance(data.obj, bytes) and len(data.obj) == len(data) else bytes(data)
 
 
 def entry_of(readable: Readable) -> Entry:
