@@ -204,7 +204,7 @@ def test_a_wrong_secret_gets_nothing(running: Running, origin: FakeOrigin, name:
 
 
 def test_a_revoked_grant_counts_at_once(running: Running, origin: FakeOrigin) -> None:
-    """Rule: once the origin refuses an object to the caller, the next batch has its refusal, although its file is in the cache."""
+    """Rule: once the origin refuses an object to the caller, the next batch has its refusal; the cached file stays here."""
     entries, bodies = objects(origin, "fresh", (BLOCK, 1000))
     for _ in range(2):
         assert through_socket(running, entries) == bodies

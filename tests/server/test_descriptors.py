@@ -204,3 +204,17 @@ def test_descriptors_that_are_still_to_be_sent_count():
     assert not in_flight.admit(slow, 6)
     other.lost = True
     assert in_flight.admit(slow, 6)
+
+
+def test_an_answer_may_have_further_descriptors():
+    """Rule: an answer of unknown length gets descriptors one by one, until as many are unreceived as are allowed."""
+    in_flight = DescriptorsInFlight(4)
+    slow, other = Receiver(), Receiver()
+    assert in_flight.admit(slow, 0)
+    slow.waiting = True
+    assert [in_flight.admit_another(slow, unsent) for unsent in range(5)] == [True] * 4 + [False]
+    assert not in_flight.admit(other, 1)
+    slow.waiting = False
+    assert [in_flight.admit_another(slow, unsent) for unsent in (3, 4)] == [True, False]
+    in_flight.sent(slow)
+    assert in_flight.admit(other, 4)

@@ -21,6 +21,8 @@ from gateway.model.outcomes import Outcome
 from gateway.policies.health.answers import BATCH, TRAFFIC, Answers, together
 
 _CACHED = (Outcome.HIT.value, Outcome.STALE.value)
+_OF_KEYS = "keys"
+"""The mode of batches of keys."""
 _DELIVERED = ("hit", "joined", "fetched")
 _READ = (
     metrics.REQUESTS, metrics.BUCKET_REQUESTS, metrics.BUCKET_SENT_BYTES, metrics.LATENCY, metrics.SENT_BYTES,
@@ -71,7 +73,9 @@ class Counted:
         for labels, value in self._samples["larder_requests_total"]:
             statuses[labels["status"]] += value
         seconds = self._buckets("larder_request_seconds", "outcome")
-        if batches := together(self._buckets("larder_batch_seconds", "mode").values()):
+        of_batches = self._buckets("larder_batch_seconds", "mode")
+        of_batches.pop(_OF_KEYS, None)  # their entries are among the requests
+        if batches := together(of_batches.values()):
             seconds[BATCH] = dict(batches)
         return Answers(
             dict(statuses), seconds, self._traffic(), self._buckets("larder_origin_answer_seconds", "origin")
