@@ -288,7 +288,7 @@ def test_a_cut_answer_is_noticed(running: Running, origin: FakeOrigin, name: str
 @pytest.mark.parametrize(
     ("body", "status", "words"),
     [
-        (b"", 400, "body"),
+        (b"", 400, "The body is not JSON (EOF while parsing a value at line 1 column 0); correct it."),
         (b"[1, 2]", 400, "body"),
         (b'{"entries": []}', 400, "entries"),
         (b'{"entries": [{"bucket": "b"}]}', 400, "The field entries.0.key is required."),

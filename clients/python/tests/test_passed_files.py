@@ -3,7 +3,6 @@
 import io
 import os
 import struct
-import sys
 from zlib import crc32
 
 import numpy as np
@@ -12,8 +11,8 @@ from batch_wire import HIT, MISSING, STREAMED, Item, end_record, failure
 
 from larder.base.errors import TruncatedBatch, UnexpectedAnswer
 from larder.reading.frames import Decoder
+from larder.reading.passed import PassedFiles
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows a process its descriptors")
 INLINE = 0xFFFFFFFE
 CONTENTS = [b"0123456789", b"abcdefghij", b"ABCDEFGHIJ"]
 KEPT = 2
@@ -118,9 +117,9 @@ def answer():
     return made.end()
 
 
-def read(source, entries=6, **options):
+def read(source, kept=KEPT):
     """Decode; returns the decoder and the error, if any. All files are closed in any case."""
-    decoder = Decoder(np.arange(entries, dtype="<u4"), files=source, **{"kept": KEPT, **options})
+    decoder = Decoder(np.arange(6, dtype="<u4"), files=PassedFiles(source, kept))
     error = None
     try:
         decoder.decode(source)

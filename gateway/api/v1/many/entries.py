@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, ValidationError, model_validator
 from pydantic_core import from_json
 
-from gateway.edge.problems import invalid_request
+from gateway.edge.problems import invalid_request, refused_field
 from gateway.model.datasets import ApiError
 
 MOST_ENTRIES = 1024
@@ -79,22 +79,31 @@ class ManyBody(BaseModel):
     entries: Annotated[list[ManyEntry], FailFast()] = Field(min_length=1, max_length=MOST_ENTRIES)
 
 
+def json_of(body: bytes) -> Any:
+    """A request's body.
+
+    Raises:
+        ApiError: InvalidRequest, naming the place.
+    """
+    try:
+        return from_json(body)
+    except ValueError as error:
+        raise ApiError("InvalidRequest", f"The body is not JSON ({error}); correct it.") from None
+
+
 def parse_entries(body: bytes) -> list[ManyEntry]:
     """The entries of a request's body.
 
     Raises:
         ApiError: InvalidRequest, naming entry and field.
     """
-    try:
-        document = from_json(body)
-    except ValueError as error:
-        raise ApiError("InvalidRequest", f"The body is not JSON: {error}.") from None
+    document = json_of(body)
     if not isinstance(document, dict):
         raise ApiError("InvalidRequest", 'The body must be an object, {"entries": [...]}.')
     given = document.get("entries")
     if isinstance(given, list) and len(given) > MOST_ENTRIES:
         many = f"The field entries must have at most {MOST_ENTRIES} entries, not {len(given)}; send the rest in further requests."
-        raise ApiError("InvalidRequest", many)
+        raise refused_field("entries", many)
     try:
         return ManyBody.model_validate(document).entries
     except ValidationError as error:

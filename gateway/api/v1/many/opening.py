@@ -17,7 +17,6 @@ from contextlib import aclosing
 from typing import NamedTuple
 
 from pydantic import ValidationError
-from pydantic_core import from_json
 
 from gateway.api.s3.answer import Answer
 from gateway.api.s3.hot import Hit
@@ -26,7 +25,7 @@ from gateway.api.v1.batch_body import headers_of
 from gateway.api.v1.batch_files import passing_of, wanted_files
 from gateway.api.v1.many.attaching import opened_again
 from gateway.api.v1.many.endpoint import unless_left
-from gateway.api.v1.many.entries import ManyEntry
+from gateway.api.v1.many.entries import ManyEntry, json_of
 from gateway.base import metrics
 from gateway.edge.problems import invalid_request
 from gateway.model.datasets import ApiError
@@ -122,11 +121,9 @@ def _object_of(body: bytes) -> ManyEntry:
         ApiError: InvalidRequest, naming the field.
     """
     try:
-        entry = ManyEntry.model_validate(from_json(body))
+        entry = ManyEntry.model_validate(json_of(body))
     except ValidationError as error:
         raise invalid_request(error.errors()) from None
-    except ValueError as error:
-        raise ApiError("InvalidRequest", f"The body is not JSON: {error}.") from None
     if entry.ranged or entry.member is not None:
         raise ApiError(
             "InvalidRequest",

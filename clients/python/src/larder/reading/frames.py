@@ -124,8 +124,7 @@ class Decoder:
         length: bytes of the answer, if the transport knows it.
         limit: maximum bytes of the answer, or of its items.
         endpoint: for messages.
-        files: open files that come with the answer, if the transport can carry any.
-        kept: files that an answer in frames may name at a time.
+        files: open files that come with the answer, if the transport can carry any; `PassedFiles` for those that frames name.
     """
 
     def __init__(
@@ -136,14 +135,13 @@ class Decoder:
         length: int | None = None,
         limit: int = LIMIT,
         endpoint: str = "the gateway",
-        files: OpenFiles | None = None,
-        kept: int = 0,
+        files: OpenFiles | PassedFiles | None = None,
     ) -> None:
         self.received = Received()
         self._buffers = Buffers()
         self._limit = limit
-        self._files = files
-        self._passed = PassedFiles(files if kept else None, kept)
+        self._files = None if isinstance(files, PassedFiles) else files
+        self._passed = files if isinstance(files, PassedFiles) else PassedFiles(None, 0)
         self._request = request
         self._take = len(request) if take is None else take
         self._length = length

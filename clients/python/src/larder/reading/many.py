@@ -35,6 +35,7 @@ from larder.http.credentials import Credentials, CredentialSource, endpoint_of, 
 from larder.http.local import LocalResponse, acceptable, close_all
 from larder.http.s3 import PAYS, S3
 from larder.reading.frames import LATER, MEDIA_TYPE, ORIGIN_ERROR, Decoder, ItemFailure, Received
+from larder.reading.passed import PassedFiles
 
 MOST_ENTRIES = 1024
 """The most entries of one request."""
@@ -213,8 +214,7 @@ class ManyReader:
                     np.arange(len(entries), dtype=np.uint32),
                     length=response.length,
                     endpoint=self.endpoint,
-                    files=response.attached if isinstance(response, LocalResponse) else None,
-                    kept=files,
+                    files=PassedFiles(response.attached, files) if isinstance(response, LocalResponse) else None,
                 )
                 received = decoder.received
                 decoder.decode(response)

@@ -42,8 +42,8 @@ class PassedFiles:
     """
 
     def __init__(self, files: OpenFiles | None, most: int) -> None:
-        self.files = files
-        self._most = most
+        self.files = files if most > 0 else None
+        self._most = max(0, most)
         self._open: deque[int] = deque()
         self.count = 0
         """How many have come."""
