@@ -251,6 +251,8 @@ class _Sending:
                     data = await gathered(answer, skipped, length)
                 else:
                     first = [record async for record in places]
+        except ClientGone:
+            raise
         except LarderError as failure:
             refusal = read.refused(failure)
             await self._fail(position, refusal)
