@@ -67,7 +67,8 @@ def first_lines(date: bytes) -> bytes:
 class Wire:
     """One connection whose repeated heads are answered by compiled code, or else noted in ``general``, as not answered.
 
-    ``answered`` has the answers to count, ``drains`` how often they were, ``kept`` the calls of ``Channel.keep``.
+    ``answered`` has the answers to count, ``drains`` how often they were, ``kept`` the calls of ``Channel.keep``, ``unfinished``
+    those of ``RepeatedReads.go_on``, each with its head and the bytes taken.
     """
 
     def __init__(self, accepted: bytes = b"", guards: Sequence[Guard] = (), until: float = FAR) -> None:
@@ -75,6 +76,7 @@ class Wire:
         self.near.setblocking(False)
         self.general: list[bytes] = []
         self.kept: list[tuple[bytes, int]] = []
+        self.unfinished: list[tuple[bytes, int]] = []
         self.begun: list[bytes] = []
         self.drains = 0
         self.until = until
@@ -82,9 +84,8 @@ class Wire:
         self._accepted = accepted or head(b"/b/accepted")
         template = Template.of(self._accepted)
         assert template is not None
-        self.reads = CompiledReads(
-            {}, [], self._drain, channel, count(0xA0), self._begin, self._decide, SimpleNamespace()
-        )  # type: ignore[arg-type]
+        reads: Any = SimpleNamespace(go_on=lambda head, taken, *_: self.unfinished.append((head, taken)))
+        self.reads = CompiledReads({}, [], self._drain, channel, count(0xA0), self._begin, self._decide, reads)
         self.reads.guards = numbered(guards)
         signed = self._accepted.partition(b"SignedHeaders=")[2].partition(b",")[0].split(b";")
         self._signed = dict.fromkeys(signed, b"\0") | {b"host": HOST, b"x-amz-content-sha256": NO_BODY}
@@ -104,12 +105,21 @@ class Wire:
 
     def put_ranges(self, path: bytes, size: int, block_size: int, files: Mapping[int, int], *guards: Guard) -> None:
         """Have ranges of an object sent whose blocks are open files, by number, which these guards belong to."""
+        self._put_blocks(path, RANGES, size, block_size, files, guards)
+
+    def put_file(self, path: bytes, size: int, file: int) -> None:
+        """Have an object of one block sent from an open file."""
+        self._put_blocks(path, HEAD % size, size, size, {0: file}, ())
+
+    def _put_blocks(
+        self, path: bytes, head: bytes, size: int, block_size: int, files: Mapping[int, int], guards: Sequence[Guard]
+    ) -> None:
         blocks = {}
         for number, file in files.items():
             status = os.fstat(file)
             opened = {b"digest": SimpleNamespace(fd=file)}
             blocks[number] = opened, b"digest", status.st_size, status.st_mtime_ns, numbered(guards)
-        self.reads.objects[path] = path, RANGES, blocks, size, block_size, 0.0, FAR, ()  # type: ignore[assignment]
+        self.reads.objects[path] = path, head, blocks, size, block_size, 0.0, FAR, ()  # type: ignore[assignment]
 
     def received(self) -> bytes:
         """What the client has received, after the connection has ended."""

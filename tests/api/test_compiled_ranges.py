@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from gateway.api.s3.compiled import LARGEST
 from gateway.model.s3.ranges import parse_range
 from rig.world import KIB, content
-from tests.compiled import RANGES, Watched, Wire, head
+from tests.compiled import HEAD, RANGES, Watched, Wire, head
 
 BLOCK, SIZE = 256 * KIB, 700 * KIB
 OBJECT = content(SIZE, "object")
@@ -164,13 +164,58 @@ def test_a_block_that_is_closed(wire: Wire) -> None:
 
 
 def test_a_full_socket(wire: Wire) -> None:
-    """Rule: what the socket does not take of a range is given to the channel as a copy, which the next range does not change."""
-    while not wire.kept:
-        assert wire.answer(head(b"/b/k", ranged=b"bytes=0-%d" % (LARGEST - 1)))
-    wire.answer(head(b"/b/k", ranged=b"bytes=1000-%d" % (LARGEST + 999)))
-    (whole, taken), *_ = wire.kept
-    assert whole.endswith(b"\r\n\r\n" + OBJECT[:LARGEST])
-    assert 0 <= taken < len(whole)
+    """Rule: a range that the socket does not take whole is left to the connection's reads, which learn how much was taken, and
+    count it.
+    """
+    request = head(b"/b/k", ranged=b"bytes=0-%d" % (BLOCK - 1))
+    answered = 0
+    while not wire.unfinished:
+        answered = len(wire.reads.answered)
+        assert wire.answer(request)
+    ((unfinished, taken),) = wire.unfinished
+    assert unfinished == request
+    assert len(wire.reads.answered) == answered
+    data = wire.received()
+    begun = data[len(data) - taken :].partition(b"\r\n\r\n")[2]
+    assert 0 <= len(begun) < BLOCK
+    assert OBJECT.startswith(begun)
+
+
+@pytest.fixture
+def whole(files: dict[int, int]) -> Iterator[Wire]:
+    """A connection that is sent an object of one block, whole."""
+    made = Wire()
+    made.put_file(b"/b/k", BLOCK, files[0])
+    yield made
+    made.close()
+
+
+def test_a_whole_object(whole: Wire) -> None:
+    """Rule: an object of one block is sent from its file, and noted."""
+    assert whole.answer(head(b"/b/k"))
+    assert [(start, stop) for *_, start, stop in whole.reads.answered] == [(0, BLOCK)]
+    start, _, body = whole.received().partition(b"\r\n\r\n")
+    assert NUMBERED.fullmatch(b"x-amz-request-id: " + (start + b"\r\n\r\n").removeprefix(HEAD % BLOCK))
+    assert body == OBJECT[:BLOCK]
+
+
+def test_a_whole_object_whose_file_has_changed(whole: Wire, tmp_path: Path) -> None:
+    """Rule: an object whose file was removed is left to the Python code."""
+    (tmp_path / "0").unlink()
+    assert not whole.answer(head(b"/b/k"))
+    assert whole.received() == b""
+
+
+@pytest.mark.parametrize(("size", "sent"), [(LARGEST, True), (LARGEST + 1, False)])
+def test_large_objects(tmp_path: Path, size: int, sent: bool) -> None:
+    """Rule: a larger object is left to the Python code."""
+    path = tmp_path / "large"
+    path.write_bytes(bytes(size))
+    wire = Wire()
+    with path.open("rb") as file:
+        wire.put_file(b"/b/k", size, file.fileno())
+        assert wire.answer(head(b"/b/k")) is sent
+    wire.close()
 
 
 def test_a_whole_object_is_no_range(wire: Wire) -> None:

@@ -27,8 +27,8 @@ from hypothesis import strategies as st
 from rig.gateways import Running, Settings, gateway
 from rig.world import KIB, MIB, Origin, content, eventually
 
-SMALL, MEDIUM, LARGE = "/bucket/small", "/bucket/medium", "/bucket/large"
-BODIES = {SMALL: content(4 * KIB, "small"), MEDIUM: content(110 * KIB, "medium"), LARGE: content(3 * MIB, "large")}
+SMALL, MEDIUM, FILE, LARGE = (f"/bucket/{name}" for name in ("small", "medium", "file", "large"))
+BODIES = {SMALL: content(4 * KIB), MEDIUM: content(110 * KIB), FILE: content(600 * KIB), LARGE: content(3 * MIB)}
 A, B = ("GWA", "gateway-secret-a"), ("GWB", "gateway-secret-b")
 C = ("GWC", "gateway-secret-c", "session-token-of-c")
 DOMAIN = "s3.test"
@@ -285,8 +285,8 @@ def test_presigned_and_anonymous_requests(running: Running) -> None:
 
 def test_slow_readers_get_every_answer(running: Running) -> None:
     """Rule: answers that the client does not read yet come in order and whole, whatever path each request took."""
-    paths = [MEDIUM] * 30 + [SMALL, LARGE, MEDIUM, SMALL] * 2
-    with primed(running) as connection:
+    paths = [FILE] * 30 + [SMALL, LARGE, MEDIUM, SMALL] * 2 + [MEDIUM] * 30
+    with primed(running, FILE) as connection:
         for path in paths:
             connection.socket.sendall(head(running, path))
         connection.socket.shutdown(socket.SHUT_WR)

@@ -34,7 +34,7 @@
 
 #define LONGEST 8192 /* bytes of a head, as in template.py */
 #define MOST_SLOTS 8
-#define LARGEST (128 * 1024) /* bytes of a range */
+#define LARGEST (1024 * 1024) /* bytes that are sent from a file */
 #define CACHESTAT 451
 #define DATE 16
 #define SIGNATURE 64
@@ -77,8 +77,7 @@ static const char *const KINDS[] = {"IS", "ITEM", "AT", "MOST", "UNTIL"};
 static int holds(PyObject *guard, double at) {
     if (PyTuple_Size(guard) != 4) return 0;
     long kind = PyLong_AsLong(PyTuple_GetItem(guard, 0));
-    PyObject *object = PyTuple_GetItem(guard, 1), *name = PyTuple_GetItem(guard, 2), *expected = PyTuple_GetItem(guard, 3);
-    PyObject *value;
+    PyObject *object = PyTuple_GetItem(guard, 1), *name = PyTuple_GetItem(guard, 2), *expected = PyTuple_GetItem(guard, 3), *value;
     int held;
     if (kind == ITEM) return PyDict_GetItemWithError(object, name) == expected;
     value = kind == AT ? PySequence_GetItem(object, PyLong_AsSsize_t(name)) : PyObject_GetAttr(object, name);
@@ -119,8 +118,8 @@ enum { OBJECTS, ANSWERED, DRAIN, CHANNEL, IDS, BEGIN, LINES, GENERAL, GUARDED, R
 
 /* A tuple: an object that readers of one kind may be sent again from one moment to before another, in seconds since the epoch,
  * while the guards hold. sent is noted for each answer; head is the answer's up to the request's number, or up to the lines that
- * name a range. The attribute body of copy has size bytes, or none any more. For ranges, copy is a dict of the object's blocks by
- * number, with a tuple for each: the dict that has it while it is open, the key, size, time of change in nanoseconds, guards. */
+ * name a range. The attribute body of copy has size bytes, or none any more; or copy is a dict of the object's blocks by number,
+ * with a tuple for each: the dict that has it while it is open, the key, size, time of change in nanoseconds, guards. */
 enum { SENT, HEAD, COPY, SIZE, BLOCK_SIZE, SINCE, BEFORE, GUARDS, READY };
 
 typedef struct {
@@ -232,14 +231,13 @@ static int verified(const State *self, PyObject *pieces, const char *head, Py_ss
     return !differ(hex, rest + self->slots[self->signature][0], SIGNATURE);
 }
 
-/* Find the open file of a range's block, unchanged and with the bytes in memory, so that no disk is waited for; 0: none. */
+/* Find the open file of a block, unchanged and with the bytes in memory, so that no disk is waited for; 0: none. */
 static int find_file(PyObject *ready, Range *range, double at) {
     long long size = PyLong_AsLongLong(PyTuple_GetItem(ready, SIZE)), file_size, changed;
     long long block_size = PyLong_AsLongLong(PyTuple_GetItem(ready, BLOCK_SIZE)), first = range->first;
     PyObject *guards, *number, *block, *opened, *digest, *fd = NULL;
     uint64_t span[2], pages[5]; /* of cachestat(2), since Linux 6.5; pages[0] are in memory, or on their way */
     struct stat status;
-    char byte;
     if (range->last >= size) range->last = size - 1;
     if (block_size <= 0 || first > range->last || range->last - first >= LARGEST) return 0;
     if (first / block_size != range->last / block_size || !(number = PyLong_FromLongLong(first / block_size))) return 0;
@@ -252,7 +250,7 @@ static int find_file(PyObject *ready, Range *range, double at) {
     if (range->file < 0 || fstat(range->file, &status) || !status.st_nlink || status.st_size != file_size) return 0;
     if (status.st_mtim.tv_sec * 1000000000LL + status.st_mtim.tv_nsec != changed) return 0;
     off_t begin = range->offset = first % block_size, last = begin + range->last - first, page = getpagesize();
-    struct iovec end = {&byte, 1};
+    struct iovec end = {(char[1]){0}, 1};
     span[0] = begin, span[1] = last + 1 - begin;
     return !syscall(CACHESTAT, range->file, span, pages, 0) && (off_t)pages[0] > last / page - begin / page &&
            preadv2(range->file, &end, 1, last, RWF_NOWAIT) == 1;
@@ -270,9 +268,10 @@ static int date_answers(State *self, PyObject *held, time_t second) {
 
 #define PART "content-length: %lld\r\ncontent-range: bytes %lld-%lld/%lld\r\nx-amz-request-id: %016llX\r\n"
 
-/* Send a body, or a range of a file, and note the answer; -1, with an error: bytes were sent, but what follows failed. */
-static int send_it(PyObject *held, PyObject *ready, PyObject *body, const Range *range, int out, unsigned long long serial,
-                   double now, double at) {
+/* Send a body, or a part of a file, and note the answer; -1, with an error: bytes were sent, but what follows failed. Of a file
+ * that the socket does not take at once, READS sends the rest, and notes it. */
+static int send_it(PyObject *held, PyObject *request, PyObject *ready, PyObject *body, const Range *range, int out,
+                   unsigned long long serial, double now, double at) {
     char own[160];
     long long first = range->first, count = range->last - first + 1, size = PyLong_AsLongLong(PyTuple_GetItem(ready, SIZE));
     int length = range->text ? PyOS_snprintf(own, sizeof own, PART, count, first, range->last, size, serial)
@@ -289,11 +288,10 @@ static int send_it(PyObject *held, PyObject *ready, PyObject *body, const Range 
     if (!body && sent == heads && sendfile(out, range->file, &next, count) > 0) sent += next - range->offset;
     if (sent != heads + count) {
         Py_ssize_t taken = sent >= 0 ? sent : errno == EAGAIN || errno == EINTR ? 0 : -1;
-        PyObject *kept = body ? Py_NewRef(body) : PyBytes_FromStringAndSize(NULL, count);
-        if (kept && !body && pread(range->file, PyBytes_AsString(kept), count, range->offset) != count) taken = -1;
-        done = PyObject_CallMethod(HELD(CHANNEL), "keep", "(Oy#ON)n", head, own, (Py_ssize_t)length, lines, kept, taken);
-        if (!done) return -1;
-        Py_DECREF(done);
+        done = body ? PyObject_CallMethod(HELD(CHANNEL), "keep", "(Oy#OO)n", head, own, (Py_ssize_t)length, lines, body, taken)
+                    : PyObject_CallMethod(HELD(READS), "go_on", "OnKdd", request, taken, serial, now, at);
+        Py_XDECREF(done);
+        if (!done || !body) return done ? 1 : -1;
     }
     double seconds = seconds_of(CLOCK_MONOTONIC, NULL) - at;
     done = Py_BuildValue("(OOddLL)", PyTuple_GetItem(ready, SENT), HELD(READS), now, seconds, first, first + count);
@@ -306,8 +304,10 @@ static int send_it(PyObject *held, PyObject *ready, PyObject *body, const Range 
 }
 
 /* Whether a head was answered. 0: nothing has happened, though an error may be set; see send_it for -1. */
-static int answered(State *self, PyObject *held, const char *head, Py_ssize_t size) {
+static int answered(State *self, PyObject *held, PyObject *request) {
     char copy[LONGEST];
+    const char *head = PyBytes_AsString(request);
+    Py_ssize_t size = PyBytes_Size(request);
     Range range = {0};
     if (self->ranged >= 0) size = take_range(self, head, size, copy, &range), head = copy;
     Py_ssize_t end = size ? match(self, PyBytes_AsString(HELD(SHAPE)), head, size) : 0;
@@ -316,7 +316,7 @@ static int answered(State *self, PyObject *held, const char *head, Py_ssize_t si
     PyObject *body = NULL, *serial = NULL;
     if (!end) return 0;
     double at = seconds_of(CLOCK_MONOTONIC, NULL), now = seconds_of(CLOCK_REALTIME, &second);
-    PyObject *guards = PyObject_GetAttr(HELD(GUARDED), names[GUARDS_NAME]);
+    PyObject *guards = PyObject_GetAttr(HELD(GUARDED), names[GUARDS_NAME]), *copied;
     PyObject *path = guards && all_hold(guards, at) ? PyBytes_FromStringAndSize(head + 4, end - 4) : NULL;
     PyObject *ready = path ? PyDict_GetItemWithError(HELD(OBJECTS), path) : NULL;
     Py_XDECREF(guards);
@@ -329,17 +329,17 @@ static int answered(State *self, PyObject *held, const char *head, Py_ssize_t si
     Py_XDECREF(descriptor);
     if (out < 0 || !(PyFloat_AsDouble(PyTuple_GetItem(ready, SINCE)) <= now)) goto end;
     if (!(now < PyFloat_AsDouble(PyTuple_GetItem(ready, BEFORE))) || !all_hold(PyTuple_GetItem(ready, GUARDS), at)) goto end;
-    if (!range.text) {
-        range.last = PyLong_AsLongLong(PyTuple_GetItem(ready, SIZE)) - 1;
-        body = PyObject_GetAttr(PyTuple_GetItem(ready, COPY), names[BODY]);
+    if (!range.text) range.last = PyLong_AsLongLong(PyTuple_GetItem(ready, SIZE)) - 1;
+    if (!PyDict_Check(copied = PyTuple_GetItem(ready, COPY))) {
+        body = PyObject_GetAttr(copied, names[BODY]);
         if (!body || !PyBytes_Check(body) || PyBytes_Size(body) != range.last + 1) goto end;
     }
     if ((HELD(PIECES) == Py_None || memcmp(date, self->signed_date, DATE)) && !begin(self, held, date)) goto end;
     if (!(self->since <= now && now < self->until) || !verified(self, HELD(PIECES), head, end, &range)) goto end;
-    if (!date_answers(self, held, second) || (range.text && !find_file(ready, &range, at))) goto end;
+    if (!date_answers(self, held, second) || (!body && !find_file(ready, &range, at))) goto end;
     serial = PyIter_Next(HELD(IDS));
     if (serial && !PyErr_Occurred())
-        done = send_it(held, ready, body, &range, out, PyLong_AsUnsignedLongLongMask(serial), now, at);
+        done = send_it(held, request, ready, body, &range, out, PyLong_AsUnsignedLongLongMask(serial), now, at);
 end:
     Py_XDECREF(serial);
     Py_XDECREF(body);
@@ -354,7 +354,7 @@ static PyObject *answer(PyObject *module, PyObject *const *given, Py_ssize_t cou
         return PyErr_SetString(PyExc_TypeError, "not the heads of a connection"), NULL;
     PyObject *held = given[0], *head = given[2];
     State *self = (State *)PyByteArray_AsString(given[1]);
-    int done = PyBytes_Check(head) ? answered(self, held, PyBytes_AsString(head), PyBytes_Size(head)) : 0;
+    int done = PyBytes_Check(head) ? answered(self, held, head) : 0;
     if (done) return done < 0 ? NULL : Py_NewRef(Py_True);
     PyErr_Clear(); /* the Python code meets the same error, and answers */
     return PyObject_CallFunctionObjArgs(HELD(GENERAL), head, NULL);

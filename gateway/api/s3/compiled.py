@@ -1,9 +1,9 @@
 """Repeated hits by compiled code (``_repeated.c``), if it was built and libcrypto is available.
 
-``RepeatedReads`` decides every request of its connection. After it has sent an object from memory, or a range from a block's
-file, ``CompiledReads`` gives the compiled code all that it compared, as guards. From then on that code sends the object again, or
-any range of the block, while all guards hold, and leaves every other request to ``RepeatedReads``. So both give the same answers,
-and the Python code alone serves where nothing is compiled.
+``RepeatedReads`` decides every request of its connection. After it has sent an object from memory, or an object or a range from a
+block's file, ``CompiledReads`` gives the compiled code all that it compared, as guards. From then on that code sends the object
+again, or any range of the block, while all guards hold, and leaves every other request to ``RepeatedReads``. So both give the
+same answers, and the Python code alone serves where nothing is compiled.
 
 The answers are counted later, in bulk: when a few hundred have gathered, and before metrics are read.
 """
@@ -18,7 +18,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Protocol
 
 from gateway.api.s3.answer import date_lines
-from gateway.api.s3.hot import SentObject, SentRanges
+from gateway.api.s3.hot import SentBlocks, SentObject
 from gateway.engine.objects.hits import BlockFile, Hits
 from gateway.model.guards import Guard
 from gateway.model.keys import Principal
@@ -38,8 +38,8 @@ except ImportError:
 else:
     AVAILABLE = True
 
-LARGEST = 128 * 1024
-"""Bytes of a range (``LARGEST`` of ``_repeated.c``): a slow reader of it costs one copy of that size."""
+LARGEST = 1024 * 1024
+"""Bytes that are sent from a file at once (``LARGEST`` of ``_repeated.c``)."""
 _MOST_SLOTS = 8
 _LAYOUT = Struct(f"{2 + 2 * _MOST_SLOTS + 3 + _MOST_SLOTS + 1}n")
 """The first members of ``State`` of ``_repeated.c``."""
@@ -47,9 +47,9 @@ _MOST_KINDS = 64
 """Kinds of readers whose objects are kept."""
 
 Numbered = tuple[tuple[int, object, object, object], ...]
-Object = tuple[SentObject | SentRanges, bytes, object, int, int, float, float, Numbered]
+Object = tuple[SentObject | SentBlocks, bytes, object, int, int, float, float, Numbered]
 """An object that may be sent again; see ``READY`` of ``_repeated.c``."""
-Answered = tuple[SentObject | SentRanges, "CountedReads", float, float, int, int]
+Answered = tuple[SentObject | SentBlocks, "CountedReads", float, float, int, int]
 """An answer to count: the object, the connection's reads, when in seconds since the epoch, the seconds that it took, the first
 byte and the end."""
 Second = tuple[bytes, bytes, tuple[bytes, ...], float, float]
@@ -62,6 +62,17 @@ class CountedReads(Protocol):
     reader: str
     client: tuple[str, int] | None
     patience: Patience
+
+    def go_on(self, head: bytes, taken: int, serial: int, now: float, at: float, /) -> None:
+        """Finish the answer to ``head`` from a file, and count it.
+
+        Args:
+            head: of the request.
+            taken: bytes of the answer that the socket took; -1: it has failed.
+            serial: the request's number.
+            now: when it came, in seconds since the epoch.
+            at: on the monotonic clock.
+        """
 
 
 class CompiledHits:
@@ -92,7 +103,7 @@ class CompiledHits:
         return objects
 
     def remember(
-        self, objects: dict[bytes, Object], path: bytes, sent: SentObject | SentRanges, *guards: Guard
+        self, objects: dict[bytes, Object], path: bytes, sent: SentObject | SentBlocks, *guards: Guard
     ) -> None:
         """From now on send an object, or ranges of it, at its path, while these guards and those of ``ready`` hold."""
         ready = sent.ready
@@ -113,8 +124,8 @@ class CompiledHits:
             sent, sent.head, source, sent.size, ready.record.block_size, ready.since, ready.until, every,
         )  # fmt: skip
 
-    def remember_block(self, sent: SentRanges, number: int, file: BlockFile) -> None:
-        """From now on send ranges of a block from its file, while the file's guards hold."""
+    def remember_block(self, sent: SentBlocks, number: int, file: BlockFile) -> None:
+        """From now on send a block, or ranges of it, from its file, while the file's guards hold."""
         if len(sent.blocks) >= self._most:
             sent.blocks.clear()
         *facts, guards = file

@@ -106,10 +106,11 @@ class SentObject:
 
 
 @dataclass(slots=True, eq=False)
-class SentRanges:
-    """An object of which ranges were sent from files, in the form for sending others of the same blocks (``compiled.py``).
+class SentBlocks:
+    """An object that was sent from files, whole or by ranges, in the form for sending the same blocks again (``compiled.py``).
 
-    ``head`` is the answer up to the lines that name the range; ``blocks`` has the files by the block's number.
+    ``head`` is the answer up to the request's number, or up to the lines that name a range; ``blocks`` has the files by the
+    block's number.
     """
 
     head: bytes

@@ -15,7 +15,7 @@ nothing from that: the general path answers both.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from hmac import compare_digest
@@ -28,7 +28,7 @@ from gateway.api.s3.accounts import Account
 from gateway.api.s3.answer import date_lines
 from gateway.api.s3.auth import MAX_SKEW, Authenticator
 from gateway.api.s3.compiled import AVAILABLE, LARGEST, CompiledHits, CompiledReads, Second, numbered
-from gateway.api.s3.hot import Hit, HotReads, KnownAddress, SentObject, SentRanges, wants_checksum
+from gateway.api.s3.hot import Hit, HotReads, KnownAddress, SentBlocks, SentObject, wants_checksum
 from gateway.engine.objects.hits import Hits
 from gateway.model.guards import Guard
 from gateway.model.s3 import sigv4
@@ -39,6 +39,7 @@ from gateway.policies.shares import Shares
 from gateway.server.asgi_types import Scope
 from gateway.server.channel import Channel
 from gateway.server.cycle import Cycle
+from gateway.server.files import FileSpan
 from gateway.server.head import STATUS_LINES
 from gateway.server.template import DATE, RANGE, SIGNATURE, Patience, Template
 from gateway.store.shared.accesses import Note
@@ -323,7 +324,7 @@ class RepeatedReads:
         self.answer = answer
         return reads
 
-    def _hand_over(self, compiled: CompiledReads, path: bytes, sent: SentObject | SentRanges) -> None:
+    def _hand_over(self, compiled: CompiledReads, path: bytes, sent: SentObject | SentBlocks) -> None:
         """Let compiled code send an object or ranges again, while all that this request has compared stays as it is."""
         accounting, channel, places = self._repeats.accounting, self._channel, self._repeats.places
         of_account = self._signature.guards()
@@ -343,63 +344,86 @@ class RepeatedReads:
 
     def _answer(self, known: KnownAddress, path: bytes, values: tuple[bytes, ...], now: float, at: float) -> bool:
         """Answer a verified request, if a hit can be sent at once. Raises only before anything has happened."""
-        repeats, channel = self._repeats, self._channel
+        repeats = self._repeats
         wanted: ByteRange | None = None
         if self._ranged and (wanted := parse_range(values[-1].decode())) is None:
             return False
         hit = repeats.hot.render(known, self._identity, now, wanted, self._checked and wanted is None)
         if hit is None:
             return False
+        if not self._send(path, values, hit, (at, now, next(repeats.ids) & _SERIAL)):
+            return True
+        if hit.memory is not None and wanted is None:
+            self._remember(known, path, hit)
+        elif hit.memory is None and self._compiled is not None:
+            self._remember_block(self._compiled, known, path, hit)
+        return True
+
+    def _send(
+        self, path: bytes, values: tuple[bytes, ...], hit: Hit, numbers: tuple[float, float, int], taken: int = 0
+    ) -> bool:
+        """Send an answer without its first ``taken`` bytes, and account for it; whether it is sent, and was only counted."""
+        repeats, channel, (at, now, serial) = self._repeats, self._channel, numbers
         start, stop, size = hit.span
         repeats.note(hit.key, start, stop, size, True, now, self.reader, self.client, 0.0)
         repeats.accounting.repeated.inc()
         self.patience.answered += 1
-        serial = next(repeats.ids) & _SERIAL
-        head = b"%b%bx-amz-request-id: " % (STATUS_LINES[hit.status], hit.head)
-        answer = b"%b%016X\r\n%b" % (head, serial, date_lines(int(now)))
+        answer = b"%b%016X\r\n%b" % (_head_of(hit), serial, date_lines(int(now)))
         try:
             if hit.memory is not None:
                 channel.write_now((answer, hit.memory))
-            elif not channel.send_now(answer, hit.files):
-                self._go_on(path, values, hit, (at, now, serial))
-                return True
+            elif not channel.send_now(answer[taken:], _left(hit.files, taken - len(answer)) if taken else hit.files):
+                self._go_on(path, values, hit, numbers)
+                return False
         except Exception as error:
-            self._go_on(path, values, hit, (at, now, serial), error)
-            return True
+            self._go_on(path, values, hit, numbers, error)
+            return False
         if self._recorded or repeats.accounting.live.followers:
-            self._account_for(path, values, hit, (at, now, serial))
-            return True
+            self._account_for(path, values, hit, numbers)
+            return False
         repeats.accounting.count("GET", hit, self._tenant, hit.key.bucket, hit.length, monotonic() - at)
-        if hit.memory is not None and wanted is None:
-            self._remember(known, path, head, hit)
-        elif hit.memory is None and wanted is not None and self._compiled is not None:
-            self._remember_block(self._compiled, known, path, hit)
         return True
 
-    def _remember(self, known: KnownAddress, path: bytes, head: bytes, hit: Hit) -> None:
+    def go_on(self, head: bytes, taken: int, serial: int, now: float, at: float, /) -> None:
+        """Finish an answer that compiled code has begun; see ``CountedReads``."""
+        match, hot = self.template.match(head), self._repeats.hot
+        known = None if match is None else hot.known(self._identity.origin, self._host, match[0])
+        if taken >= 0 and match is not None and known is not None:
+            path, values = match
+            wanted = parse_range(values[-1].decode()) if self._ranged else None
+            hit = hot.render(known, self._identity, now, wanted, self._checked and wanted is None)
+            if hit is not None and hit.memory is None:
+                self._send(path, values, hit, (at, now, serial), taken)
+                return
+        self._channel.break_off()  # the peer has left, or the file has gone
+
+    def _remember(self, known: KnownAddress, path: bytes, hit: Hit) -> None:
         """After a whole object was sent from memory, keep what is needed to send it again."""
         ready = self._repeats.hits.ready(hit.key, self._identity)
         if ready is not None:
             counted = self._repeats.accounting.hits(self._tenant, hit.key.bucket)
-            known.sent = sent = SentObject(self._principal, self._checked, head, hit.length, ready, counted.add)
+            known.sent = sent = SentObject(
+                self._principal, self._checked, _head_of(hit), hit.length, ready, counted.add
+            )
             if self._compiled is not None:
                 self._hand_over(self._compiled, path, sent)
 
     def _remember_block(self, compiled: CompiledReads, known: KnownAddress, path: bytes, hit: Hit) -> None:
-        """After a range was sent from a file, let compiled code send ranges of that block."""
+        """After an object of one block, or a range, was sent from a file, let compiled code send it or ranges of that block."""
         repeats, (start, stop, size) = self._repeats, hit.span
-        ready = repeats.hits.ready_ranges(hit.key, self._identity)
-        if ready is None or stop - start > LARGEST:
+        ready = repeats.hits.ready_blocks(hit.key, self._identity)
+        if ready is None or stop - start > LARGEST or len(hit.files) > 1:
             return
         number = start // ready.record.block_size
         file = repeats.hits.block_file(ready, number)
         if file is None:
             return
         sent = compiled.objects[path][0] if path in compiled.objects else None
-        same = isinstance(sent, SentRanges) and sent.ready.entry is ready.entry and sent.ready.record is ready.record
-        blocks = sent.blocks if same and isinstance(sent, SentRanges) else {}
+        same = isinstance(sent, SentBlocks) and sent.ready.entry is ready.entry and sent.ready.record is ready.record
+        blocks = sent.blocks if same and isinstance(sent, SentBlocks) else {}
         counted = repeats.accounting.hits(self._tenant, hit.key.bucket)
-        sent = SentRanges(b"%b%b" % (STATUS_LINES[206], known.heads[None]), size, ready, counted.add, blocks)
+        head = b"%b%b" % (STATUS_LINES[206], known.heads[None]) if self._ranged else _head_of(hit)
+        sent = SentBlocks(head, size, ready, counted.add, blocks)
         repeats.compiled.remember_block(sent, number, file)
         self._hand_over(compiled, path, sent)
 
@@ -429,6 +453,18 @@ class RepeatedReads:
         trace = self._trace(path, values, hit, numbers)
         cycle = self._connection.adopt(path, trace.request.headers)
         cycle.go_on(_failed(error) if error else self._repeats.finish(cycle.scope, trace, hit, cycle.rest()))
+
+
+def _head_of(hit: Hit) -> bytes:
+    """The answer up to the request's number."""
+    return b"%b%bx-amz-request-id: " % (STATUS_LINES[hit.status], hit.head)
+
+
+def _left(files: Sequence[FileSpan], taken: int) -> Sequence[FileSpan]:
+    """The only span of a file without its first ``taken`` bytes, if that is more than 0."""
+    ((fd, offset, count, inode),) = files
+    taken = max(0, taken)
+    return ((fd, offset + taken, count - taken, inode),)
 
 
 async def _failed(error: Exception) -> None:

@@ -145,7 +145,7 @@ class Hits:
 
     def ready(self, key: ObjectKey, client: OriginIdentity) -> ReadyObject | None:
         """What ``again`` needs to repeat an object that ``find`` just found whole in memory; ``None`` if it is gone."""
-        ready = self.ready_ranges(key, client)
+        ready = self.ready_blocks(key, client)
         ref = None if ready is None else ready.entry.blobs.get(0)
         copy = None if ref is None else self._services.store.memory.copy(ref.digest)
         if ready is None or ref is None or copy is None or len(copy.body) != ready.record.meta.size:
@@ -155,8 +155,8 @@ class Hits:
             ready.since, ready.until, ready.vouched, ref.digest, copy,
         )  # fmt: skip
 
-    def ready_ranges(self, key: ObjectKey, client: OriginIdentity) -> Ready | None:
-        """What it takes to repeat ranges of an object of which ``find`` just found one; ``None`` if it is gone."""
+    def ready_blocks(self, key: ObjectKey, client: OriginIdentity) -> Ready | None:
+        """What it takes to repeat an object that ``find`` just found, or ranges of it; ``None`` if it is gone."""
         entry = self._entries.get(key)
         known = None if entry is None else entry.valid.get(client.name)
         if entry is None or known is None:
