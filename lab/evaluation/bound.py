@@ -149,6 +149,12 @@ def publish(real: Real, placed: Placed, simulated: Simulated, times: epoch_times
     columns = ["jobs", "c", "bound", "limit", "real gateway", "simulator", "static", "LRU", "Belady"]
     numbers("bound", columns, rows)
     limits = {case.name: case for case in CASES}
+    places = [
+        [place, jobs, f"{share:g}", f"{limits[jobs].most(share):.3f}", f"{read:.3f}"]
+        for (place, jobs), of in placed.items()
+        for share, read in of.items()
+    ]
+    numbers("bound-places", ["place", "jobs", "c", "limit", "real gateways"], places)
     data = {
         "items": DATA.items,
         "length": DATA.length,
