@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 import larder
 from gateway.store.shared.importance import JobTable, ScoreTables
 from gateway.store.shared.table_file import table_of
+from larder.planner.draw import DrawRule
+from larder.planner.importance import ImportancePlan
 from larder.torch import CachedMapDataset, ImportanceSampler
 from rig.batches import Stock, bytes_of, stock
 from rig.gateways import Running, Settings, gateway
@@ -93,3 +95,34 @@ def test_every_entry_of_a_list_is_delivered_and_takes_a_draw_at_its_home(trainin
             assert np.array_equal(draws, left)
             upcoming = next(batches, [])
         assert not left.any()
+
+
+def test_an_epoch_begins_with_what_is_cached(training: Training) -> None:
+    """Rule: the sampler asks what the gateways hold when an epoch begins, and the order of its list follows it."""
+    assert not training.dataset.cached_items().any()
+    batches = iter(training.sampler)
+    for _ in range(3):
+        training.read(next(batches))
+    wait_until(lambda: np.count_nonzero(training.dataset.cached_items()) == 3 * BATCH, SOON, "what was read")
+    for batch in batches:
+        training.read(batch)
+    assert len(training.dataset.cached_items()) == ITEMS
+    second = next(iter(training.sampler))
+    state = training.sampler.state_dict()
+    assert state["epoch"] == 1
+    plans = []
+    for cached in (state["cached"], None):
+        plans.append(ImportancePlan(ITEMS, DrawRule(0.5), guard=False))
+        plans[-1].load_state_dict({**state, "cached": cached})
+    known, unknown = (plan.rest()[:BATCH].tolist() for plan in plans)
+    assert second == known != unknown
+
+
+def test_an_epoch_begins_without_a_gateway(training: Training) -> None:
+    """Rule: while the gateways do not answer, it is not known what they hold, and the epoch begins all the same."""
+    for batch in training.sampler:
+        training.read(batch)
+    training.running.kill()
+    assert training.dataset.cached_items() is None
+    assert len(next(iter(training.sampler))) == BATCH
+    assert training.sampler.state_dict()["cached"] is None

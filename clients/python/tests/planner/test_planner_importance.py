@@ -250,6 +250,30 @@ def test_a_state_of_an_older_release():
     assert other.begin(2).size
 
 
+def test_what_was_cached_is_in_the_state():
+    """Rule: the rest of an epoch keeps the order that what was cached at its beginning gave, also for another number of ranks."""
+    cached = np.arange(60) % 3 == 0
+    plans = [ImportancePlan(60, DrawRule(0.5), guard=False) for _ in range(2)]
+    for plan, known in zip(plans, (cached, None), strict=True):
+        plan.begin(0)
+        plan.update(np.arange(60), loss_of(np.arange(60)))
+        plan.begin(1, cached=known)
+    assert plans[0].drawn.order.tolist() != plans[1].drawn.order.tolist()
+    plans[0].update(plans[0].rest()[:8], loss_of(plans[0].rest()[:8]))
+    again = ImportancePlan(60, DrawRule(0.5), guard=False)
+    again.load_state_dict(json.loads(json.dumps(plans[0].state_dict())))
+    assert again.rest(1, 2).tolist() == plans[0].rest(1, 2).tolist()
+
+
+def test_ranks_that_know_other_caches_are_refused():
+    """Rule: ranks with the same draws in another order are refused, as items would come twice."""
+    plans = [ImportancePlan(30, DrawRule(0.5)) for _ in range(2)]
+    for rank, plan in enumerate(plans):
+        plan.begin(0, rank, 2, cached=np.arange(30) < rank)
+    with pytest.raises(StateError, match="rank 1 has another list than rank 0"):
+        plans[0].absorb([plan.contribution() for plan in plans])
+
+
 def test_ranks_of_different_lists_are_refused():
     """Rule: a rank with another seed, share, epoch or score is named, before any item comes twice."""
     plans = [ImportancePlan(30, DrawRule(0.5), seed=seed) for seed in (0, 0, 1)]

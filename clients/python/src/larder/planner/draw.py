@@ -15,8 +15,9 @@ states the acceptable price, the share u of unseen items, and the list is the be
 2. The remaining floor(uN) entries are repeats of the T most important items, drawn from the multinomial over their weights
    (SHADE, FAST 2023, section 4.2.1, PADS). T is so small that they come ``repeats`` times on average, and at most half of the
    distinct ones.
-3. Within each kind the order is random, and entries of the T most important items alternate evenly with the others, in every
-   rank's share: an entry of the first kind is mostly a hit, one of the second mostly a miss, so mini-batches wait equally long.
+3. Within each kind the order is random. The kinds are mixed so that misses come evenly in every rank's share, as far as what is
+   cached is known (`larder.planner.even`). Otherwise entries of the T most important items alternate evenly with the others: one
+   of the first kind is mostly a hit, one of the second mostly a miss.
 
 With u = 0 this is a shuffle of all items. With a cache that holds at least those T items, h = c + u: the bound is met.
 ``unseen=None`` is PADS as in the paper, N draws from the multinomial over all scores: since scores differ little, it leaves about
@@ -34,6 +35,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from larder.planner.even import alternating, even
 from larder.planner.permutation import permutation, raw
 
 MAX_UNSEEN = 0.9
@@ -93,6 +95,7 @@ def draw(
     level: float = 1.0,
     *purpose: str | int,
     ranks: int = 1,
+    cached: NDArray[np.bool_] | None = None,
 ) -> Drawn:
     """Draw the list of an epoch, a pure function of the arguments.
 
@@ -104,6 +107,7 @@ def draw(
         purpose: names the draw: seed and epoch.
         ranks: how many take shares of the list, each every ``ranks``-th entry; divides ``length``. 0: older releases shuffled
             all entries.
+        cached: by item, whether a cache holds it when the epoch begins; ``None``: not known. Decides the order only.
     """
     weights = np.maximum(weights, 1)
     if rule.unseen is None and level > 0:
@@ -111,11 +115,17 @@ def draw(
         return Drawn(ids.astype(np.uint32), _shares(weights, length))
     distinct = len(weights) - math.floor((rule.unseen or 0.0) * level * len(weights))
     distinct = max(distinct, min(len(weights), 2))  # at least one item for repeats, and one for the other items
-    return _covering(weights, length, distinct, rule.repeats, *purpose, ranks=ranks)
+    return _covering(weights, length, distinct, rule.repeats, *purpose, ranks=ranks, cached=cached)
 
 
 def _covering(
-    weights: NDArray[np.uint16], length: int, distinct: int, repeats: float, *purpose: str | int, ranks: int
+    weights: NDArray[np.uint16],
+    length: int,
+    distinct: int,
+    repeats: float,
+    *purpose: str | int,
+    ranks: int,
+    cached: NDArray[np.bool_] | None,
 ) -> Drawn:
     """``distinct`` items once, and repeats of the most important ones."""
     extra = length - distinct
@@ -132,19 +142,15 @@ def _covering(
     if not (ranks and extra):
         entries = np.concatenate([first, others[chosen], first[again]])
         return Drawn(entries[permutation(length, *purpose, "order")], expected)
+    often = np.concatenate([first, first[again]])[permutation(top + extra, *purpose, "often")]
+    once = others[chosen][permutation(len(chosen), *purpose, "once")]
+    phase = int(raw(1, *purpose, "phase")[0]) % length
+    if cached is not None and cached.any():
+        return Drawn(even(often, once, weights, cached, ranks, phase), expected)
     order = np.empty(length, np.uint32)
-    important = _alternating(top + extra, length, ranks, int(raw(1, *purpose, "phase")[0]) % length)
-    order[important] = np.concatenate([first, first[again]])[permutation(top + extra, *purpose, "often")]
-    order[~important] = others[chosen][permutation(len(chosen), *purpose, "once")]
+    important = alternating(len(often), length, ranks, phase)
+    order[important], order[~important] = often, once
     return Drawn(order, expected)
-
-
-def _alternating(count: int, length: int, ranks: int, phase: int) -> NDArray[np.bool_]:
-    """Marks ``count`` of ``length`` places, so that any stretch of a rank's share has its part of them, within one; ``phase`` is
-    below ``length``."""
-    parts = np.arange(length + 1, dtype=np.uint64) * np.uint64(count) + np.uint64(phase)
-    marks: NDArray[np.bool_] = np.diff(parts // np.uint64(length)) > 0
-    return marks.reshape(ranks, -1).T.ravel()
 
 
 def _systematic(

@@ -40,7 +40,8 @@ class RankPart(NamedTuple):
 
 class Contribution(NamedTuple):
     """The scores that one rank learned in an epoch, for the other ranks; ``taken``: entries of the list that it knows are
-    trained; ``accuracy``: reported to it since the last exchange, ``None`` if none was."""
+    trained; ``accuracy``: reported to it since the last exchange, ``None`` if none was; ``cached``: by item, whether a cache holds
+    it, ``None`` if it does not know."""
 
     fingerprint: str
     taken: int
@@ -50,6 +51,7 @@ class Contribution(NamedTuple):
     weight: float
     batch: int
     accuracy: float | None = None
+    cached: NDArray[np.bool_] | None = None
 
 
 class ImportancePlan:
@@ -80,6 +82,7 @@ class ImportancePlan:
         self._accuracies = AccuracyCurve()
         self._batch = 0
         self._basis = np.zeros(0, np.uint16)
+        self._cached: NDArray[np.bool_] | None = None  # when the epoch began
         self._own = np.zeros(0, np.uint32)  # the items of the part
         self._taken = 0  # entries of the list that all ranks had trained when the share was made
         self._steps = 0  # updates in the epoch
@@ -108,7 +111,15 @@ class ImportancePlan:
         """Whether the epoch before the current one had no update."""
         return self._curve.silent
 
-    def begin(self, epoch: int, rank: int = 0, world: int = 1, *, apart: bool = False) -> NDArray[np.uint32]:
+    def begin(
+        self,
+        epoch: int,
+        rank: int = 0,
+        world: int = 1,
+        *,
+        apart: bool = False,
+        cached: NDArray[np.bool_] | None = None,
+    ) -> NDArray[np.uint32]:
         """End the current epoch, draw the list of another one, and return this rank's share of it.
 
         Args:
@@ -116,6 +127,7 @@ class ImportancePlan:
             rank: this rank.
             world: number of ranks; every share has equally many entries, so up to ``world - 1`` items come once more.
             apart: whether ranks have a part each, because they cannot exchange scores.
+            cached: by item, whether a cache holds it now, the same in all ranks; ``None``: not known.
 
         Raises:
             ValueError: there are fewer items than parts.
@@ -132,6 +144,7 @@ class ImportancePlan:
         self.epoch, self._taken, self._at, self._steps = epoch, 0, 0, 0
         self._part = RankPart(rank, world) if apart and world > 1 else None
         self._ranks = 1 if self._part else world
+        self._cached = None if self._part else cached
         self._basis = self._scores.weights(epoch, self._batch if self._guard else 0)
         self._draw(world)
         return self.rest(rank, world)
@@ -222,13 +235,15 @@ class ImportancePlan:
         """Entries of the list that all ranks have trained, as far as this rank knows."""
         return self._taken + self._at * (1 if self._part else self._world)
 
-    def contribution(self) -> Contribution:
-        """The scores that this rank learned in the current epoch."""
+    def contribution(self, cached: NDArray[np.bool_] | None = None) -> Contribution:
+        """The scores that this rank learned in the current epoch, and what it knows to be cached now."""
         facts = repr((self.seed, self.epoch, self.rule, self.level, self._steps, self._ranks)).encode()
-        fingerprint = blake2b(facts + self._basis.tobytes(), digest_size=16).hexdigest()
+        basis = self._basis.tobytes() + (b"" if self._cached is None else self._cached.tobytes())
+        fingerprint = blake2b(facts + basis, digest_size=16).hexdigest()
         ids, values = self._scores.of_epoch(max(self.epoch, 0))
         curve, reported = self._curve, self._accuracies.reported
-        return Contribution(fingerprint, self._trained, ids, values, curve.loss, curve.weight, self._batch, reported)
+        learned = curve.loss, curve.weight, self._batch
+        return Contribution(fingerprint, self._trained, ids, values, *learned, reported, cached)
 
     def follow(self, contributions: Sequence[Contribution]) -> None:
         """Count as trained every entry that any rank knows is trained: a rank that missed the last items of a mini-batch knows
@@ -314,6 +329,7 @@ class ImportancePlan:
             "scored": _packed(self._scores.epochs),
             "topped": _packed(self._scores.topped(self._batch)),
             "basis": _packed(self._basis),
+            "cached": None if self._cached is None else _packed(np.packbits(self._cached)),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -352,6 +368,8 @@ class ImportancePlan:
             )
             bits = -(-self.items // 8)
             topped = _unpacked(state["topped"], np.uint8, bits) if "topped" in state else np.zeros(bits, np.uint8)
+            if (cached := state.get("cached")) is not None:
+                cached = np.unpackbits(_unpacked(cached, np.uint8, bits), count=self.items).astype(np.bool_)
             length = int(state["length"])
             _require_possible(self.items, length, loaded)
         except (KeyError, TypeError, ValueError, zlib.error) as error:
@@ -359,6 +377,7 @@ class ImportancePlan:
         self.__dict__.update(loaded)
         self._scores.values, self._scores.epochs = scores
         self._scores.restore_topped(topped)
+        self._cached = cached
         self._at, self._world, self._share, self.drawn = 0, 1, np.zeros(0, np.uint32), None
         if epoch != NEVER:
             self._draw(1, length)
@@ -371,7 +390,7 @@ class ImportancePlan:
             self._own = np.sort(members)
             weights, purpose = weights[self._own], (*purpose, self._part.rank)
         length = length or -(-self.items // world) * (1 if self._part else world)
-        self.drawn = draw(weights, length, self.rule, self.level, *purpose, ranks=self._ranks)
+        self.drawn = draw(weights, length, self.rule, self.level, *purpose, ranks=self._ranks, cached=self._cached)
 
 
 def _require_possible(items: int, length: int, loaded: Mapping[str, Any]) -> None:

@@ -115,6 +115,14 @@ class ResidentSource(Protocol):
         Unknown shares are left out."""
 
 
+@runtime_checkable
+class KnowingSource(Protocol):
+    """A source that knows which items of its dataset are cached."""
+
+    def cached_items(self, info: DatasetInfo) -> NDArray[np.bool_] | None:
+        """By item, whether it is cached now; ``None`` if that is not known."""
+
+
 def least_reads(source: object, info: DatasetInfo) -> dict[str, float | None]:
     """The share of an epoch's items that must be read from the origin if it begins now, see `Stats.begin_epoch`."""
     cached = source.resident(info) if isinstance(source, ResidentSource) else {}
@@ -289,6 +297,20 @@ class GatewaySource:
         except LarderError:
             return {}
         return {"": min(1.0, known.resident / known.items)} if known.items else {}
+
+    def cached_items(self, info: DatasetInfo) -> NDArray[np.bool_] | None:
+        """By item, or sample, whether the gateways hold it now, requested once; ``None`` if they do not answer."""
+        brief = self._brief_client
+        reader = BatchReader(
+            brief.endpoint, info, credentials=self._access.credentials, timeout=brief.timeout, retry=brief.retry
+        )
+        try:
+            items = reader.lookup(np.arange(info.items, dtype=np.uint32))
+        except LarderError:
+            return None
+        finally:
+            reader.close()
+        return np.asarray(items.reshape(-1, info.members).all(axis=1))
 
     def results(self, info: DatasetInfo, name: str, owner: str, versions: int = 1) -> GatewayResults:
         """Results of pipelines at the gateway."""

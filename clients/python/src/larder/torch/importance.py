@@ -216,9 +216,11 @@ class ImportanceSampler(Sampler[Any]):
     def _begin(self) -> NDArray[np.uint32]:
         plan, (rank, world) = self._plan, self._world()
         together = distributed_ranks() == (rank, world) and world > 1
+        cached = self._cached() if rank == 0 and (together or world == 1) else None
         if together:
-            gathered = _gathered(plan.contribution(), world)
+            gathered = _gathered(plan.contribution(cached), world)
             plan.follow(gathered)
+            cached = gathered[0].cached
         epoch, self._wanted = self._wanted, None
         untrained = plan.epoch != NEVER and not (self._complete or plan.trained)
         if (self._resumed or untrained) and epoch in (None, plan.epoch):
@@ -230,9 +232,16 @@ class ImportanceSampler(Sampler[Any]):
             plan.absorb(gathered)
         self._resumed = self._complete = False
         apart = world > 1 and not together
-        share = plan.begin(plan.epoch + 1 if epoch is None else epoch, rank, world, apart=apart)
+        share = plan.begin(plan.epoch + 1 if epoch is None else epoch, rank, world, apart=apart, cached=cached)
         self._report(rank, apart=apart)
         return share
+
+    def _cached(self) -> NDArray[np.bool_] | None:
+        """What the gateways hold now, if they keep items by this sampler's lists."""
+        dataset = self._dataset
+        return (
+            dataset.cached_items() if isinstance(dataset, CachedMapDataset) and isinstance(dataset.job, Job) else None
+        )
 
     def _report(self, rank: int, *, apart: bool) -> None:
         dataset = self._dataset

@@ -9,6 +9,7 @@ from typing import Any, SupportsIndex, TypedDict, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from larder.base.dataset import DatasetInfo
@@ -17,7 +18,7 @@ from larder.base.options import refuse_unknown, whole_number
 from larder.base.stats import Stats
 from larder.http.credentials import Credentials, CredentialSource
 from larder.reading.mixing import refuse_mix
-from larder.reading.source import Access, DatasetName, Source, name_of
+from larder.reading.source import Access, DatasetName, KnowingSource, Source, name_of
 from larder.torch.iteration import Tag
 from larder.torch.samples import ItemNames, SamplePipeline, Seed, Transform
 from larder.training.job import Job
@@ -137,6 +138,11 @@ class CachedMapDataset(Dataset[Any]):
     def job(self) -> str | Job:
         """The training run; "" without one."""
         return self._loader.settings.job
+
+    def cached_items(self) -> NDArray[np.bool_] | None:
+        """By item, whether the gateways hold it now; ``None`` if they do not answer. Requested at each call."""
+        source = self._loader.source
+        return source.cached_items(self.info) if isinstance(source, KnowingSource) else None
 
     def stats(self) -> Stats:
         """Counts of this process."""
