@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
 
+from gateway.engine.items.wanted import Purpose
 from gateway.engine.space.importance_ranking import ImportanceLinks, ImportanceRanking
 from gateway.engine.space.item_scores import ItemScores
 from gateway.engine.space.job_readers import JobReaders
-from gateway.engine.space.preload import Preloader, Reader
+from gateway.engine.space.preload import Indices, Preloader, Reader
 from gateway.engine.space.read_tally import ReadTally
 from gateway.model.importance import decode
+from gateway.model.keys import OriginIdentity
 from gateway.model.reader import ReadingJob
 from gateway.policies.eviction.importance import Importance
 from gateway.policies.items.datasets import CachingMode
@@ -37,15 +40,30 @@ ITEMS = 20
 JOB = "t/train"
 
 
-class NoReaders:
-    """A prefetcher without readers."""
+@dataclass
+class KnownReaders:
+    """The readers of all datasets; at first none."""
+
+    known: list[Reader] = field(default_factory=list)
 
     def look_again(self) -> None:
         """A turn begins."""
 
     async def readers(self, _dataset: str) -> list[Reader]:
-        """Nobody's rights."""
-        return []
+        """Their rights."""
+        return self.known
+
+
+@dataclass
+class BegunLoads:
+    """A preloader that only notes what it shall load."""
+
+    parts: asyncio.Queue[list[int]] = field(default_factory=asyncio.Queue)
+
+    async def load(self, _readers: Sequence[Reader], indices: Indices, _purpose: Purpose) -> int:
+        """Nothing was unavailable."""
+        self.parts.put_nowait(indices.tolist())
+        return 0
 
 
 @dataclass
@@ -66,10 +84,9 @@ class Node:
         scores = ItemScores(self.tables, self.shelf.bench.store.pools, lambda: self.plan)
         tally = ReadTally(scores, DecileReads(self.home / "larder-0-abc"))
         links = ImportanceLinks(lambda: self.plan, alone(), self.shelf.registry.contents, self.hear, tally)
-        nobody: Any = NoReaders()
-        self.ranking = ImportanceRanking(
-            self.shelf.bench.store, scores, cast(Preloader, nobody), cast(JobReaders, nobody), links, lambda: self.now
-        )
+        self.readers, self.loads = KnownReaders(), BegunLoads()
+        preloader, readers = cast(Preloader, self.loads), cast(JobReaders, self.readers)
+        self.ranking = ImportanceRanking(self.shelf.bench.store, scores, preloader, readers, links, lambda: self.now)
 
     @property
     def plan(self) -> Plan:
@@ -80,11 +97,23 @@ class Node:
         """Send the node's report to the fleet."""
         self.said = report
 
-    def send(self, epoch: int) -> None:
-        """The job sends the scores of an epoch."""
+    def send(self, epoch: int, listed: Mapping[int, int] | None = None) -> None:
+        """The job sends the scores of an epoch, and what its list draws."""
         content = self.data.registration.content
-        part = decode(Part(epoch, epoch - 1, {1: 1.0, 2: 3.0}, items=ITEMS, epoch=epoch).body, ITEMS)
+        part = decode(
+            Part(epoch, epoch - 1, {1: 1.0, 2: 3.0}, dict(listed or {}), items=ITEMS, epoch=epoch).body, ITEMS
+        )
         self.tables.receive(JOB, content.id, ITEMS, part, epoch, DIRECT, self.now)
+
+    async def keep_by_importance(self) -> None:
+        """The plan keeps the dataset by importance, in half of the cache."""
+        pool = dataset_pool(self.data.registration.content.id)
+        importance = ImportanceOrder({JOB: JobWeight(1.0, 1.0)})
+        self.pools[pool] = PoolOrder(
+            CachingMode.FULL, WhyCaching.REQUESTED, CAPACITY, order=Importance.name, importance=importance
+        )
+        pools = with_default([Pool(pool, CAPACITY // 2, Importance.name)], CAPACITY, "lru")
+        await self.shelf.bench.store.pools.define(pools)
 
     async def after(self, seconds: float) -> set[str]:
         """The jobs whose scores the node still has, so many seconds later."""
@@ -140,14 +169,7 @@ async def test_an_item_without_a_row_is_ranked_once_it_has_one(node: Node) -> No
     """Rule: an item that is resident, but has no row yet, gets the rank of the latest score once its row has an earlier one."""
     content, store = node.data.registration.content, node.shelf.bench.store
     pool = dataset_pool(content.id)
-    node.pools[pool] = PoolOrder(
-        CachingMode.FULL,
-        WhyCaching.REQUESTED,
-        CAPACITY,
-        order=Importance.name,
-        importance=ImportanceOrder({JOB: JobWeight(1.0, 1.0)}),
-    )
-    await store.pools.define(with_default([Pool(pool, CAPACITY // 2, Importance.name)], CAPACITY, "lru"))
+    await node.keep_by_importance()
     node.send(1)
     store.items.adopt(content)
     await store.items.ready(content)
@@ -159,3 +181,23 @@ async def test_an_item_without_a_row_is_ranked_once_it_has_one(node: Node) -> No
     assert await store.keep_item(ref, Entering(entering(1.0).access, pool, 1, 9.0))
     await node.ranking.run_once()
     assert query(store.directory.root, "SELECT rank FROM blobs") == [(3.0 / DRAW,)]
+
+
+async def test_items_are_loaded_ahead_at_a_constant_rate(node: Node) -> None:
+    """Rule: when a list arrives of a job whose epochs take long, the item that it draws most is loaded, and the others follow
+    over a quarter of the epoch; without a known epoch all are loaded at once."""
+    registration = node.data.registration
+    node.readers.known.append(Reader(registration, OriginIdentity("", "")))
+    await node.keep_by_importance()
+    node.shelf.bench.store.items.adopt(registration.content)
+    await node.shelf.bench.store.items.ready(registration.content)
+    listed = {number: 1 + number % 5 for number in range(ITEMS)}
+    node.send(1, listed)
+    await node.ranking.run_once()
+    assert sorted(await node.loads.parts.get()) == list(range(ITEMS))
+    node.now += 100_000
+    node.send(2, listed)
+    await node.ranking.run_once()
+    assert await node.loads.parts.get() in ([4], [9], [14], [19])
+    assert node.loads.parts.empty()
+    await node.ranking.stop()

@@ -18,6 +18,7 @@ from gateway.policies.items.importance import (
     ahead,
     combined,
     deciles,
+    due,
     freshness,
     may_enter,
     needed,
@@ -142,6 +143,12 @@ def test_what_is_loaded_ahead() -> None:
     assert ahead(needs, draws, sizes(5), empty, 20).tolist() == [3, 1]
     assert ahead(needs, draws, sizes(5), held, 20).tolist() == [3]
     assert ahead(needs, draws, sizes(5), held, 5).tolist() == []
+
+
+def test_loads_ahead_begin_at_a_constant_rate() -> None:
+    """Rule: the first load begins with the epoch, the last after a quarter of it, the others evenly between."""
+    assert [due(10, passed / 40) for passed in range(12)] == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 10, 10]
+    assert (due(0, 0.1), due(3, 0.0), due(3, 9.0)) == (0, 1, 3)
 
 
 def test_deciles_divide_what_is_scored() -> None:

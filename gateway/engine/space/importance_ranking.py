@@ -7,7 +7,7 @@ received them (store/shared/importance.py).
   ``_PAGES`` pages a turn, so that neither the event loop nor a fill waits long. An item is resident before it has a row, and
   the row gets the rank of an earlier need; so an item without a row stays unranked until the next turn.
 - When scores or the plan have changed, the most needed missing items of the list are loaded in the background lane, as many as
-  fit into the pool's target. Each load is counted as a read of the origin.
+  fit into the pool's target, at a constant rate in the first part of an epoch. Each load is counted as a read of the origin.
 
 The node reports to the fleet which scores of each job it has, and how its items' bytes are distributed over scores;
 policies/space/importance.py derives one threshold from these reports.
@@ -34,7 +34,7 @@ from gateway.engine.space.preload import Preloader, Reader
 from gateway.engine.space.read_tally import ReadTally
 from gateway.fleet.nodes.announcer import DOWN
 from gateway.fleet.nodes.membership import Membership
-from gateway.policies.items.importance import Scores, ScoreStep, ahead, freshness, steps_of
+from gateway.policies.items.importance import Scores, ScoreStep, ahead, due, freshness, steps_of
 from gateway.policies.pools import dataset_pool
 from gateway.policies.space.importance import JobReport, ScoreReport
 from gateway.policies.space.orders import ImportanceOrder
@@ -46,6 +46,8 @@ from gateway.store.store import Store
 _PAGE = 500
 _PAGES = 64
 """Blobs ranked in one transaction, and transactions in one turn."""
+_TICK = 0.1
+"""Seconds between the beginnings of loads ahead."""
 _STRANGE = 60.0
 """Seconds after which the scores of a job that the plan does not know are forgotten."""
 
@@ -221,13 +223,24 @@ class ImportanceRanking:
         wanted = await asyncio.to_thread(
             ahead, needs, draws, _lengths(content), content.states.believed(), level.target
         )
-        known.loads.append(asyncio.get_running_loop().create_task(self._bring(content, readers, wanted)))
+        interval = min((table.interval for table in tables if table.interval), default=0.0)
+        known.loads.append(asyncio.get_running_loop().create_task(self._bring(content, readers, wanted, interval)))
 
-    async def _bring(self, content: Content, readers: list[Reader], wanted: NDArray[np.uint32]) -> None:
+    async def _bring(
+        self, content: Content, readers: list[Reader], wanted: NDArray[np.uint32], interval: float
+    ) -> None:
+        """Load items at a constant rate; ``interval``: seconds of an epoch, 0 if unknown."""
+        loop, begun = asyncio.get_running_loop(), 0
+        began = loop.time()
         try:
             same = [reader for reader in readers if reader.registration.content is content]
-            if same:
-                await self._preloader.load(same, wanted, Purpose.IMPORTANCE)
+            while same and begun < len(wanted):
+                now = due(len(wanted), (loop.time() - began) / interval if interval else 1.0)
+                if begun < now:
+                    await self._preloader.load(same, wanted[begun:now], Purpose.IMPORTANCE)
+                    begun = now
+                else:
+                    await asyncio.sleep(_TICK)
         except Exception:
             log.exception("important items could not be loaded; those who need them read them")
 

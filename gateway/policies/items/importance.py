@@ -41,6 +41,8 @@ FIRST_INTERVAL = 14_400.0
 DRAW = 16.0
 """The part of a score, or of its ratio to the mean, that counts as much as one draw. Scores are below it, as the logarithms of
 ranks in a mini-batch."""
+AHEAD = 0.25
+"""The part of an epoch, from its beginning, in which items are loaded ahead."""
 BINS = 128
 """Steps of the distribution of a node's bytes over scores."""
 
@@ -198,6 +200,12 @@ def ahead(
     missing = np.flatnonzero(~resident & (draws > 0) & ~np.isnan(needs))
     order = missing[np.argsort(-needs[missing], kind="stable")]
     return order[np.cumsum(lengths[order].astype(np.float64)) <= left].astype(np.uint32)
+
+
+def due(count: int, passed: float) -> int:
+    """How many of an epoch's loads ahead may have begun when a part of it has passed: at a constant rate, as every load beside a
+    mini-batch makes it wait."""
+    return min(count, 1 + int(count * passed / AHEAD))
 
 
 def deciles(scores: Scores) -> Scores:
