@@ -108,8 +108,8 @@ def _rows(outcomes: Outcomes, share: float) -> list[list[str]]:
 
 
 def _beyond(outcome: ScoreOutcome) -> float:
-    """Hits beyond what is held; what is loaded ahead counts as a miss."""
-    return outcome.hits - outcome.ahead - outcome.held
+    """Hits beyond what is held when an epoch begins; what is loaded ahead counts as a miss."""
+    return outcome.hits - outcome.ahead - outcome.begun
 
 
 def _figures(outcomes: Outcomes) -> dict[str, Any]:

@@ -79,8 +79,9 @@ class ScoreSide:
 class ScoreOutcome:
     """Results of a side in the epochs that count.
 
-    ``hits``, ``read`` and ``ahead`` are shares of the entries, ``unseen`` and ``held`` shares of the items, ``waits`` the
-    seconds in which each mini-batch was loaded, ``rate`` the samples per second, ``job`` the number of the job.
+    ``hits``, ``read`` and ``ahead`` are shares of the entries, ``unseen`` and ``held`` shares of the items, ``begun`` what is
+    held when an epoch begins, ``waits`` the seconds in which each mini-batch was loaded, ``misses`` of each, ``rate`` the samples
+    per second, ``job`` the number of the job.
     """
 
     side: ScoreSide
@@ -90,7 +91,9 @@ class ScoreOutcome:
     ahead: float = 0.0
     unseen: float = 0.0
     held: float = 0.0
+    begun: float = 0.0
     waits: list[float] = field(default_factory=list)
+    misses: list[int] = field(default_factory=list)
     rate: float = 0.0
 
 
@@ -279,32 +282,36 @@ class _Loop:
         self._network = Network(_PIXELS, 10, np.random.default_rng(5))
         self._busy = 0.0
         self._held: list[float] = []
+        self._begun: list[float] = []
 
     def run(self, epochs: Path) -> ScoreOutcome:
         """Train; writes the start of each epoch to a file."""
         found = ScoreOutcome(self._side, self._number)
-        entries = misses = unseen = 0
+        entries = unseen = 0
         ahead = 0.0
         with epochs.open("w", buffering=1) as began:
             for epoch in range(EPOCHS):
                 if epoch == WARM:
-                    entries = misses = unseen = 0
+                    entries = unseen = 0
                     found.waits.clear()
-                    self._busy, self._held = 0.0, []
+                    found.misses.clear()
+                    self._busy, self._held, self._begun = 0.0, [], []
                     ahead = self._ahead()
                 began.write(f"{time.time()}\n")
                 came: list[int] = []
+                self._begun.append(self._share())
                 for number, ids in enumerate(self._training.batches(epoch)):
-                    misses += self._step(epoch, ids, found.waits)
+                    found.misses.append(self._step(epoch, ids, found.waits))
                     came += ids.tolist()
                     if number % _LOOKS == 0:
-                        self._held.append(self._client.dataset(self._dataset.info.name).resident / ITEMS)
+                        self._held.append(self._share())
                 entries += len(came)
                 unseen += ITEMS - len(set(came))
-        found.hits, found.read = 1 - misses / entries, misses / entries
+        found.read = sum(found.misses) / entries
+        found.hits = 1 - found.read
         found.ahead = (self._ahead() - ahead) / entries
         found.unseen = unseen / ITEMS / (EPOCHS - WARM)
-        found.held = float(np.mean(self._held))
+        found.held, found.begun = float(np.mean(self._held)), float(np.mean(self._begun))
         found.rate = entries / self._busy
         return found
 
@@ -323,6 +330,10 @@ class _Loop:
         self._busy += time.perf_counter() - began
         self._training.learn(epoch, ids, losses)
         return len(distinct) - int(self._dataset.stats().hits - hits)
+
+    def _share(self) -> float:
+        """The share of the items that the cache holds now."""
+        return self._client.dataset(self._dataset.info.name).resident / ITEMS
 
     def _ahead(self) -> float:
         return self._gateway.metric("larder_importance_prefetched_items_total")

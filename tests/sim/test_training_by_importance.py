@@ -75,6 +75,18 @@ def test_residency_by_need_reads_nearly_the_least(trace: Path, share: float) -> 
     assert lru.read > 1.5 * (by_need.read + by_need.ahead)
 
 
+@pytest.mark.parametrize("share", [0.1, 0.2])
+def test_mini_batches_miss_as_evenly_as_by_lru(trace: Path, share: float) -> None:
+    """Rule: with half unseen, a mini-batch's misses deviate by less than one, and by no more than those of LRU, of which an
+    epoch's first ones hit what the last one read last; an order that does not know the cache varies by more."""
+    even = simulated(trace, share, sampler="shade", cache="importance", unseen=0.5, prefetch=True)
+    lru = simulated(trace, share, sampler="uniform", cache="lru")
+    unknown = simulated(trace, share, sampler="shade", cache="lru", unseen=0.5)
+    assert even.deviation < 1
+    assert even.deviation < 0.1 + lru.deviation
+    assert unknown.deviation > 1.3 * even.deviation
+
+
 def test_jobs_of_different_interests_share_the_cache(trace: Path) -> None:
     """Rule: two jobs with other hard items each read less by the sum of their needs than by LRU, both about as much."""
     both = simulated(trace, 0.2, sampler="shade", cache="importance", unseen=0.5, prefetch=True, jobs=2)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from gateway.model.access import Access
 from gateway.policies.eviction.order import BlobFacts, EvictionOrder
-from gateway.policies.items.importance import JobWeight, PoolLevel, ahead, may_enter, needed
+from gateway.policies.items.importance import JobWeight, PoolLevel, ahead, due, may_enter, needed
 from gateway.policies.pools import ORDERS
 from gateway.sim.importance.score_scenario import Losses, ScoreRunSpec, ScoreScenario, losses_of
 from gateway.sim.world.pooled import CachedBlock, SimulatedPool
@@ -36,6 +36,7 @@ _ALONE = JobWeight(1.0, 1.0)
 
 Items = NDArray[np.int64]
 Scores = NDArray[np.float32]
+Marks = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +44,8 @@ class ScoreRunResult:
     """One run with one cache size. All values are shares of the items that an epoch reads, averaged over the measured epochs and
     the jobs.
 
-    ``hits``: found in the cache; ``read``: from the origin by a miss; ``ahead``: loaded from the origin before the epoch;
-    ``unseen``: not in the list; ``by_job``: the hits of each job.
+    ``hits``: found in the cache; ``read``: from the origin by a miss; ``ahead``: loaded from the origin ahead; ``unseen``: not in
+    the list; ``by_job``: the hits of each job; ``deviation``: the standard deviation of a full mini-batch's misses.
     """
 
     run: ScoreRunSpec
@@ -54,6 +55,7 @@ class ScoreRunResult:
     ahead: float
     unseen: float
     by_job: tuple[float, ...] = ()
+    deviation: float = 0.0
 
     @property
     def bound(self) -> float:
@@ -98,22 +100,26 @@ def _simulate(
     trainings = [_training(run, np.roll(losses, items * job // run.jobs, axis=1), rng) for job in jobs]
     cache = _cache(run, room, rng)
     # Without scores, nothing that is learned changes a list, so Belady's MIN may know all lists.
-    known = [trainings[0].draw(epoch) for epoch in range(epochs)] if run.cache == "min" else []
+    known = [trainings[0].draw(epoch, None) for epoch in range(epochs)] if run.cache == "min" else []
     cache.expect(np.concatenate(known) if known else np.empty(0, dtype=np.int64))
     hits = np.zeros(run.jobs)
     ahead_reads = unseen = 0
+    misses: list[int] = []
     for epoch in range(epochs):
-        lists = known[epoch : epoch + 1] or [training.draw(epoch) for training in trainings]
+        lists = known[epoch : epoch + 1] or [training.draw(epoch, cache.cached(items)) for training in trainings]
         counted = epoch >= scenario.warm_up
         brought = 0
         for job in jobs:
-            brought += cache.begin(lists[job], trainings[job].scores, job, loads=run.prefetch and epoch > 0)
-        epoch_hits = np.zeros(run.jobs)
+            cache.begin(lists[job], trainings[job].scores, job, loads=run.prefetch and epoch > 0)
         scores = [training.scores for training in trainings]
         for start in range(0, items, scenario.batch):
+            brought += cache.load(start / items, scores[0])
             for job in jobs:
                 batch = lists[job][start : start + scenario.batch]
-                epoch_hits[job] += sum(cache.read(int(item), scores[job], job) for item in batch)
+                came = sum(cache.read(int(item), scores[job], job) for item in batch)
+                if counted:
+                    hits[job] += came
+                    misses += [len(batch) - came] * (len(batch) == scenario.batch)
                 changed = trainings[job].learn(epoch, batch)
                 if run.cache != "importance":
                     # The paper's caches learn scores at once; a job of Larder sends its scores once per epoch.
@@ -122,13 +128,14 @@ def _simulate(
         if run.cache != "importance":
             cache.rank(np.arange(items), trainings[0].scores)
         if counted:
-            hits += epoch_hits
             ahead_reads += brought
             unseen += sum(items - len(np.unique(listed)) for listed in lists)
     of_job = items * (epochs - scenario.warm_up)
     total, mean = of_job * run.jobs, float(hits.mean() / of_job)
     by_job = tuple((hits / of_job).tolist())
-    return ScoreRunResult(run, share, mean, 1 - mean, ahead_reads / total, unseen / total, by_job)
+    return ScoreRunResult(
+        run, share, mean, 1 - mean, ahead_reads / total, unseen / total, by_job, float(np.std(misses))
+    )
 
 
 def _training(run: ScoreRunSpec, losses: Losses, rng: Generator) -> _Training:
@@ -142,8 +149,8 @@ class _Training(Protocol):
     def scores(self) -> Scores:
         """The scores by item; NaN without a score."""
 
-    def draw(self, epoch: int) -> Items:
-        """The list of an epoch."""
+    def draw(self, epoch: int, cached: Marks | None) -> Items:
+        """The list of an epoch; ``cached``: by item, whether a cache that follows lists holds it now."""
 
     def learn(self, epoch: int, batch: Items) -> Items:
         """Score the distinct items of a trained mini-batch."""
@@ -158,7 +165,7 @@ class _Drawing:
         self._losses = losses
         self._rng = rng
 
-    def draw(self, epoch: int) -> Items:
+    def draw(self, epoch: int, cached: Marks | None) -> Items:
         """A shuffle of all items; with scores, as many draws with replacement, in proportion to the scores."""
         count, known = len(self.scores), ~np.isnan(self.scores)
         if not known.any():
@@ -186,9 +193,9 @@ class _Sampled:
         """The scores as sent to gateways."""
         return self._plan.scores.astype(np.float32)
 
-    def draw(self, epoch: int) -> Items:
+    def draw(self, epoch: int, cached: Marks | None) -> Items:
         """The list of an epoch, with a single rank."""
-        return self._plan.begin(epoch).astype(np.int64)
+        return self._plan.begin(epoch, cached=cached).astype(np.int64)
 
     def learn(self, epoch: int, batch: Items) -> Items:
         """Score each sample."""
@@ -216,8 +223,16 @@ def _cache(run: ScoreRunSpec, room: int, rng: Generator) -> _Cache:
 class _Cache(Protocol):
     """A cache of items of size 1."""
 
-    def begin(self, listed: Items, scores: Scores, job: int, *, loads: bool) -> int:
-        """Begin a job's epoch, possibly by loading its most needed items ahead; returns how many were loaded."""
+    def cached(self, items: int) -> Marks | None:
+        """By item, whether it is cached; ``None`` from a cache that does not follow lists."""
+        return None
+
+    def begin(self, listed: Items, scores: Scores, job: int, *, loads: bool) -> None:
+        """Begin a job's epoch, whose most needed items may be loaded ahead."""
+        return
+
+    def load(self, passed: float, scores: Scores) -> int:
+        """Load the items ahead that are due when a part of the epoch has passed; returns how many."""
         return 0
 
     def read(self, item: int, scores: Scores, job: int) -> bool:
@@ -303,20 +318,29 @@ class _ByNeed(_OnePool):
         self._jobs: list[tuple[NDArray[np.float16], NDArray[np.uint16], JobWeight]] = []
         self._share = 1 / jobs
         self._needs: Scores = np.zeros(0, np.float32)
+        self._wanted: list[int] = []
+        self._begun = 0
 
-    def begin(self, listed: Items, scores: Scores, job: int, *, loads: bool) -> int:
+    def cached(self, items: int) -> Marks:
+        return np.array([_block(item) in self._pool for item in range(items)])
+
+    def begin(self, listed: Items, scores: Scores, job: int, *, loads: bool) -> None:
         items, mean = len(scores), float(np.nan_to_num(scores).mean()) or 1.0
         weight = JobWeight(self._share, 1.0 if self._share == 1 else self._share / mean)
         draws = np.bincount(listed, minlength=items).astype(np.uint16)
         self._jobs[job : job + 1] = [(scores.astype(np.float16), draws, weight)]
         self._needs = needed(self._jobs, items)
         self.rank(np.arange(items), scores)
-        wanted = []
+        self._wanted, self._begun = [], 0
         if loads:
-            resident = np.array([_block(item) in self._pool for item in range(items)])
             most = np.maximum.reduce([of_job for _, of_job, _ in self._jobs])
-            wanted = ahead(self._needs, most, np.ones(items, np.uint64), resident, self._room).tolist()
-        return sum(self._take(item, scores, 0) for item in wanted)
+            lengths = np.ones(items, np.uint64)
+            self._wanted = ahead(self._needs, most, lengths, self.cached(items), self._room).tolist()
+
+    def load(self, passed: float, scores: Scores) -> int:
+        now = due(len(self._wanted), passed)
+        begin, self._begun = self._wanted[self._begun : now], now
+        return sum(self._take(item, scores, 0) for item in begin if _block(item) not in self._pool)
 
     def read(self, item: int, scores: Scores, job: int) -> bool:
         self._jobs[job][1][item] -= 1

@@ -44,8 +44,8 @@ def even(often: Entries, once: Entries, weights: NDArray[np.uint16], cached: Mar
         phase: random, below the number of entries.
     """
     hit, kept = _foreseen(often, once, weights, cached)
-    length, sure = len(often) + len(once), np.count_nonzero(kept[once])
-    misses = length - np.count_nonzero(hit) - sure
+    length, sure = len(often) + len(once), int(np.count_nonzero(kept[once]))
+    misses = length - int(np.count_nonzero(hit)) - sure
     missing = alternating(misses, length, ranks, phase)
     hit_places, miss_places = np.flatnonzero(~missing), np.flatnonzero(missing)
     order = np.empty(length, np.uint32)

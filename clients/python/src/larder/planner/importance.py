@@ -40,8 +40,8 @@ class RankPart(NamedTuple):
 
 class Contribution(NamedTuple):
     """The scores that one rank learned in an epoch, for the other ranks; ``taken``: entries of the list that it knows are
-    trained; ``accuracy``: reported to it since the last exchange, ``None`` if none was; ``cached``: by item, whether a cache holds
-    it, ``None`` if it does not know."""
+    trained; ``accuracy``: reported to it since the last exchange, ``None`` if none was; ``cached``: by item, whether a cache
+    holds it, ``None`` if it does not know."""
 
     fingerprint: str
     taken: int
