@@ -40,13 +40,9 @@ def run() -> None:
         "text": scenario.text.strip(),
         "shown": SHOWN,
         "runs": runs,
+        "static_by_lru": of["never evict", 0.1].hits / of["LRU", 0.1].hits,
         "reads_of_all": of["unseen 0", 0.1].read + of["unseen 0", 0.1].ahead,
         "reads": reads,
         "hits_of_two": of[READERS["two"], 0.2].by_job,
-        "batch": scenario.batch,
-        "deviations": {
-            name: [of[run, share].deviation for share in SHOWN]
-            for name, run in {"half": "unseen 0.5", "lru": "LRU"}.items()
-        },
     }
     record("evaluation/importance/importance", {"where": where, **data})

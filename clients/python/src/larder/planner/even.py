@@ -20,19 +20,23 @@ STEPS = 128
 """Parts in which a list is played through the cache; within one, what enters displaces nothing that is read."""
 _WEIGHT_BITS = 16
 
-Entries = NDArray[np.uint32]
-Marks = NDArray[np.bool_]
 
-
-def alternating(count: int, length: int, ranks: int, phase: int) -> Marks:
+def alternating(count: int, length: int, ranks: int, phase: int) -> NDArray[np.bool_]:
     """Marks ``count`` of ``length`` places, so that any stretch of a rank's share has its part of them, within one; ``phase`` is
     below ``length``."""
     parts = np.arange(length + 1, dtype=np.uint64) * np.uint64(count) + np.uint64(phase)
-    marks: Marks = np.diff(parts // np.uint64(length)) > 0
+    marks: NDArray[np.bool_] = np.diff(parts // np.uint64(length)) > 0
     return marks.reshape(ranks, -1).T.ravel()
 
 
-def even(often: Entries, once: Entries, weights: NDArray[np.uint16], cached: Marks, ranks: int, phase: int) -> Entries:
+def even(
+    often: NDArray[np.uint32],
+    once: NDArray[np.uint32],
+    weights: NDArray[np.uint16],
+    cached: NDArray[np.bool_],
+    ranks: int,
+    phase: int,
+) -> NDArray[np.uint32]:
     """The order of a list in which misses come evenly.
 
     Args:
@@ -49,7 +53,9 @@ def even(often: Entries, once: Entries, weights: NDArray[np.uint16], cached: Mar
     missing = alternating(misses, length, ranks, phase)
     hit_places, miss_places = np.flatnonzero(~missing), np.flatnonzero(missing)
     order = np.empty(length, np.uint32)
-    of_once = alternating(sure, len(hit_places), 1, phase % max(1, len(hit_places)))
+    of_once = np.zeros(len(hit_places), np.bool_)
+    if sure:
+        of_once = alternating(sure, len(hit_places), 1, phase % len(hit_places))
     order[hit_places[of_once]] = once[kept[once]]
     order[hit_places[~of_once]] = often[hit]
     turns = np.concatenate([[-1], hit_places[~of_once]])[np.cumsum(hit)[~hit]]
@@ -65,7 +71,9 @@ def _from(earliest: NDArray[np.intp], places: int) -> NDArray[np.intp]:
     return np.minimum(np.maximum.accumulate(earliest - number) + number, places - len(earliest) + number)
 
 
-def _foreseen(often: Entries, once: Entries, weights: NDArray[np.uint16], cached: Marks) -> tuple[Marks, Marks]:
+def _foreseen(
+    often: NDArray[np.uint32], once: NDArray[np.uint32], weights: NDArray[np.uint16], cached: NDArray[np.bool_]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """By entry of ``often``, whether it hits; by item, whether it is cached all the time until the end."""
     draws = np.bincount(often, minlength=len(weights)) + np.bincount(once, minlength=len(weights))
     bits = len(weights).bit_length()
@@ -75,9 +83,10 @@ def _foreseen(often: Entries, once: Entries, weights: NDArray[np.uint16], cached
     here, kept, held = cached.copy(), cached.copy(), np.flatnonzero(cached)
     hit, room, step = np.ones(len(often), np.bool_), len(held), -(-len(often) // STEPS)
     for start in range(0, len(often), step or 1):
-        ids, first, counts = np.unique(often[start : start + step], return_index=True, return_counts=True)
+        part = often[start : start + step]
+        ids, first = np.unique(part, return_index=True)
         hit[start + first] = here[ids]
-        need[ids] -= counts * draw
+        np.subtract.at(need, part, draw)
         entered = ids[~here[ids]]
         here[entered] = True
         held = np.concatenate([held, entered])
