@@ -53,6 +53,9 @@ class FolderScope(NamedTuple):
 class ListedFolders(Protocol):
     """Folders of datasets whose listings are recorded; see ``gateway.engine.objects.registered_folders.RegisteredFolders``."""
 
+    def none(self) -> bool:
+        """Whether there are surely no such folders, so that a write is in none."""
+
     def forget(self, path: str) -> Iterable[str]:
         """The scopes of folders with a written ``bucket/key``."""
 
@@ -62,6 +65,9 @@ class ListedFolders(Protocol):
 
 class _Unregistered:
     """No dataset is registered."""
+
+    def none(self) -> bool:
+        return True
 
     def forget(self, path: str) -> Iterable[str]:
         return ()

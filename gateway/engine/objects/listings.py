@@ -91,6 +91,8 @@ class RecordedListings:
         """Forget the pages that may contain these keys; effective at once, for all workers of the node."""
         rules, folders = self._services.rules, self._services.folders
         ruled = bool(self._recorded or rules.listings) and self._notes()
+        if not ruled and folders.none():
+            return
         slots: set[ObjectKey] = set()
         for key in keys:
             path = key.path

@@ -49,6 +49,11 @@ class RegisteredFolders:
         self._reading: SingleFlight[None, None] = SingleFlight()
         self.close = self._reading.stop
 
+    def none(self) -> bool:
+        """Whether no folder is known, and the known ones are the present ones."""
+        numbers, (slot, bucket) = self._generations.numbers, self._slots
+        return not self._scopes and numbers[slot] + numbers[bucket] == self._number  # hot: ``Generations.at``
+
     def forget(self, path: str) -> Iterable[str]:
         """The scopes of folders with this ``bucket/key``. While they are not known, ends the pages of all."""
         if self._generations.at(*self._slots) != self._number:
