@@ -11,8 +11,6 @@ epoch; the active jobs that have not are the item's need. Nothing else decides r
   soon. Then it joins loads under way, and loads the items that most other jobs need, so that these share the load. An item that
   others need and that could not stay would be loaded once for each of them, so it is *held*: while there are other residents, the
   batch takes one of these (``choose``).
-* So is what exceeds the batch's *share* of the loads. Else one batch loads everything and the others then nothing: jobs wait for
-  the store in turn, and it waits for them.
 
 *Order.* A single job gets its own, uniform order. Only offers and held items change the order, and only among jobs that share
 loads.
@@ -26,7 +24,6 @@ All facts are hints. A lost one costs a read, and no item is delivered twice: th
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -135,34 +132,20 @@ def choose(
     underway, absent = missing[fetching[missing]], missing[~fetching[missing] & ~was_offered]
     absent = _by_need(absent, outlook, most=True)
     wanted = take - len(chosen) - len(underway)
-    share = _share(take, len(resident) - offers, absent, outlook)
-    held, loads, considered = _held(absent[: max(0, wanted)], len(rest), share, outlook)
+    held, loads, considered = _held(absent[: max(0, wanted)], len(rest), outlook)
     chosen = np.concatenate([chosen, rest[: len(held)]])
     others = np.concatenate([underway, loads, absent[considered:], held, missing[~fetching[missing] & was_offered]])
     return Choice(chosen, others, np.concatenate([rest[len(held) :], offered[len(chosen) - len(own) - len(held) :]]))
 
 
-def _share(take: int, candidates: int, absent: Positions, outlook: Outlook) -> int:
-    """A batch's share of the loads before it, rounded up: of an item that n others need too, this job loads 1 / (n + 1).
-
-    Args:
-        take: items wanted.
-        candidates: of the job's order.
-        absent: those of them that are neither resident nor being fetched.
-        outlook: the homes' facts.
-    """
-    parts = 1.0 / (1.0 + outlook.need[absent])
-    return math.ceil(take * float(parts.sum()) / max(1, candidates))
-
-
-def _held(absent: Positions, residents: int, share: int, outlook: Outlook) -> tuple[Positions, Positions, int]:
+def _held(absent: Positions, residents: int, outlook: Outlook) -> tuple[Positions, Positions, int]:
     """The missing candidates to hold because ``residents`` can take their places, those to load, and their number."""
     held: list[int] = []
     loads: list[int] = []
     for position, need, home in zip(
         absent.tolist(), outlook.need[absent].tolist(), outlook.homes[absent].tolist(), strict=True
     ):
-        stays = not need or (len(loads) < share and outlook.rooms[home].takes(need))
+        stays = outlook.rooms[home].takes(need) if need else True
         (loads if stays or len(held) == residents else held).append(position)
     return np.array(held, np.int64), np.array(loads, np.int64), len(absent)
 
