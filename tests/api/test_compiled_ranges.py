@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import re
 from collections.abc import Iterator
@@ -13,7 +15,7 @@ from hypothesis import HealthCheck, example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from gateway.api.s3.compiled import LARGEST
+from gateway.api.s3.compiled import LARGEST, knows_pages
 from gateway.model.s3.ranges import parse_range
 from rig.world import KIB, content
 from tests.compiled import HEAD, RANGES, Watched, Wire, head
@@ -221,3 +223,14 @@ def test_large_objects(tmp_path: Path, size: int, sent: bool) -> None:
 def test_a_whole_object_is_no_range(wire: Wire) -> None:
     """Rule: a head without Range has another shape."""
     assert not wire.answer(head(b"/b/k"))
+
+
+@pytest.mark.parametrize(("error", "known"), [(errno.EBADF, True), (errno.ENOSYS, False), (errno.EPERM, False)])
+def test_kernels_that_do_not_tell_which_pages_they_have(error: int, known: bool) -> None:
+    """Rule: an old kernel, or a container's profile that forbids the question, leaves files to the Python code."""
+
+    def syscall(*_arguments: object) -> int:
+        ctypes.set_errno(error)
+        return -1
+
+    assert knows_pages(syscall) is known

@@ -10,6 +10,8 @@ The answers are counted later, in bulk: when a few hundred have gathered, and be
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -38,6 +40,21 @@ except ImportError:
 else:
     AVAILABLE = True
 
+_CACHESTAT = 451
+_NO_FILE = -1
+
+
+def knows_pages(syscall: Callable[..., int]) -> bool:
+    """Whether cachestat(2) exists (since Linux 6.5) and is allowed, which profiles of containers may not do.
+
+    Args:
+        syscall: of the C library; it sets ``ctypes.get_errno``.
+    """
+    return syscall(_CACHESTAT, _NO_FILE, None, None, 0) == -1 and ctypes.get_errno() == errno.EBADF
+
+
+FILES = AVAILABLE and knows_pages(ctypes.CDLL(None, use_errno=True).syscall)
+"""Whether compiled code may send files, as it sees that their pages are in memory."""
 LARGEST = 1024 * 1024
 """Bytes that are sent from a file at once (``LARGEST`` of ``_repeated.c``)."""
 _MOST_SLOTS = 8

@@ -27,7 +27,7 @@ from gateway.api.s3.accounting import Accounting, Trace
 from gateway.api.s3.accounts import Account
 from gateway.api.s3.answer import date_lines
 from gateway.api.s3.auth import MAX_SKEW, Authenticator
-from gateway.api.s3.compiled import AVAILABLE, LARGEST, CompiledHits, CompiledReads, Second, numbered
+from gateway.api.s3.compiled import AVAILABLE, FILES, LARGEST, CompiledHits, CompiledReads, Second, numbered
 from gateway.api.s3.hot import Hit, HotReads, KnownAddress, SentBlocks, SentObject, wants_checksum
 from gateway.engine.objects.hits import Hits
 from gateway.model.guards import Guard
@@ -355,7 +355,7 @@ class RepeatedReads:
             return True
         if hit.memory is not None and wanted is None:
             self._remember(known, path, hit)
-        elif hit.memory is None and self._compiled is not None:
+        elif hit.memory is None and FILES and self._compiled is not None:
             self._remember_block(self._compiled, known, path, hit)
         return True
 
