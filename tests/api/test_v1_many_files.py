@@ -176,7 +176,7 @@ def test_more_files_than_the_client_keeps(running: Running, origin: FakeOrigin, 
 
 
 def test_errors_are_those_of_tcp(running: Running, origin: FakeOrigin, name: str) -> None:
-    """Rule: what fails over TCP fails over the socket, alone and with the same code, whoever asks."""
+    """Rule: an entry that fails over TCP fails over the socket, with the same code, and does not affect others."""
     entries, bodies = objects(origin, "narrow", (BLOCK, 300))
     wanted = [*entries, "many/narrow/none", "no-such-bucket/k", ("many", "narrow/1", 300, None), "no bucket/k"]
     expected = {2: "NoSuchKey", 3: "NoSuchBucket", 4: "InvalidRange", 5: "InvalidBucketName"}

@@ -105,7 +105,7 @@ def test_an_archive_for_support_has_it(name: str, admin, operator, tmp_path: Pat
 
 
 def test_an_archive_without_the_gateways_variables_says_which(operator, tmp_path: Path) -> None:
-    """Rule: where secrets come from the environment, an operator without them is told their names."""
+    """Rule: the archive names the variable of a secret that the environment lacks."""
     file, archive = ROOT / "deploy/docker/larder.toml", tmp_path / "support.tar.gz"
     written = operator("support", "--config", str(file), "--out", str(archive), "--json").json
     assert "LARDER_CREDENTIALS__0__SECRET_ACCESS_KEY" in written["missing"]["configuration.json"]

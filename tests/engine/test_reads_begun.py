@@ -25,7 +25,7 @@ async def begun(bench: Bench, ask: Ask) -> Begun | None:
 
 
 async def test_a_cold_object_of_one_block_comes_with_its_bytes_and_its_file(bench: Bench) -> None:
-    """Rule: the reader of a small object that nobody knows gets it once the file has its name, in memory and in the file."""
+    """Rule: the reader of an unknown small object gets its bytes, and the file that has them, once that file has its name."""
     bench.origin.put("b", "k", b"x" * 500)
     answer = await begun(bench, bench.ask("k"))
     assert answer is not None
